@@ -314,6 +314,6 @@ def test_ctrl_c_stops_an_array(cli: Cli) -> None:
     running.until("stdout", "ready")
     running.interrupt()  # reaches the members that run; the others are stopped
     code, _, err = running.end()
-    said = "sent SIGINT to [12] tasks? and stopped [12] tasks? that (was|were) not running; the next"
+    said = "sent SIGINT to [12] tasks? and cancelled [12] tasks? that had not started; the next"
     assert code == 130 and re.search(said, err), err
     eventually(lambda: not cli.unfinished())

@@ -181,6 +181,8 @@ def _exit_code(run: ForegroundRun, ended: dict[str, Any]) -> int:
         print_message(f"{name} was stopped at its time limit of {format_duration(run.limit_s)}")
         return TIMED_OUT
     code = tasks.exit_code(run.definition, ended)
+    if code is None and run.signals.interrupted and "startedAt" not in ended:
+        return INTERRUPTED  # a message has said that Ctrl-C has cancelled the task
     if code is None:
         print_message(f"{name} has no exit code: {shorten_ids(tasks.reason(ended))}")
         return INTERRUPTED if ended.get("stopCode") == "UserInitiated" else NO_EXIT_CODE

@@ -1,7 +1,7 @@
 """Signals to `corral run`: Ctrl-C is sent to the program, and a signal that ends `corral run` also stops the task.
 
     SIGINT (Ctrl-C)    the first sends SIGINT to the program, the second SIGTERM, the third SIGKILL; the fourth exits at once.
-                       The first stops a task that still waits. `corral run` exits with the exit code of the program.
+                       The first cancels a task that still waits. `corral run` exits with the exit code of the program.
                        On AWS, the first Ctrl-C stops the task, and the second exits at once.
     SIGTERM, SIGQUIT   stop the task, wait until it has stopped, and exit with 128 + the number of the signal.
     SIGHUP             the same as SIGTERM, but with --detach-on-hangup the task keeps running. The kernel sends SIGHUP when the
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from corral.cli.task_logs import TaskUpdates
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+NOT_STARTED = ("PROVISIONING", "PENDING", "ACTIVATING")  # values of lastStatus
+RUNNING, WAITING, ENDED = "running", "waiting", "ended"
 STEPS = ("SIGINT", "SIGTERM", "SIGKILL")  # the signals that the first, second and third Ctrl-C send
 # Of several SIGINTs within this time, only the first counts. `timeout -s INT` sends each signal twice, and a pressed key repeats.
 REPEATED_S = 0.25
@@ -238,45 +240,57 @@ class RunSignals:
             if state.step > len(STEPS) or (state.step > 1 and is_aws(self._run.endpoint)):
                 self._leave(128 + number, f"exiting without waiting for {self._tasks()}; {self._how_to_follow()}")
                 return True
-            self._interrupt(state.step)
+            if not self._interrupt(state.step):
+                state.step = len(STEPS)
         return False
 
-    def _interrupt(self, step: int) -> None:
-        """Send the signal of this Ctrl-C to the tasks. AWS has no operation that sends a signal, so a task on AWS is stopped."""
+    def _interrupt(self, step: int) -> bool:
+        """Send the signal of this Ctrl-C to the tasks. Return False if no task was running, so that the next Ctrl-C exits.
+
+        AWS has no operation that sends a signal, so a task on AWS is stopped.
+        """
         run, name = self._run, STEPS[step - 1]
         following = f"the next Ctrl-C sends {STEPS[step]}" if step < len(STEPS) else "the next Ctrl-C exits without waiting"
         try:
             if is_aws(run.endpoint):
                 self._stop("corral run was interrupted")
                 run.say(f"stopping {self._tasks()}; the next Ctrl-C exits without waiting")
-                return
+                return False
             if name == "SIGKILL":
                 self._stop("Ctrl-C was pressed three times in corral run: SIGKILL")
-            asked, running = list(reversed(run.pending())), 0
-            for task_id in asked:  # waiting tasks first, so that none starts when another one has stopped
-                if self._send(task_id, name):
-                    running += 1
-                else:
-                    stop_task(client(run.endpoint, "ecs"), run.cluster, task_id, "Ctrl-C was pressed in corral run")
+            asked = list(reversed(run.pending()))  # waiting tasks first, so that none starts when another one has stopped
+            states = [self._send_or_stop(task_id, name) for task_id in asked]
         except Exception as error:
             run.say(f"{name} could not be sent to {self._tasks()}: {error}; {following}")
-            return
+            return True
+        running, waiting = states.count(RUNNING), states.count(WAITING)
         if len(asked) == 1:
             one = f"task {tasks.short(asked[0])}"
-            run.say(f"sent {name} to {one}; {following}" if running else f"stopped {one}, which was not running; {following}")
-        elif asked:
+            done = f"sent {name} to {one}" if running else f"cancelled {one}, which had not started" if waiting else ""
+        else:
             sent = [f"sent {name} to {count(running, 'task')}"] if running else []
-            stopped = (
-                [f"stopped {count(len(asked) - running, 'task')} that {'was' if len(asked) - running == 1 else 'were'} not running"]
-                if running < len(asked)
-                else []
+            had_not = f"cancelled {count(waiting, 'task')} that had not started"
+            done = " and ".join([*sent, *([had_not] if waiting else [])])
+        if running:
+            run.say(f"{done}; {following}")
+        elif asked:
+            run.say(
+                done
+                or f"{self._tasks()} {self._one_or_many('has', 'have')} ended; the next Ctrl-C exits without the rest of the output"
             )
-            run.say(f"{' and '.join([*sent, *stopped])}; {following}")
+        return bool(running)
 
-    def _send(self, task_id: str, name: str) -> bool:
-        """Send a signal to the running containers of a task. Return False if none is running."""
+    def _send_or_stop(self, task_id: str, name: str) -> str:
+        """Send a signal to the running containers of a task, or stop a task that has not started.
+
+        Return what the task did before: RUNNING, WAITING, or ENDED if its containers have ended.
+        """
         asked = {"task": task_id, "signal": name, "cluster": self._run.cluster}
-        return bool(_patiently(partial(own_page, self._run.endpoint, "/_corral/signal", asked))[0]["containers"])
+        page = _patiently(partial(own_page, self._run.endpoint, "/_corral/signal", asked))[0]
+        if page["containers"]:
+            return RUNNING
+        stop_task(client(self._run.endpoint, "ecs"), self._run.cluster, task_id, "Ctrl-C was pressed in corral run")
+        return WAITING if page["lastStatus"] in NOT_STARTED else ENDED
 
     def _end(self, number: int) -> None:
         if self._stop_sent.is_set():
