@@ -82,7 +82,7 @@ class GpuService extends cdk.Stack {
       cluster,
       serviceName: SERVICE,
       taskDefinition: task,
-      desiredCount: TASKS.minCapacity,
+      // No desiredCount: each deployment of the stack would reset the number of tasks to it.
       minHealthyPercent: 50,
       maxHealthyPercent: 200,
       enableExecuteCommand: true,

@@ -123,6 +123,8 @@ def test_lookups_assets_and_differences(cdk: Cdk, corral: Corral) -> None:
     assert "[~] AWS::SSM::Parameter Size" in difference and "large" in difference, difference
     cdk("deploy", "--require-approval", "never", "--parameters", "Large=yes", app=changed)
     assert corral.client("ssm").get_parameter(Name="/lookups/size")["Parameter"]["Value"] == "large"
+    family, _, revision = outputs(corral, "Lookups")["TaskOutput"].rpartition(":")
+    assert found["TaskOutput"] == f"{family}:1" and revision == "2"
     resources = corral.client("cloudformation").describe_stack_resources(StackName="Lookups")["StackResources"]
     assert "AWS::KMS::Key" in {each["ResourceType"] for each in resources}
     cdk("destroy", "--force", app=changed)

@@ -4,6 +4,7 @@
 const path = require("path");
 const cdk = require("aws-cdk-lib");
 const ec2 = require("aws-cdk-lib/aws-ec2");
+const ecs = require("aws-cdk-lib/aws-ecs");
 const kms = require("aws-cdk-lib/aws-kms");
 const assets = require("aws-cdk-lib/aws-s3-assets");
 const ssm = require("aws-cdk-lib/aws-ssm");
@@ -20,10 +21,10 @@ const large = new cdk.CfnParameter(stack, "Large", { default: "no" });
 const isLarge = new cdk.CfnCondition(stack, "IsLarge", { expression: cdk.Fn.conditionEquals(large, "yes") });
 const key = new kms.Key(stack, "Key", { removalPolicy: cdk.RemovalPolicy.DESTROY });
 key.node.defaultChild.cfnOptions.condition = isLarge;
-new ssm.StringParameter(stack, "Size", {
-  parameterName: "/lookups/size",
-  stringValue: app.node.tryGetContext("size") ?? "small",
-});
+const size = app.node.tryGetContext("size") ?? "small";
+new ssm.StringParameter(stack, "Size", { parameterName: "/lookups/size", stringValue: size });
+const task = new ecs.Ec2TaskDefinition(stack, "Task"); // CDK gives it a family
+task.addContainer("main", { image: ecs.ContainerImage.fromRegistry("corral/host"), command: ["echo", size], memoryLimitMiB: 64 });
 
 const outputs = {
   Vpc: vpc.vpcId,
@@ -32,6 +33,7 @@ const outputs = {
   FirstZone: cdk.Fn.select(0, cdk.Fn.getAzs()),
   Image: ssm.StringParameter.valueFromLookup(stack, IMAGE),
   Asset: asset.s3ObjectUrl,
+  Task: task.taskDefinitionArn,
 };
 for (const [name, value] of Object.entries(outputs)) {
   new cdk.CfnOutput(stack, `${name}Output`, { value });
