@@ -26,7 +26,8 @@ LOCK = "lock"
 BLOBS_LOCK = "blobs.lock"  # see `blobs/blob_lock.py`
 RESTORING = "restoring"  # this file exists until a restore is complete
 RESTORED = "restored.json"  # contains the path of the original data folder, if this folder was restored
-FOLDERS = ("blobs", "functions", "node")
+OUTPUTS = "outputs"  # the output of runs (`node/kept_outputs.py`)
+FOLDERS = ("blobs", "functions", "node", OUTPUTS)
 FILES = {
     LOCK, BLOBS_LOCK, CONFIGURATION, CONFIGURATION_NEW, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
     *KEY_FILES, *(name.replace(".json", ".new") for name in (*KEY_FILES, "server.json")),
@@ -87,7 +88,8 @@ def close_to_others(data: Path) -> None:
 def _own_paths(data: Path) -> Iterator[Path]:
     """Yield Corral's files and folders in the data folder, and what is directly in these folders.
 
-    Deeper paths are omitted, because there can be millions of blobs, and because tasks create the files in node/work/.
+    Deeper paths are omitted, because there can be millions of blobs, and because tasks create the files in node/work/. The files
+    with the output of runs are omitted, too: there can be many, and the server does not read them.
     """
     for name in sorted(FILES):
         if os.path.lexists(data / name):
@@ -95,7 +97,8 @@ def _own_paths(data: Path) -> Iterator[Path]:
     for folder in (data / name for name in FOLDERS):
         if os.path.lexists(folder):
             yield folder
-            yield from _inside(folder)
+            if folder.name != OUTPUTS:
+                yield from _inside(folder)
 
 
 def _inside(folder: Path) -> list[Path]:

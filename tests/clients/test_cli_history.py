@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +88,10 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert [task["exitCode"] for task in own.json("wait", "lr0.1", "bad", code=4)] == [0, 4]
 
     seen = own.json("show", "lr0.1")
+    [file] = seen["outputFiles"]
+    kept = Path(file["path"])
+    assert [file] == running["outputFiles"] and kept.read_text() == "working\n" and kept.stat().st_mode & 0o777 == 0o600
+    assert f"\nOutput    {kept} (8 bytes)\n" in own("show", task_id).stdout
     assert seen["gpuUse"]["samples"] >= 2 and seen["gpuLoad"]["meanUtilizationPercent"]
     with sqlite3.connect(own.data / "state.db") as database:
         assert "secret" not in str(database.execute("SELECT record FROM task_history").fetchall())

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ from command import Cli, Running
 from engines.nodes import kill
 from eventually import eventually
 
-LINES = 100_000  # so many that a task ends before all of its output is stored
+LINES = 170_000  # more than a MiB, and so many that a task ends before all of its output is stored
 WAIT = "echo begun; while ! test -e go; do sleep 0.05; done; echo done"
 
 
@@ -87,7 +88,7 @@ def test_commands_that_follow_tasks_continue_after_an_outage(cli: Cli, switch: S
     commands["logs"] = cli.begin("logs", "-f", "outage")
     commands["logs"].until("stdout", "begun")
     commands["array"] = cli.begin("run", "-n", "many", "--array", "0-1", "--", *script)
-    commands["array"].until("stdout", "many[1] | begun")
+    commands["array"].until("stdout", "many:1 | begun")
     eventually(switch.has_waiting_command)
     switch.off()
     for command in commands.values():
@@ -101,6 +102,9 @@ def test_commands_that_follow_tasks_continue_after_an_outage(cli: Cli, switch: S
 
 
 def test_no_line_is_lost_or_repeated_if_server_and_agent_are_killed(own: Cli) -> None:
+    """The file with the output is limited to a MiB. So it lacks the beginning, and its first line says how much."""
+    own.data.mkdir()
+    (own.data / "corral.toml").write_text("[outputs]\nfile_mib = 1\n")
     own("up", "--detach", "--port", "0", "--gpus", "none")
     whole = "".join(f"{number}\n" for number in range(1, LINES + 1))
     running = own.begin("run", "-n", "many", "--", "seq", str(LINES))
@@ -123,3 +127,9 @@ def test_no_line_is_lost_or_repeated_if_server_and_agent_are_killed(own: Cli) ->
         assert (code, out == whole) == (0, True), (out.count("\n"), err)
     after = own("logs", "many")
     assert after.stdout == whole and after.stderr == ""
+    [file] = own.json("show", "many")["outputFiles"]
+    kept = Path(file["path"])
+    eventually(lambda: kept.stat().st_size < len(whole), "the file without its beginning")
+    first, _, rest = kept.read_text().partition("\n")
+    assert first.startswith(f"corral: the first {len(whole) - len(rest):,} bytes of this output are missing: ")
+    assert whole.endswith(f"\n{rest}") and 2**20 - 10 < len(rest) <= 2**20

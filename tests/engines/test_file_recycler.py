@@ -93,7 +93,9 @@ def test_a_file_that_cannot_be_emptied_is_removed(recycler: FileRecycler, data: 
     end(recycler, data, "a")
     os.close(fd)
     recycler.move_to_spare()
-    assert [names(data / each) for each in ("output", "work", "spare")] == [[], [], []] and len(names(data / "trash")) == 2
+    assert [names(data / each) for each in ("output", "work", "spare")] == [[], [], []] and len(names(data / "trash")) == (
+        1 if what == "linked" else 2
+    )
     recycler.remove_trash()
     assert recycler.pid is not None
     os.waitpid(recycler.pid, 0)

@@ -12,7 +12,7 @@ import click
 from corral.cli import tasks
 from corral.cli.completion import complete_runs
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws
+from corral.cli.endpoint import Endpoint, NotCorral, client, cluster_option, find_endpoint, is_aws, own_page
 from corral.cli.gpu_graph import GpuLoad, bars, gpu_load
 from corral.cli.history import duration, gib
 from corral.cli.output import age, print_json, print_line, screen_width, shorten_ids
@@ -45,10 +45,11 @@ def show(data: DataFolder, cluster: str | None, as_json: bool, given: str) -> No
     endpoint = find_endpoint(data)
     run = _with_facts(endpoint, find_one(endpoint, given, cluster))
     load = _load(endpoint, run, max(10, min(GRAPH_MAX, (screen_width() or GRAPH_MAX) - LABEL)))
+    files = _output_files(endpoint, run)
     if as_json:
-        print_json({**run.task, **({"gpuLoad": load.described()} if load else {})})
+        print_json({**run.task, **({"gpuLoad": load.described()} if load else {}), **({"outputFiles": files} if files else {})})
         return
-    for label, text in _lines(run, load):
+    for label, text in _lines(run, load, files):
         print_line(f"{label:<{LABEL}}{text}")
 
 
@@ -86,6 +87,16 @@ def _program(endpoint: Endpoint, task: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _output_files(endpoint: Endpoint, run: NamedRun) -> list[dict[str, Any]]:
+    """Return the path and the size of each file with the output of a run. Only runs of `corral run` have them."""
+    if is_aws(endpoint):
+        return []
+    try:
+        return list(own_page(endpoint, f"/_corral/outputs?task={tasks.id_of(run.task)}")[0]["files"])
+    except NotCorral:
+        return []
+
+
 def _load(endpoint: Endpoint, run: NamedRun, columns: int) -> GpuLoad | None:
     begin, now = run.task.get("startedAt"), run.now
     if begin is None or now is None or not tasks.gpu_ids(run.task) or is_aws(endpoint):
@@ -93,7 +104,7 @@ def _load(endpoint: Endpoint, run: NamedRun, columns: int) -> GpuLoad | None:
     return gpu_load(endpoint, run.cluster, tasks.id_of(run.task), begin, run.task.get("stoppedAt") or now, now, columns)
 
 
-def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
+def _lines(run: NamedRun, load: GpuLoad | None, files: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each line."""
     task, now = run.task, run.now
     definition = task["taskDefinitionArn"].rpartition("/")[2]
@@ -107,6 +118,8 @@ def _lines(run: NamedRun, load: GpuLoad | None) -> Iterator[tuple[str, str]]:
         yield "Command", f"unknown, because the task definition {definition} was deleted"
     if task.get("folder"):
         yield "Folder", task["folder"]
+    for file in files:
+        yield "Output", f"{file['path']} ({file['bytes']:,} bytes)"
     if git := task.get("git") or tasks.tag_value(task, GIT_TAG):
         yield "Git", git
     yield "Created", _time(task["createdAt"], now)

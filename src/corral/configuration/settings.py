@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from corral.model.settings import HistorySettings, ScalingTimes
+from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
-UP, SCALING, HISTORY, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "run", "cost", "instance-types"
+UP, SCALING, HISTORY, OUTPUTS, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "outputs", "run", "cost", "instance-types"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
+OUTPUTS_MAX_MIB = 1_000_000_000
 PORT_MAX = 65_535
 PRICE_MAX = 1_000_000
 TEXT_MAX = 4096
@@ -140,6 +141,12 @@ _HISTORY = (
     whole(HISTORY, "tasks", HistorySettings().tasks, HISTORY_TASKS_MAX, "how many stopped tasks `corral history` keeps at most"),
 )
 
+_OUTPUTS = (
+    whole(OUTPUTS, "file_mib", OutputSettings().file_mib, OUTPUTS_MAX_MIB, "how many MiB the output file of a run has; 0: no file"),
+    whole(OUTPUTS, "total_mib", OutputSettings().total_mib, OUTPUTS_MAX_MIB, "how many MiB all output files have together at most"),
+    number(OUTPUTS, "days", OutputSettings().days, HISTORY_DAYS_MAX, "how many days the output file of a run is kept"),
+)
+
 _RUN = (
     texts(RUN, "notify", "the notifications at the end of each run, if `corral run` has no --notify"),
     choice(RUN, "gpu_ids", "uuid", ("uuid", "index"), "how CUDA_VISIBLE_DEVICES names the GPUs of a task"),
@@ -149,7 +156,8 @@ _COST = (
     number(COST, "gpu_hour", 0, PRICE_MAX, "the price of a GPU-hour of this machine in US dollars, for `corral cost`; 0: none"),
 )
 
-SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in (*_UP, *_SCALING, *_HISTORY, *_RUN, *_COST)}
+_ALL = (*_UP, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_COST)
+SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in _ALL}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES)
 UP_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _UP}  # the options of `corral up`, by key
 

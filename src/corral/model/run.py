@@ -9,7 +9,7 @@ Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToA
                     {"report": Report}          changes since the last report; sent after the ack of the last one; may be empty
                     {"measured": Measured}      the response to `measure`
                     {"declined": Declined}      the response to `execute` if the host cannot run the command
-    core → agent    {"welcome": {}}             the core has committed the hello
+    core → agent    {"welcome": {"outputs": OutputLimits}}  the core has committed the hello
                     {"ack": Ack}                the core has committed the report
                     {"orders": Orders}          runs to start and to stop, and more; may be repeated; sent only after `welcome`
                     {"measure": Measure}        measure the resource usage of these runs; sent when a client requests it
@@ -109,6 +109,7 @@ class RunSpec(Struct, frozen=True):
     cpu_units: int = 0  # the run's share of the CPUs, when all CPUs are busy
     # The content of each environment file. The server reads the content before it sends the order.
     environment_files: list[tuple[Slice, ...]] = field(default_factory=list)
+    output_file: str = ""  # the name of the file in which the host keeps the output after the run; empty: it is not kept
 
 
 class LogTarget(Struct, frozen=True):
@@ -221,6 +222,14 @@ class GpuFault(Struct, frozen=True):
     text: str
     at_s: float
     owner: str  # the id of the instance that owns the GPU
+
+
+class OutputLimits(Struct, frozen=True):
+    """The limits of the files in which a host keeps the output of runs. The core sends them with `welcome`."""
+
+    file_bytes: int = 256 * 1024 * 1024  # of a longer output, only the newest part is kept
+    total_bytes: int = 8 * 1024 * 1024 * 1024
+    max_age_s: float = 30 * 86_400.0
 
 
 class LogChunk(Struct, frozen=True):

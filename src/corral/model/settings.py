@@ -26,6 +26,14 @@ class HistorySettings(Struct, frozen=True):
     tasks: int = 1_000_000  # the oldest tasks above this number are deleted earlier; a task needs about 400 bytes
 
 
+class OutputSettings(Struct, frozen=True):
+    """The table [outputs] of corral.toml: the files in which the output of runs is kept."""
+
+    file_mib: int = 256  # of a longer output, only the newest part is kept; 0: no files
+    total_mib: int = 8_192  # the oldest files above this size are deleted earlier
+    days: float = 30.0
+
+
 class Launches(Struct, eq=False):
     """Whether tasks may start. `services/ecs/stop_all.py` pauses launches, and a restart of the server ends the pause."""
 
@@ -49,6 +57,7 @@ class Settings(Struct, frozen=True):
     scaling: ScalingTimes = field(default_factory=ScalingTimes)  # from corral.toml
     gpu_ids: str = "uuid"  # from corral.toml: CUDA_VISIBLE_DEVICES of a task without the tag corral:gpu-ids; "uuid" or "index"
     history: HistorySettings = field(default_factory=HistorySettings)  # from corral.toml
+    outputs: OutputSettings = field(default_factory=OutputSettings)  # from corral.toml
     gpu_hour_price: float = 0.0  # from corral.toml: the price of a GPU-hour of this machine in US dollars; 0: it has no price
     launches: Launches = field(default_factory=Launches)
     blobs_folder: str = ""  # a nested stack reads its template from this folder; empty in simulations, which have no blobs

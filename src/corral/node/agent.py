@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from corral.clock import Clock
@@ -36,6 +37,7 @@ from corral.model.run import (
     Measure,
     Measured,
     Orders,
+    OutputLimits,
     Report,
     ToAgent,
 )
@@ -47,6 +49,7 @@ from corral.node.health_checks import HealthChecks
 from corral.node.host import Host
 from corral.node.inotify import FolderWatch
 from corral.node.json_lines import JsonLines, attach
+from corral.node.kept_outputs import SWEEP_S, KeptOutputs
 from corral.node.log_shipper import LogShipper
 from corral.node.report_builder import ReportBuilder
 from corral.node.usage import UsageHistory, usage_of
@@ -86,6 +89,7 @@ class Agent:
         self._watch = FolderWatch(data / "output")
         self._shipper = LogShipper(data / "output", clock)
         self._reports = ReportBuilder(engine.observe, self._shipper)
+        self._kept = KeptOutputs(data, clock)
         self._clock = clock
         self._usage_history = UsageHistory()
         self._background: set[asyncio.Task[None]] = set()
@@ -110,6 +114,7 @@ class Agent:
             await self._engine.open(self._engine_changed)
             await self._sample_once()  # sample before the first hello, because the hello contains the foreign processes
             sampler = asyncio.create_task(self._sample())
+            self._spawn(self._sweep_outputs())
             wait_s = RECONNECT_FIRST_S
             while self._quit_reason is None and not self._is_useless() and self._folder.is_same():
                 began_at = time.monotonic()
@@ -189,7 +194,7 @@ class Agent:
         )
         await self._request({"hello": hello})
         self._reported_at, self._problem = time.monotonic(), ""
-        self._engine.forget([run.run_id for run in runs if run.stopped_at_s is not None])
+        self._forget([run.run_id for run in runs if run.stopped_at_s is not None])
 
     async def _until_due(self) -> None:
         """Wait until the next report is due. Raises ConnectionResetError if the connection is lost.
@@ -236,7 +241,27 @@ class Agent:
             answered_at = time.monotonic()
             pause_s = min(answered_at - now, BACKLOG_PAUSE_MAX_S) if ack.is_busy else 0.0
             self._logs_at = answered_at + pause_s - LOG_PAUSE_S
-        self._engine.forget(self._reports.acknowledged(report, ack))
+        self._forget(self._reports.acknowledged(report, ack))
+
+    def _forget(self, run_ids: list[str]) -> None:
+        """Forget runs whose end the core has acknowledged. A run whose kept output must be written anew is forgotten after that."""
+        large = [run_id for run_id in run_ids if self._kept.is_too_long(run_id)]
+        small = [run_id for run_id in run_ids if run_id not in large]
+        for run_id in small:
+            self._kept.finish(run_id)
+        self._engine.forget(small)
+        if large:
+            self._spawn(self._forget_large(large))
+
+    async def _forget_large(self, run_ids: list[str]) -> None:
+        for run_id in run_ids:
+            await asyncio.to_thread(self._kept.finish, run_id)
+            self._engine.forget([run_id])
+
+    async def _sweep_outputs(self) -> None:
+        while True:
+            await asyncio.to_thread(self._kept.sweep)
+            await asyncio.sleep(SWEEP_S)
 
     async def _request(self, message: object) -> Ack | None:
         if self._core is None:
@@ -252,6 +277,7 @@ class Agent:
             self._carry_out(message.orders)
         elif message.welcome is not None:
             self._welcomed = True
+            self._kept.set_limits(convert(message.welcome.get("outputs", {}), OutputLimits))
             self._responded(None)
         elif message.measure is not None:
             self._spawn(self._measure(message.measure))
@@ -283,6 +309,8 @@ class Agent:
         for spec in fresh:
             if spec.ships_logs:
                 self._reports.ordered(spec.run_id)
+                if spec.output_file:
+                    self._kept.begin(spec.run_id, spec.output_file)
         self._engine.start(orders.start)
         self._engine.stop(orders.stop)
         for pushed in orders.pushed:

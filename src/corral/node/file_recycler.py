@@ -42,8 +42,9 @@ class FileRecycler:
         self.pid: int | None = None  # the child process that removes files
 
     def reuse_file(self, path: str) -> None:
-        """If there is an empty file, move it to `path`."""
-        _reuse(path, self._released_files, self._files)
+        """If there is an empty file, move it to `path`. If the agent has created `path` (`kept_outputs.py`), do nothing."""
+        if path in self._released_files or not os.path.exists(path):
+            _reuse(path, self._released_files, self._files)
 
     def make_folder(self, path: str) -> None:
         """Move an empty folder to `path`, or create one. Raises OSError if `path` exists and is not empty."""
@@ -51,7 +52,9 @@ class FileRecycler:
             os.mkdir(path, 0o700)
 
     def release_file(self, path: str) -> None:
-        if len(self._files) + len(self._released_files) < SPARE_MAX and _empty_file(path):
+        if _has_other_name(path):  # the file is kept under its other name (`kept_outputs.py`)
+            os.unlink(path)
+        elif len(self._files) + len(self._released_files) < SPARE_MAX and _empty_file(path):
             self._released_files[path] = None
         else:
             self._move_to_trash(path)
@@ -116,6 +119,13 @@ def _reuse(path: str, released: dict[str, None], spare: list[str]) -> bool:
     else:
         return False
     return True
+
+
+def _has_other_name(path: str) -> bool:
+    try:
+        return os.lstat(path).st_nlink > 1
+    except FileNotFoundError:
+        return False
 
 
 def _empty_file(path: str) -> bool:

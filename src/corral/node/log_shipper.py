@@ -4,8 +4,8 @@ A run is one container of a task on this host. The engine writes the output of a
 that stores all state. For each run, the core stores an offset: the number of bytes of output that it has received. After a new
 connection, the agent does not know the offset of a run, so the first chunk of the run is empty and only requests the offset. After
 that, each acknowledgement contains the new offset. The agent stores no state, so a crash of the agent loses nothing. When the core
-has stored a part of the output, the agent frees the disk space of this part by making a hole in the file. So a service that logs
-for months does not fill the disk.
+has stored a part of the output, the agent frees the disk space of this part by making a hole in the file, unless the file is kept
+(`kept_outputs.py`). So a service that logs for months does not fill the disk.
 
 The output of a run that prints without end is shipped at a limited rate, so that it does not occupy the core. If the disk is almost
 full, the rate is lower. All such runs together also have a maximum rate. Output beyond the bounds of `output_bounds.py` is dropped,
@@ -257,6 +257,13 @@ class LogShipper:
         offset = self._tails[run_id].offset
         return LogChunk(run_id, offset, offset, [], size=self._size(run_id))
 
+    def _is_kept(self, run_id: str) -> bool:
+        """Whether the file has a second name, so that it is kept after the run (`kept_outputs.py`)."""
+        try:
+            return os.stat(self._output / run_id).st_nlink > 1
+        except FileNotFoundError:
+            return False
+
     def _size(self, run_id: str) -> int:
         try:
             return os.stat(self._output / run_id).st_size
@@ -425,6 +432,6 @@ class LogShipper:
             if not tail.certain or offset != chunk.end:
                 tail.offset, tail.certain, tail.done, tail.is_after_return = offset, True, False, False
                 self._ready[chunk.run_id] = None
-            elif offset >= tail.released + RELEASE_BYTES:
+            elif offset >= tail.released + RELEASE_BYTES and not self._is_kept(chunk.run_id):
                 make_hole(self._output / chunk.run_id, tail.released, offset)
                 tail.released = offset

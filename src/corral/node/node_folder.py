@@ -17,6 +17,7 @@ journal         the spawner's journal, in JSON lines
 starting        an empty file; its modification time shows whether the process of the last run was started
 cgroups         the paths of the folders that contain the cgroups of runs, one per line
 output/<run>    the output of a run; for a process, also the lock file: the lock is held while a process of the run is alive
+output_limit    how many bytes an output file with a second name may use on disk (output_bounds.py)
 work/<run>      the default working directory of a run
 containers/     files of the runs that are containers (docker_runs.py)
 gpu_faults.json the faults of GPUs that last until a reboot, or until a user declares that the GPU works again (gpu_faults.py)

@@ -4,6 +4,9 @@ A run is one container of a task on this host. The agent ships the output of run
 output of a run is dropped if the run writes faster than its output is shipped, or if its output is not shipped at all. The dropped
 bytes become a hole in the file, so no offset changes. The agent limits the files that it ships. The output guard
 (`output_guard.py`) limits the files of all living runs that are processes, even while no agent runs.
+
+A file with two names is kept after the end of its run (`kept_outputs.py`). Its limit is a setting, which the agent writes to the
+file KEPT_LIMIT of the node folder.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from __future__ import annotations
 import os
 
 OUTPUT_MAX_BYTES = 64 * 1024 * 1024  # maximum disk space of the file of one run
-KEPT_BYTES = 32 * 1024 * 1024  # if a file is larger than the maximum, only this much is kept
+KEPT_BYTES = OUTPUT_MAX_BYTES // 2  # if a file is larger than the maximum, only half of the maximum is kept
+KEPT_LIMIT = "output_limit"
 BLOCK_BYTES = 64 * 1024  # holes start and end at multiples of this, so that the kernel frees whole blocks
 
 
@@ -23,8 +27,22 @@ def bound_output(path: str | os.PathLike[str]) -> bool:
         return False
     if about.st_blocks * 512 <= OUTPUT_MAX_BYTES:
         return False
-    make_hole(path, 0, about.st_size - KEPT_BYTES)
+    max_bytes = output_max_bytes(path, about)
+    if about.st_blocks * 512 <= max_bytes:
+        return False
+    make_hole(path, 0, about.st_size - max_bytes // 2)
     return True
+
+
+def output_max_bytes(path: str | os.PathLike[str], about: os.stat_result) -> int:
+    """Return the maximum disk space of an output file. It is larger if the file has a second name."""
+    if about.st_nlink > 1:
+        try:
+            with open(os.path.join(os.path.dirname(os.path.dirname(path)), KEPT_LIMIT), encoding="ascii") as file:
+                return max(OUTPUT_MAX_BYTES, int(file.read()))
+        except (OSError, ValueError):
+            pass
+    return OUTPUT_MAX_BYTES
 
 
 def make_hole(path: str | os.PathLike[str], start: int, end: int) -> None:

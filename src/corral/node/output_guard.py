@@ -1,11 +1,11 @@
 """The output guard limits how fast processes print, and how much of their output is on disk.
 
 The spawner is the process that starts the processes of tasks; a run is one container of a task. The guard is a child process of the
-spawner. The guard trims each output file that uses more than `OUTPUT_MAX_BYTES` on disk: it drops the oldest output. A run writes
-directly into its output file, so the guard can slow a run down only by a pause (SIGSTOP). While a file is above this limit, the
-guard pauses its run in two cases. In the first case, the run prints more than `FLOOD_BYTES_PER_S` on average. In the second case,
-the file uses more than `HARD_MAX_BYTES`: trimming may take seconds on a busy disk, and the file must not grow meanwhile. The guard
-resumes the run when the file has been trimmed and the average rate is below `FLOOD_BYTES_PER_S` again.
+spawner. The guard trims each output file that uses more than its maximum on disk (`output_bounds.py`): it drops the oldest output.
+A run writes directly into its output file, so the guard can slow a run down only by a pause (SIGSTOP). While a file is above this
+limit, the guard pauses its run in two cases. In the first case, the run prints more than `FLOOD_BYTES_PER_S` on average. In the
+second case, the file uses more than twice its maximum: trimming may take seconds on a busy disk, and the file must not grow
+meanwhile. The guard resumes the run when the file has been trimmed and the average rate is below `FLOOD_BYTES_PER_S` again.
 
 The guard is a separate process, because the loop of the spawner may wait for a busy disk, for example when it creates a file. The
 guard is not a thread of the spawner, because the spawner must have only one thread (see `process_launch.py`). The first thread of
@@ -35,13 +35,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from corral.node import procfs
-from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output
+from corral.node.output_bounds import bound_output, output_max_bytes
 from corral.node.run_journal import last_record
 from corral.node.run_processes import pause, pause_writers, resume
 from corral.node.spawner_protocol import SpawnedRun
 
 FLOOD_BYTES_PER_S = 32 * 1024 * 1024  # a run that prints more is paused for a part of the time
-HARD_MAX_BYTES = 2 * OUTPUT_MAX_BYTES  # a run whose file uses more disk space is paused until the file has been trimmed
+HARD_MAX = 2  # a run whose file uses more than this many times its maximum is paused until the file has been trimmed
 NOTICE_BYTES = 8 * 1024 * 1024  # a scan of all files finds each file that has grown by this much; the guard then watches the file
 CHECK_S = 0.05  # the time between two checks of the free disk space, while no file is watched
 CHECK_FLOOD_S = 0.02  # the time between two checks of the free disk space and of the watched files
@@ -62,6 +62,7 @@ class Flood:
     size: int  # the length of the file at `since_s`
     since_s: float  # the average rate of the run is measured from this time
     seen: int  # the length of the file at the last check
+    max_bytes: int  # the maximum disk space of the file
     paused: SpawnedRun | None = None  # the run, while it is paused
     paused_at_s: float = 0.0
     resume_at_s: float = 0.0  # when the average rate of the paused run is low enough
@@ -135,7 +136,8 @@ class OutputGuard:
                 # `base` is an estimate of the file's length at the last scan. That scan did not begin to watch the file. So the
                 # file had grown by less than NOTICE_BYTES since `calm`, or it used at most NOTICE_BYTES on disk.
                 base = max(calm, size - held + NOTICE_BYTES)
-                self._floods[run_id] = Flood(run_id, path, base, self._scanned_at_s or now_s, size)
+                max_bytes = output_max_bytes(path, os.stat(path))
+                self._floods[run_id] = Flood(run_id, path, base, self._scanned_at_s or now_s, size, max_bytes)
                 self._check_flood(self._floods[run_id], now_s)
         self._calm = {run_id: size for run_id, size in self._calm.items() if run_id in names}
         self._scanned_at_s = now_s
@@ -148,12 +150,12 @@ class OutputGuard:
             if not flood.trimming and now_s >= flood.resume_at_s:
                 self._resume(flood)
                 flood.size, flood.since_s = size, now_s
-            elif grown and held > OUTPUT_MAX_BYTES:
+            elif grown and held > flood.max_bytes:
                 # A process of the run was not paused, or the spawner has resumed the run to stop it.
                 self._pause(flood, now_s, others=now_s > flood.paused_at_s + LATE_WRITE_S)
-        elif held > OUTPUT_MAX_BYTES:
+        elif held > flood.max_bytes:
             wait_s = (size - flood.size) / FLOOD_BYTES_PER_S - (now_s - flood.since_s)
-            if wait_s > 0 or held > HARD_MAX_BYTES:
+            if wait_s > 0 or held > HARD_MAX * flood.max_bytes:
                 flood.resume_at_s, flood.paused_at_s = now_s + wait_s, now_s
                 self._pause(flood, now_s)
             if not flood.trimming:

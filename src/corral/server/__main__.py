@@ -34,6 +34,7 @@ from corral.control_characters import escape_controls
 from corral.core import Core, Tx
 from corral.data_folder import (
     CREDENTIALS,
+    OUTPUTS,
     RESTORING,
     SECRETS,
     SESSIONS,
@@ -170,6 +171,7 @@ async def _serve(options: ServerOptions) -> None:
         scaling=configuration.scaling,
         gpu_ids=configuration.values["run.gpu_ids"],
         history=configuration.history,
+        outputs=configuration.outputs,
         gpu_hour_price=float(configuration.values["cost.gpu_hour"]),
         blobs_folder=str(data / "blobs"),
     )
@@ -193,7 +195,7 @@ async def _serve(options: ServerOptions) -> None:
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
     blobs = Blobs(data / "blobs", names)
     take_back_quarantined(blobs, store)
-    agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, runtime, files_limit)
+    agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, runtime, files_limit, settings.outputs)
     state_core.batch([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
     forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
@@ -225,7 +227,7 @@ async def _serve(options: ServerOptions) -> None:
             return status_of(tx, agents.samples, about, agents.history, failing(), problems, quarantine, shown)
 
         revocation = SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file))
-        return StatusPages(state, logs, settings, names, status, revocation, agents)
+        return StatusPages(state, logs, settings, names, status, revocation, agents, data / OUTPUTS)
 
     limits = ConnectionLimits(connections_allowed())
     front_door = FrontDoor(

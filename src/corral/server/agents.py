@@ -41,11 +41,13 @@ from corral.model.run import (
     Measure,
     Measured,
     Observed,
+    OutputLimits,
     RunSpec,
     SignalOrder,
     StartOrder,
     ToCore,
 )
+from corral.model.settings import OutputSettings
 from corral.node import node_folder, procfs
 from corral.server.environment_files import with_files
 from corral.server.lanes import Lane
@@ -59,6 +61,7 @@ ORDERS_BYTES = 4 * 1024 * 1024  # start orders that have more bytes together are
 MEASURE_MAX_S = 5.0  # how long the server waits for a measurement
 RESTART_MIN_S = 0.05  # the pause before the agent is started again; it doubles up to RESTART_MAX_S
 RESTART_MAX_S = 5.0
+MIB, DAY_S = 1024 * 1024, 86_400.0
 SAMPLES_KEPT = 120  # samples of each GPU
 LOG_TAIL_BYTES = 4096  # the last line of the agent's log is searched in this many bytes
 
@@ -128,6 +131,7 @@ class Agents:
     def __init__(
         self, data: Path, gpus_flag: str, state: Lane[Store], logs_lane: Lane[LogStore], blobs: Blobs, clock: Clock,
         excluded_gpus: str = "", runtime: str = "auto", files_limit: tuple[int, int] | None = None,
+        outputs: OutputSettings | None = None,
     ) -> None:  # fmt: skip
         """`files_limit` is the limit of open files (soft, hard) for the agent and its tasks."""
         self._folder = data / "node"
@@ -137,6 +141,7 @@ class Agents:
         self._excluded_gpus = excluded_gpus
         self._runtime = runtime
         self._files_limit = files_limit
+        self._welcome_message = {"welcome": {"outputs": output_limits(outputs or OutputSettings())}}
         self._state = state
         self._logs = logs_lane
         self._clock = clock
@@ -276,7 +281,7 @@ class Agents:
         if names := runtime_ids(hello.runs):
             await self._logs.submit(partial(ship, chunks=[], names=names))
         await self._state.submit(lambda tx: hosts.hello(tx, hello))
-        connection.send({"welcome": {}})
+        connection.send(self._welcome_message)
         self.joined.set()
         self._agent_error = ""
         return connection
@@ -425,6 +430,10 @@ class Agents:
             with suppress(OSError):  # the agent has already ended
                 resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, self._files_limit)
         return agent
+
+
+def output_limits(settings: OutputSettings) -> OutputLimits:
+    return OutputLimits(settings.file_mib * MIB, settings.total_mib * MIB, settings.days * DAY_S)
 
 
 def encode_starts(specs: Iterable[RunSpec]) -> tuple[list[msgspec.Raw], dict[str, str]]:

@@ -22,9 +22,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from corral.configuration.file import ConfigurationFile, read_file
-from corral.configuration.settings import HISTORY, INSTANCE_TYPES, SCALING, defaults
+from corral.configuration.settings import HISTORY, INSTANCE_TYPES, OUTPUTS, SCALING, defaults
 from corral.model.instance import TypeMapping
-from corral.model.settings import HistorySettings, ScalingTimes
+from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 TYPE_NAME = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
 FIELDS = ("gpus", "vcpus", "memory_gib")
@@ -44,6 +44,10 @@ class Configuration(Struct, frozen=True):
     @property
     def history(self) -> HistorySettings:
         return HistorySettings(float(self.values[f"{HISTORY}.days"]), self.values[f"{HISTORY}.tasks"])
+
+    @property
+    def outputs(self) -> OutputSettings:
+        return OutputSettings(**{key: self.values[f"{OUTPUTS}.{key}"] for key in OutputSettings.__struct_fields__})
 
 
 def read_configuration(data: Path) -> Configuration:

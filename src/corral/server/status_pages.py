@@ -6,14 +6,17 @@
 `corral gpu` (`gpu_page.py`). `/_corral/spot` is for `corral spot` (`spot_page.py`). `/_corral/revoke` is for `corral revoke`
 (`session_revocation.py`). `/_corral/stop-tasks` is for `corral down` (`stop_tasks_page.py`). `/_corral/signal` is for Ctrl-C in
 `corral run` (`signal_page.py`). `/_corral/history` is for `corral history`, `show`, `rerun` and `logs` (`history_page.py`).
-`/_corral/logs` says which logs are not complete, for `corral logs` and `run` (`log_page.py`).
+`/_corral/logs` says which logs are not complete, for `corral logs` and `run`. `/_corral/outputs` lists the files with the output of
+a task, for `corral show` (both: `log_page.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -41,7 +44,7 @@ from corral.server.gpu_page import GpuPage, GpuRequest
 from corral.server.history_page import history_content
 from corral.server.instance_pages import instances_page, instances_status
 from corral.server.lanes import Lane
-from corral.server.log_page import log_states
+from corral.server.log_page import log_states, output_files
 from corral.server.runs_page import WAITING_DEFAULT, needs_of, runs_page
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
 from corral.server.signal_page import SignalPage, TaskSignalRequest
@@ -67,18 +70,19 @@ PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
 PAGES = (
-    "health", "status", "runs", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history", "logs", "signal",
-    "stop-tasks", "objects",
+    "health", "status", "runs", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history", "logs",
+    "outputs", "signal", "stop-tasks", "objects",
 )  # fmt: skip
 
 
 class StatusPages:
     def __init__(
         self, state: Lane[Store], logs: Lane[LogStore], settings: Settings, ids: Ids,
-        status: Callable[[Tx[Store], int], dict[str, Any]], revocation: SessionRevocation, agents: Agents,
+        status: Callable[[Tx[Store], int], dict[str, Any]], revocation: SessionRevocation, agents: Agents, outputs: Path,
     ) -> None:  # fmt: skip
         self._state = state
         self._logs = logs
+        self._outputs = outputs
         self._settings = settings
         self._ids = ids
         self._status_of = status
@@ -105,6 +109,8 @@ class StatusPages:
             return PageRequest("corral:History", request, request_id, partial(self._history, request))
         if request.path == "/_corral/logs":
             return PageRequest("corral:Logs", request, request_id, partial(self._log_states, request))
+        if request.path == "/_corral/outputs":
+            return PageRequest("corral:Outputs", request, request_id, partial(self._output_files, request))
         if request.path == "/_corral/metrics-token":
             return PageRequest("corral:MetricsToken", request, request_id, self._metrics_token)
         if request.path == "/_corral/gpu":
@@ -177,6 +183,9 @@ class StatusPages:
 
     async def _log_states(self, request: aws.Request) -> dict[str, Any]:
         return self._logs.read_now(log_states(request.body), self._settings, self._ids)
+
+    async def _output_files(self, request: aws.Request) -> dict[str, Any]:
+        return await asyncio.to_thread(output_files, self._outputs, _query(request, "task"))
 
 
 class PageRequest(Struct, eq=False):

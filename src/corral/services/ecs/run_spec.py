@@ -26,6 +26,7 @@ from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, wants_gpu_ind
 from corral.services.sessions import address_of_run, password_of_task
 from corral.store import Store
 
+STARTED_BY_CORRAL_RUN = ("corral-run", "corral-array/")  # `startedBy` of the tasks of `corral run` (`cli/submission.py`)
 NODE_ADDRESS = "CORRAL_NODE_ADDRESS"  # the loopback address of a node of a multi-node job
 MAIN_NODE_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"  # the main node itself does not get this variable
 FILES_MAX_BYTES = 2**20  # the limit for all files of a container; Linux cannot start a program with a much larger environment
@@ -78,8 +79,20 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         memory_mib=container.definition.get("memory") or (task.demand.memory_mib if spec.memory else None),
         cpu_units=container.definition["cpu"],
         environment_files=files,
+        output_file=_output_file(tx.settings, task, run) if log is not None else "",
     )
     return StartOrder(run_spec, log, _not_isolated(tx, spec) or no_secrets or no_files)
+
+
+def _output_file(settings: Settings, task: Task, run: Run) -> str:
+    """The name of the file in which the host keeps the output of a run of `corral run`. Empty for other tasks.
+
+    The name is `ID.log`. It also has the name of the container if the task has several, and the number of its restart.
+    """
+    if not settings.outputs.file_mib or not (task.started_by or "").startswith(STARTED_BY_CORRAL_RUN):
+        return ""
+    container = f"-{run.container}" if len(task.runs) > 1 else ""
+    return f"{task.id}{container}{f'.{run.restarts}' if run.restarts else ''}.log"
 
 
 def gpu_indexes(tx: Tx[Store], task: Task, run: Run) -> list[int]:
