@@ -317,3 +317,34 @@ def test_ctrl_c_stops_an_array(cli: Cli) -> None:
     said = "sent SIGINT to [12] tasks? and cancelled [12] tasks? that had not started; the next"
     assert code == 130 and re.search(said, err), err
     eventually(lambda: not cli.unfinished())
+
+
+# changes of runs that wait
+
+
+def test_a_waiting_run_is_changed_and_a_started_one_is_refused(cli: Cli) -> None:
+    holder = cli.start_task("-g", "2", "--", "sh", "-c", UNTIL_TOLD, family="holder")
+    first = cli("run", "-d", "-g", "2", "-n", "first", "--", "sleep", "600").stdout.strip()
+    cli("run", "-d", "-g", "2", "-n", "second", "--", "sleep", "600")
+    cli("run", "-d", "-g", "2", "-n", "many", "--array", "0-2", "--", "sleep", "600")
+    shown = cli("set", "second", "--priority", "5", "--time", "1h30m", "--gpus", "1").stdout
+    assert re.fullmatch(r"second \(\w{8}\): priority 5; time limit 90m; 1 GPU; place 1 in line, was 2\n", shown), shown
+    [row] = cli.json("set", "first", "--time", "none")
+    assert (row["task"], row["place"], row["placeBefore"], row["timeLimitSeconds"]) == (first, 2, 2, None)
+    shown = cli("show", "second").stdout
+    assert "Needs     1 GPU" in shown and "--time 90m" in shown and "--priority 5" in shown
+    assert cli("set", "many", "--hold", "-g", "1").stdout.count("held; it has left place") == 3
+    assert [task["held"] for task in cli.json("set", "many:1", "--release")] == [False]
+    assert "many:1" in cli("set", "many:1", "--priority", "-1").stdout
+    refused = cli("set", "holder", "--priority", "5", code=1).stderr
+    assert refused == f"corral: holder ({holder[:8]}) is RUNNING: `corral set` changes only tasks that wait.\n"
+    assert "needs 3 GPUs" in cli("set", "first", "-g", "3", code=1).stderr
+    assert "'65' is neither a number from 0 to 64 nor 'all'" in cli("set", "first", "-g", "65", code=2).stderr
+    assert "say what to change" in cli("set", "first", code=2).stderr
+    assert "the endpoint is AWS" in cli("set", "first", "--hold", code=1, env=AWS).stderr
+    cli("stop", "--wait", "holder")
+    eventually(lambda: cli.json("show", "second")["lastStatus"] == "RUNNING")
+    assert "many:1" in cli("set", "many", "--release").stdout
+    assert "1 task has started or ended, and was not changed" in cli("set", "first", "second", "--priority", "1").stderr
+    cli("stop", "--wait", "first", "second", "many")
+    assert "is STOPPED: `corral set` changes only" in cli("set", "first", "--hold", code=1).stderr

@@ -11,6 +11,7 @@ from corral.lane_commands import Command
 from corral.model.run import Observed
 from corral.model.task import Task, TaskState
 from corral.services import hosts
+from corral.services.ecs.waiting_changes import WaitingChange, change_waiting
 from corral.store.run_waits import RunWaits
 from groups.group_world import CALLER, REGION, GroupWorld
 from store.rows import hello
@@ -66,6 +67,10 @@ class RunQueueWorld(GroupWorld):
 
     def untag(self, task_id: str, *options: str) -> None:
         self.call("UntagResource", "ecs", resourceArn=ARN + task_id, tagKeys=[f"corral:{option}" for option in options])
+
+    def change(self, task_id: str, change: WaitingChange) -> None:
+        """Change a task that waits, as `corral set` does."""
+        self.run(lambda tx: change_waiting(tx, self.task(task_id), change))
 
     # The host
 

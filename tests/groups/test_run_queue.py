@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from corral.core import MARKS_MAX_PER_BATCH
+from corral.errors import ApiError
 from corral.lane_commands import Command
 from corral.services import SERVICES, hosts
 from corral.services.ecs.run_queue import forbid_requeue
+from corral.services.ecs.waiting_changes import WaitingChange
 from groups.group_world import CALLER, REGION, refused
 from groups.run_queue_world import RunQueueWorld
 
@@ -108,6 +110,40 @@ def test_a_time_can_be_changed_while_the_task_waits(world: RunQueueWorld) -> Non
     assert world.state(task_id) == "PROVISIONING"
     world.untag(task_id, "not-before")
     assert world.state(task_id) == "PENDING"
+
+
+# Changes of tasks that wait
+
+
+def test_changed_gpus_and_time_limits_of_a_waiting_task(world: RunQueueWorld) -> None:
+    running, first, second = world.launch_one(gpus=4), world.launch_one(gpus=2), world.launch_one(gpus=2)
+    world.change(first, WaitingChange(gpus="4", time_limit_s=60))
+    world.restart()
+    assert "place 1 " in world.reason(first) or "first in line" in world.reason(first), "it keeps its place"
+    world.change(second, WaitingChange(gpus="0"))
+    assert world.state(second) == "PENDING", "without GPUs, it starts at once"
+    world.ends(running)
+    task = world.task(first)
+    assert [len(run.gpu_ids) for run in task.runs] == [4] and (task.time_limit_s, task.plain) == (60, False)
+    assert world.shown(first)["overrides"]["containerOverrides"][0]["resourceRequirements"] == [{"type": "GPU", "value": "4"}]
+    world.starts(first)
+    world.wait(61)
+    assert world.task(first).desired == "STOPPED"
+    with pytest.raises(ApiError, match="has started cannot be changed"):
+        world.tag(second, time_limit="5")
+
+
+def test_a_change_that_run_would_refuse_is_refused(world: RunQueueWorld) -> None:
+    world.launch_one(gpus=4)
+    fits, any_size = world.launch_one(refuse_unfit="true"), world.launch_one()
+    for gpus, error in (("5", "needs 5 GPUs"), ("65", "Invalid GPU value"), ("x", "Invalid GPU value")):
+        with pytest.raises(ApiError, match=error):
+            world.change(fits, WaitingChange(gpus=gpus))
+    with pytest.raises(ApiError, match="must be a whole number from -1000 to 1000"):
+        world.change(fits, WaitingChange(gpus="2", priority=1001))
+    assert world.task(fits).demand.gpus == 1, "the change was undone"
+    world.change(any_size, WaitingChange(gpus="5"))
+    assert world.task(any_size).demand.gpus == 5
 
 
 # Dependencies

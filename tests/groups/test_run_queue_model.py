@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,11 +22,14 @@ import pytest
 from corral.core import Core, Outcome, Reconciler, Tx
 from corral.errors import ApiError, api_error
 from corral.ids import SeededIds
+from corral.model.placement import Claim
 from corral.model.queued_run import EndNotice, QueuedRun, RunArray
 from corral.model.task import Task
 from corral.reconcile import STATE
 from corral.services import SERVICES
+from corral.services.ecs.waiting_changes import WaitingChange, change_waiting, is_waiting
 from corral.store import Store
+from corral.store.claims import Claims
 from corral.store.run_waits import Need, RunWaits
 from groups.group_world import CALLER
 from groups.run_queue_world import RunQueueWorld
@@ -33,7 +38,9 @@ SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "10"))
 START = int(os.environ.get("CORRAL_SIM_START", "0"))
 STEPS = 50
 TASKS_MAX = 50
-EXPECTED = ("restart", "requeue", "refused", "dependency failed", "array", "held", "reboot", "undone", "succeeded", "after array")
+EXPECTED = (
+    "restart", "requeue", "refused", "dependency failed", "array", "held", "reboot", "undone", "succeeded", "after array", "set",
+)  # fmt: skip
 Undone = api_error("Undone", 400)
 
 
@@ -172,7 +179,7 @@ class RandomRuns(RunQueueWorld):
     def act(self) -> None:
         rng = self.rng
         action = rng.choice((self.launch_some, self.launch_some, self.host_works, self.host_works, self.host_works, self.user_acts,
-                             self.time_passes))  # fmt: skip
+                             self.user_sets, self.time_passes))  # fmt: skip
         action()
 
     def launch_some(self) -> None:
@@ -264,6 +271,44 @@ class RandomRuns(RunQueueWorld):
             case _:
                 self.tag(task.id, priority=str(rng.randint(-2, 2)))
 
+    def user_sets(self) -> None:
+        """Change a task that waits, as `corral set` does. Only another priority or a hold changes its place."""
+        rng = self.rng
+        waiting = [task for task in self.waiting() if is_waiting(task)]
+        if not waiting:
+            return
+        in_line = [task for task in waiting if self.store.claims.get("task", task.id) is not None]
+        task = rng.choice(in_line or waiting)
+        change = WaitingChange(
+            priority=rng.choice((None, -1, 2)),
+            held=rng.choice((None, None, True, False)),
+            time_limit_s=rng.choice((None, 0, 60)),
+            gpus=rng.choice((None, "0", "1", "2", "4", "ALL")),
+        )
+
+        def command(tx: Any) -> None:
+            claim = tx.store.claims.get("task", task.id)
+            change_waiting(tx, tx.store.tasks.get(task.id), change)
+            after = tx.store.claims.get("task", task.id)
+            if claim is not None and after is not None and change.priority is None and claim.rank != after.rank:
+                raise Violation(f"{task.id} lost its place")
+            if rng.random() < 0.2:
+                raise Undone("undone")
+
+        self.happened["set"] += 1
+        with suppress(Undone):
+            self.run(command)
+
+    def check(self) -> None:
+        """Also check that no GPU is promised twice, and that each task got the GPUs that it needed."""
+        super().check()
+        leased = self.store.execute("SELECT gpu_id, count(*) FROM lease GROUP BY gpu_id HAVING count(*) > 1").fetchall()
+        assert not leased, leased
+        for task in self.placed():
+            held = sum(len(run.gpu_ids) for run in task.runs)
+            assert held == (4 if task.demand.gpus == -1 else task.demand.gpus), task
+            assert task.demand.gpus == sum(run.gpus for run in task.runs)
+
     def time_passes(self) -> None:
         self.wait(self.rng.choice((0.0, 0.5, 3.0)))
         for task in self.waiting():
@@ -339,6 +384,17 @@ def with_waits(**methods: Callable[..., Any]) -> Fault:
     return Fault(FaultyStore)
 
 
+def with_claim_change(change: Callable[[Claims, Claim, Claim], None]) -> Fault:
+    """A store that changes claims in another way."""
+
+    class FaultyStore(Store):
+        def _compose(self) -> None:
+            super()._compose()
+            self.claims.change = partial(change, self.claims)  # type: ignore[method-assign]
+
+    return Fault(FaultyStore)
+
+
 def _nothing(tx: Tx[Store], name: str) -> None:
     pass
 
@@ -375,6 +431,10 @@ FAULTS = {
     "admitted members of an array are not counted": with_waits(array=_none_admitted),
     "the second time is forgotten": with_waits(next_time_s=lambda waits: None),
     "an undone launch stays in memory": with_waits(add=_without_journal),
+    "a claim does not get the changed GPUs": with_claim_change(lambda claims, before, after: None),
+    "a changed task loses its place": with_claim_change(
+        lambda claims, before, after: Claims.change(claims, before, after._replace(rank=(0, 1e12)))
+    ),
 }
 
 
@@ -383,8 +443,8 @@ FIRST_SEEDS = {
     "the next member of an array does not start": 1,
     "a failed task counts as succeeded": 1,
     "any end of a task counts": 1,
-    "the second time is forgotten": 6,
-    "an undone launch stays in memory": 1,
+    "a claim does not get the changed GPUs": 4,
+    "a changed task loses its place": 4,
 }
 
 

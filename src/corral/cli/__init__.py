@@ -37,6 +37,7 @@ SUMMARIES = {
     "exec": "Run a command in a running task.",
     "wait": "Wait until tasks have stopped.",
     "stop": "Stop tasks.",
+    "set": "Change tasks that wait: priority, time limit, GPUs, hold.",
     "release": "Let held tasks start.",
     "history": "List the runs that have ended.",
     "show": "Show everything about one run.",

@@ -23,6 +23,7 @@ CALL_TASKS = 10  # the maximum number of tasks that one RunTask call starts
 REQUEUE_MAX = 100
 CPU_MAX = 2**31 - 1
 PRIORITY_MAX = 1_000
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 _SIZE = r"([0-9]{1,10})([kmgt]?)(?:i?b)?"
 _KIB = {"k": 1, "m": 2**10, "": 2**10, "g": 2**20, "t": 2**30}  # a number without a unit is MiB, as in ECS
@@ -151,6 +152,12 @@ def _indexes(part: str) -> range | None:
         return None
     first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
     return range(first, last + 1, step) if step and last >= first else None
+
+
+def whole_units(seconds: int) -> str:
+    """Format seconds as the user writes them, in the largest unit that needs no fraction: `90s`, `5m`, `2h`."""
+    size, unit = next((size, unit) for size, unit in UNITS if seconds % size == 0)
+    return f"{seconds // size}{unit}"
 
 
 def call_batches(indexes: Sequence[int]) -> Iterator[range]:

@@ -17,6 +17,7 @@ from corral.cli.gpu_graph import GpuLoad, bars, gpu_load
 from corral.cli.history import duration, gib
 from corral.cli.output import age, print_json, print_line, screen_width, shorten_ids
 from corral.cli.recorded_runs import NamedRun, find_one, find_recorded, plain_command
+from corral.cli.run_values import whole_units
 from corral.cli.task_logs import has_log
 
 GRAPH_MAX = 60  # columns of the graph
@@ -27,7 +28,6 @@ OPTIONS = {  # tag → the option of `corral run` that sets it
     "corral:time-limit": "--time", "corral:priority": "--priority", "corral:hold": "--hold", "corral:not-before": "--at",
     "corral:after": "--after", "corral:after-any": "--after-any", "corral:requeue": "--requeue",
 }  # fmt: skip
-UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 LINKS = {"corral:requeue-of": "Requeue of", "corral:requeued-as": "Requeued"}  # tag with a task id → label
 
 
@@ -145,7 +145,7 @@ def _lines(run: NamedRun, load: GpuLoad | None, files: list[dict[str, Any]]) -> 
     if text := _use(task, load):
         yield "GPU use", text
     if load is not None:
-        yield "", f"{bars(load.mean)}  {_whole_units(load.period_s)} per column"
+        yield "", f"{bars(load.mean)}  {whole_units(load.period_s)} per column"
     words = tasks.tag_value(task, tasks.ARRAY_TAG).split()
     if len(words) == ARRAY_WORDS:
         at_once = f", at most {words[3]} at the same time" if words[3] != "0" else ""
@@ -193,16 +193,10 @@ def _option(flag: str, value: str) -> str:
     if flag == "--hold":
         return flag
     if value.isdecimal() and flag == "--time":
-        return f"{flag} {_whole_units(int(value))}"
+        return f"{flag} {whole_units(int(value))}"
     if value.isdecimal() and flag == "--at":
         return f"{flag} {datetime.fromtimestamp(int(value)).strftime('%Y-%m-%dT%H:%M:%S')}"
     return f"{flag} {shorten_ids(value)}"
-
-
-def _whole_units(seconds: int) -> str:
-    """Format seconds in the largest unit that needs no fraction: `90s`, `5m`, `2h`."""
-    size, unit = next((size, unit) for size, unit in UNITS if seconds % size == 0)
-    return f"{seconds // size}{unit}"
 
 
 def _time(at: datetime, now: datetime | None) -> str:

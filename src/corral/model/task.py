@@ -182,6 +182,11 @@ class Task(Changeable, frozen=True):
         return self.family
 
     @property
+    def label(self) -> str:
+        """The name by which commands print and find the task: its name, and for a member of an array also its index."""
+        return self.name if self.array_index is None else f"{self.name}:{self.array_index}"
+
+    @property
     def array_index(self) -> int | None:
         """The index of a member of an array (`model/run_options.py`). None for other tasks."""
         index = self.details.get("jobEnvironment", {}).get(INDEX_VARIABLE)

@@ -7,7 +7,7 @@
 (`session_revocation.py`). `/_corral/stop-tasks` is for `corral down` (`stop_tasks_page.py`). `/_corral/signal` is for Ctrl-C in
 `corral run` (`signal_page.py`). `/_corral/history` is for `corral history`, `show`, `rerun` and `logs` (`history_page.py`).
 `/_corral/logs` says which logs are not complete, for `corral logs` and `run`. `/_corral/outputs` lists the files with the output of
-a task, for `corral show` (both: `log_page.py`).
+a task, for `corral show` (both: `log_page.py`). `/_corral/set` is for `corral set` (`set_page.py`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from corral.server.lanes import Lane
 from corral.server.log_page import log_states, output_files
 from corral.server.runs_page import WAITING_DEFAULT, needs_of, runs_page
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
+from corral.server.set_page import SetRequest
 from corral.server.signal_page import SignalPage, TaskSignalRequest
 from corral.server.spot_page import SpotRequest
 from corral.server.stop_tasks_page import StopTasksRequest
@@ -71,7 +72,7 @@ PageDenied = api_error("AccessDenied", 403)
 InvalidQuery = api_error("InvalidQuery", 400)
 PAGES = (
     "health", "status", "runs", "instances", "fleet", "cost", "metrics-token", "gpu", "spot", "revoke", "history", "logs",
-    "outputs", "signal", "stop-tasks", "objects",
+    "outputs", "set", "signal", "stop-tasks", "objects",
 )  # fmt: skip
 
 
@@ -92,7 +93,7 @@ class StatusPages:
 
     def exchange(
         self, request: aws.Request, request_id: str
-    ) -> PageRequest | RevokeRequest | GpuRequest | SpotRequest | StopTasksRequest | TaskSignalRequest:
+    ) -> PageRequest | RevokeRequest | GpuRequest | SpotRequest | StopTasksRequest | TaskSignalRequest | SetRequest:
         if request.path == "/_corral/health":
             return PageRequest("corral:Health", request, request_id, _health)
         if request.path == "/_corral/status":
@@ -123,6 +124,8 @@ class StatusPages:
             return self._revocation.exchange(request, request_id)
         if request.path == "/_corral/signal":
             return self._signal_page.exchange(request, request_id)
+        if request.path == "/_corral/set":
+            return SetRequest(request, request_id, self._state)
         pages = ", ".join(f"/_corral/{name}" for name in PAGES)
         raise PageNotFound(f"Corral has no page {request.path}: its pages are {pages}.")
 

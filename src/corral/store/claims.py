@@ -14,7 +14,7 @@ from functools import partial
 import orjson
 
 from corral.database import Database
-from corral.model.placement import Claim, Rank
+from corral.model.placement import Claim
 from corral.model.task import Demand
 from corral.store.fleet import Fleet
 from corral.store.task_rows import placement_rules_of
@@ -72,11 +72,11 @@ class Claims:
         self._fleet.leave_line(pool, claim)
         self._database.journal.on_rollback(partial(self._waiting.__setitem__, key, waiting))
 
-    def change_rank(self, claim: Claim, rank: Rank) -> None:
-        """Change the rank of a claim, so that it is served earlier or later."""
+    def change(self, claim: Claim, after: Claim) -> None:
+        """Change the rank, the demand or the time limit of a claim. Its rank decides whether it is served earlier or later."""
         pool, roams = self._waiting[claim.kind, claim.id][1], self.roams(claim.kind, claim.id)
         self.remove(claim.kind, claim.id)
-        self.add(pool, claim._replace(rank=rank), roams=roams)
+        self.add(pool, after, roams=roams)
 
     def roams(self, kind: str, id: str) -> bool:
         """Whether a claim may move to the other pool of its cluster."""

@@ -144,6 +144,18 @@ class Tasks:
         self._claims.add(pool, claim, roams=True)
         self._cache(task.but(pool=pool, version=task.version + 1))
 
+    def change_waiting(self, before: Task, after: Task, longest_s: float | None) -> Task:
+        """Write the GPUs, the time limit and the details of a task that waits. Its claim keeps its rank, and so its place."""
+        assert before.state is TaskState.PROVISIONING and len(before.runs) == len(after.runs)
+        self._evict_on_rollback(before.id)
+        demand = {"gpus": after.demand.gpus, "gpu_memory_mib": after.demand.gpu_memory_mib}
+        details = {"details": dumps(after.details), "plain": after.plain, "time_limit": after.time_limit_s}
+        self._move(before, before.state, demand | details)
+        self._executemany("UPDATE run SET gpus = ? WHERE id = ?", [(run.gpus, run.id) for run in after.runs])
+        if (claim := self._claims.get(TASK, before.id)) is not None:
+            self._claims.change(claim, claim._replace(demand=after.demand, longest_s=longest_s))
+        return self._cache(after.but(version=before.version + 1))
+
     def _lease(self, task: Task) -> None:
         assert task.instance_id is not None
         shares: Shares = ()

@@ -159,7 +159,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
         else:
             pool, found = _waiting_pool(tx, pools, task.demand), None
         if found is None and request.options.refuse_unfit:
-            found = _why_never(tx, pools, task.demand)
+            found = never_fits(tx, pools, task.demand)
         if in_line and not isinstance(found, Placement):
             unfit[pools, group] = pool, found
         if isinstance(found, Unplaceable):
@@ -215,7 +215,7 @@ def _find_placement(
     return refused or (first, place_newcomer(tx.store.fleet.pool(first), demand, tx.now_s, seed=seed, longest_s=longest_s))
 
 
-def _why_never(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplaceable | None:
+def never_fits(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplaceable | None:
     """Return why no slot of the pools could ever hold a task, even without other tasks. Return None if a slot could hold it.
 
     Also return None if there are no slots, or if the task has a capacity provider with an Auto Scaling group, because the group can

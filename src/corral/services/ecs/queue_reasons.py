@@ -51,7 +51,7 @@ def _name_of_needed(tx: Tx[Store], needed: str) -> str:
 
 def name_of_run(task: Task) -> str:
     """Return the name of a task in messages, such as `run train (1a2b3c4d)`."""
-    return f"run {task.name} ({task.id[:SHORT]})" if task.name else f"run {task.id[:SHORT]}"
+    return f"run {task.label} ({task.id[:SHORT]})" if task.name else f"run {task.id[:SHORT]}"
 
 
 def failure_text(task_id: str, task: Task | None, ended: RunOutcome) -> str:

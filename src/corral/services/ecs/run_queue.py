@@ -41,7 +41,7 @@ from corral.model.task import INDEX_VARIABLE, Task, TaskState
 from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.queue_reasons import name_of_run
 from corral.services.ecs.task_progress import mark_provider
-from corral.services.ecs.task_spec import longest_time_of, spec_of
+from corral.services.ecs.task_spec import TIME_LIMIT_TAG, longest_time_of, spec_of, time_limit_s
 from corral.store import Store
 
 TIMES = "run-times:"  # the key of the reconciler that gives claims to tasks whose start time has come
@@ -303,12 +303,16 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
             )
     options = read_options(task.details["tags"])
     requeues = options.requeues if REQUEUE_TAG in changed or run is None else run.requeues
+    if task.state is not TaskState.PROVISIONING and TIME_LIMIT_TAG in changed:
+        raise InvalidParameterException(f"The tag {TIME_LIMIT_TAG} of a task that has started cannot be changed: it has no effect.")
     if task.state is not TaskState.PROVISIONING:  # the other options count again only if the task is requeued
         if run is not None:
             tx.store.run_waits.change(run.but(requeues=requeues))
         elif requeues:
             tx.store.run_waits.add(QueuedRun(task.id, task.id, QueueState.ADMITTED, requeues=requeues))
         return
+    if TIME_LIMIT_TAG in changed:
+        task = _with_time_limit(tx, task)
     after = run or QueuedRun(task.id, task.id, QueueState.ADMITTED, roams=tx.store.claims.roams(TASK, task.id))
     if NOT_BEFORE_TAG in changed:
         after = after.but(not_before_s=options.not_before_s)
@@ -319,8 +323,16 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
         settle(tx, after)
     claim, rank = tx.store.claims.get(TASK, task.id), rank_of(task)
     if claim is not None and claim.rank != rank:
-        tx.store.claims.change_rank(claim, rank)
+        tx.store.claims.change(claim, claim._replace(rank=rank))
         tx.mark(f"pool:{task.pool}")
+
+
+def _with_time_limit(tx: Tx[Store], task: Task) -> Task:
+    """Apply the changed time limit in the tags of a task that waits."""
+    spec, limit_s = spec_of(tx, task), time_limit_s(task.details["tags"])
+    after = task.but(time_limit_s=limit_s, plain=spec.is_plain and limit_s is None)
+    tx.mark(f"pool:{task.pool}")  # with a shorter time limit, it may start before a large task that waits
+    return tx.store.tasks.change_waiting(task, after, longest_time_of(after, spec))
 
 
 def forbid_requeue(tx: Tx[Store], task: Task) -> None:

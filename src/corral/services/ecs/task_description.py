@@ -82,7 +82,7 @@ class _Holders(NamedTuple):
     def sentence(self, tx: Tx[Store], pool: Pool) -> str:
         """Return a text such as `train holds 3 of 4 GPUs`, or "" without holders. Tasks with the same name are named once."""
         found = [task for task_id in self.tasks if (task := tx.store.tasks.get(task_id)) is not None]
-        names = list(dict.fromkeys(_label(task) for task in found))
+        names = list(dict.fromkeys(task.label for task in found))
         if self.instances:
             names.append(f"instance {ec2_id(next(iter(self.instances)))}" if len(self.instances) == 1 else "instances")
         if not names:
@@ -98,10 +98,6 @@ class _Holders(NamedTuple):
     def ids(self) -> str:
         names = (*_holder_ids("task", list(self.tasks)), *_holder_ids("instance", [ec2_id(each) for each in self.instances]))
         return " and ".join(names)
-
-
-def _label(task: Task) -> str:
-    return task.name if task.array_index is None else f"{task.name}:{task.array_index}"
 
 
 def why_claim_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
