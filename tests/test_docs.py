@@ -28,6 +28,11 @@ CLI = (ROOT / "docs" / "cli.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_DOCKER = [ROOT / "docs" / name for name in ("containers.md", "images.md")]
 WITH_COMMANDS = [page for page in PAGES if steps_of(page.read_text()) and page not in WITH_DOCKER]
+# Programs that a page starts, and that are not installed here: they print the line of their address, and wait.
+STAND_INS = {
+    "jupyter": "echo '    http://127.0.0.1:8888/lab?token=0123456789abcdef' >&2; exec sleep 600",
+    "tensorboard": "echo 'TensorBoard 2.19.0 at http://127.0.0.1:6006/ (Press CTRL+C to quit)'; exec sleep 600",
+}
 COLD = ROOT / "README.md"  # runs the installed commands as they are, and therefore takes long
 
 
@@ -66,6 +71,10 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, own: Cli, tmp_path: 
         (own.home / name).symlink_to(ROOT / name)
     scripts = tmp_path / "scripts"
     scripts.mkdir()
+    for name, script in STAND_INS.items():
+        (scripts / name).write_text(f"#!/bin/sh\n{script}\n")
+        (scripts / name).chmod(0o755)
+    environment["PATH"] = f"{environment['PATH']}:{scripts}"
     shell = Shell(scripts, own.home, environment)
     try:
         run_page(page, shell)

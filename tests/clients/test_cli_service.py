@@ -7,9 +7,11 @@ KillMode=process.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +19,9 @@ from pathlib import Path
 import pytest
 
 import forkserver
-from command import UNTIL_TOLD, Cli
+from command import UNTIL_TOLD, Cli, processes_about
 from corral.cli.systemd_unit import Unit
+from eventually import eventually
 
 SYSTEMCTL = """\
 #!{python} -IS
@@ -106,6 +109,44 @@ def calls(systemd: Path) -> list[str]:
     recorded = (systemd / "calls").read_text().splitlines()
     (systemd / "calls").unlink()
     return [call for call in recorded if not re.search(" (show|show-user|is-active) ", call)]
+
+
+def test_uninstall_removes_what_corral_has_made_and_keeps_the_data(own: Cli, systemd: Path) -> None:
+    unit = own.home / ".config" / "systemd" / "user" / Unit(own.data, system=False).name
+    config, credentials = own.home / ".aws" / "config", own.home / ".aws" / "credentials"
+    config.parent.mkdir()
+    config.write_text("[profile work]\nregion = eu-west-1\n")
+    own("config", "set", "up.port", "0")
+    own("config", "set", "up.gpus", "none")
+    own("service", "install", "--user")
+    own("env", "--profile", "here")
+    task_id = own.start_task("--", "sh", "-c", UNTIL_TOLD)
+    said = own("uninstall", "--yes", code=1).stderr
+    assert "1 task of the Corral" in said and "has not stopped. Nothing was removed" in said and "corral down --stop-tasks" in said
+    server = json.loads((own.data / "server.json").read_text())["pid"]
+    os.kill(server, signal.SIGKILL)  # the task runs on
+    eventually(lambda: not os.path.exists(f"/proc/{server}"))
+    assert "1 task of the Corral" in own("uninstall", "--yes", code=1).stderr
+    own("service", "install", "--user")
+    own("stop", "--wait", task_id)
+
+    assert "Add --yes" in own("uninstall", code=1, given="").stderr and unit.exists()
+    listed = own.json("uninstall", "--dry-run", "--purge")
+    assert [each["kind"] for each in listed["toBeRemoved"]] == ["unit", "server", "processes", "AWS profile", "data"]
+    assert unit.exists() and "[here]" in credentials.read_text()
+    calls(systemd)
+    removed = own.json("uninstall", "--yes")
+    assert [each["kind"] for each in removed["removed"]] == ["unit", "server", "processes", "AWS profile"]
+    assert [each["kind"] for each in removed["kept"]] == ["data", "program"]
+    assert f"systemctl --user disable --now {unit.name}" in calls(systemd) and not unit.exists()
+    assert config.read_text() == "[profile work]\nregion = eu-west-1\n" and not credentials.exists()
+    assert (own.data / "state.db").exists() and not processes_about(own.data)
+    (own.data / "notes.txt").write_text("of the user")
+    own("uninstall", "--purge", "--yes")
+    assert [path.name for path in own.data.iterdir()] == ["notes.txt"]
+    assert "There is nothing to remove." in own("uninstall").stdout
+    (own.data / "node").mkdir()
+    assert "is not a data folder of Corral (node)" in own("uninstall", "--purge", "--yes", code=1).stderr
 
 
 def test_the_unit_starts_corral_and_its_restarts_leave_tasks_running(own: Cli, systemd: Path) -> None:

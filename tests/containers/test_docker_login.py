@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from base64 import b64decode
@@ -37,3 +38,24 @@ def test_docker_pushes_to_the_address_that_ecr_returns(cli: Cli, dockerd: Docker
     assert image["imageTags"] == ["v1", "v2"] and image["imageSizeInBytes"] > 100_000
     assert image["artifactMediaType"] == "application/vnd.docker.container.image.v1+json"
     assert "v1, v2" in cli("images").stdout
+
+
+def test_uninstall_removes_unused_networks_and_the_login(own: Cli, dockerd: Dockerd, tmp_path: Path):
+    own.environment |= {"DOCKER_HOST": dockerd.host, "DOCKER_CONFIG": str(tmp_path)}
+    logins = {"localhost:4566": {"auth": "QVdTOnNlY3JldA=="}, "example.com": {"auth": "bWU6c2VjcmV0"}}
+    (tmp_path / "config.json").write_text(json.dumps({"auths": logins}))
+    names = ("corral", "corral-inside")
+    for name in set(names) - set(dockerd("network", "ls", "--format", "{{.Name}}").split()):
+        dockerd("network", "create", name)
+    user = dockerd("run", "--detach", "--network", "corral", BUSYBOX, "sleep", "600").strip()
+    try:
+        listed = own.json("uninstall", "--dry-run")
+    finally:
+        dockerd("rm", "--force", user)
+    assert ("Docker network", "corral") in [(each["kind"], each["name"]) for each in listed["kept"]]
+    assert ("Docker network", "corral") not in [(each["kind"], each["name"]) for each in listed["toBeRemoved"]]
+    removed = own.json("uninstall", "--yes")["removed"]
+    expected = [*(("Docker network", name) for name in names), ("Docker login", "localhost:4566")]
+    assert [(each["kind"], each["name"]) for each in removed] == expected
+    assert not set(names) & set(dockerd("network", "ls", "--format", "{{.Name}}").split())
+    assert list(json.loads((tmp_path / "config.json").read_text())["auths"]) == ["example.com"]

@@ -58,6 +58,7 @@ SUMMARIES = {
     "backup": "Back up the data folder.",
     "restore": "Restore a backup into a new data folder.",
     "check": "Check databases and objects for damage.",
+    "uninstall": "Remove what Corral has made on this machine.",
     "doctor": "Check this machine, and advise what to fix.",
     "completion": "Print the completion script of your shell.",
 }

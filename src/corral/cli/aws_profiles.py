@@ -22,10 +22,16 @@ _KEY = re.compile(r"(?P<key>[^\s=:#;][^=:]*?)\s*[=:]\s*(?P<value>.*?)\s*$")
 FileLines = list[str]
 
 
+def files() -> tuple[Path, Path]:
+    """Return the paths of the user's AWS configuration file and credentials file."""
+    config = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+    return config, Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+
+
 def write(endpoint: Endpoint, name: str, config: Path, credentials: Path, *, force: bool) -> None:
     """Create or update the profile. Raise a CliError if the profile exists and Corral did not write it, unless `force` is set."""
     assert endpoint.endpoint_url and endpoint.region and endpoint.access_key and endpoint.secret_key
-    section = "default" if name == "default" else f"profile {name}"
+    section = _config_section(name)
     in_config, in_credentials = _lines(config), _lines(credentials)
     config_is_ours = _is_ours(in_config, section, {"endpoint_url": endpoint.endpoint_url})
     credentials_are_ours = _is_ours(in_credentials, name, {"aws_access_key_id": endpoint.access_key})
@@ -36,6 +42,48 @@ def write(endpoint: Endpoint, name: str, config: Path, credentials: Path, *, for
     settings = {"endpoint_url": endpoint.endpoint_url, "region": endpoint.region}
     _replace(credentials, with_section(in_credentials, name, keys, keep=credentials_are_ours), mode=0o600)
     _replace(config, with_section(in_config, section, settings, keep=config_is_ours), mode=None)
+
+
+def names(access_key: str, config: Path, credentials: Path) -> list[str]:
+    """Return the profiles with this access key that `write` has written."""
+    in_config, in_credentials = _lines(config), _lines(credentials)
+    found = [_section(line) for line in in_credentials if _HEADER.match(line)]
+    return [
+        name
+        for name in found
+        if MARK in _body(in_credentials, name)
+        and MARK in _body(in_config, _config_section(name))
+        and f"aws_access_key_id = {access_key}\n" in _body(in_credentials, name)
+    ]
+
+
+def remove(name: str, config: Path, credentials: Path) -> None:
+    """Delete a profile from both files. Delete a file that contains nothing else."""
+    for path, section in ((credentials, name), (config, _config_section(name))):
+        left = _without_section(_lines(path), section)
+        if left:
+            _replace(path, left, mode=None)
+        else:
+            path.resolve().unlink()
+
+
+def _without_section(lines: FileLines, name: str) -> FileLines:
+    span = _span(lines, name)
+    if span is None:
+        return lines
+    start, end = span
+    while start > 0 and not lines[start - 1].strip():  # the blank line that `with_section` has written above the section
+        start -= 1
+    return [*lines[:start], *lines[end:]]
+
+
+def _body(lines: FileLines, name: str) -> FileLines:
+    span = _span(lines, name)
+    return lines[span[0] + 1 : span[1]] if span is not None else []
+
+
+def _config_section(name: str) -> str:
+    return "default" if name == "default" else f"profile {name}"
 
 
 def with_section(lines: FileLines, name: str, values: Mapping[str, str], *, keep: bool) -> FileLines:

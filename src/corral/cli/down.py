@@ -63,7 +63,8 @@ def down(data: DataFolder, stop_tasks: bool, purge: bool, yes: bool, as_json: bo
     left = 0 if stop_tasks else _unfinished(data)
     stop_server(data, pid, watch)
     if purge:
-        _purge(data.path)
+        end_node(data.path)
+        delete_data(data.path)
     _report(data, as_json, stopped=True, left=left, ended=ended, purged=purge)
 
 
@@ -88,13 +89,14 @@ def _confirm(data: DataFolder) -> None:
     click.confirm("Delete everything?", abort=True, err=True)
 
 
-def _purge(folder: Path) -> None:
-    """End the agent and the spawner of a server that has stopped. Then delete the data of Corral, except corral.toml.
-
-    Files in the folder that do not belong to Corral are kept.
-    """
+def end_node(folder: Path) -> None:
+    """End the agent and the spawner of a server that has stopped."""
     for name in ("agent.lock", "spawner.lock"):
         _end_holder(folder / "node" / name)
+
+
+def delete_data(folder: Path) -> None:
+    """Delete the data of Corral, except corral.toml. Files in the folder that do not belong to Corral are kept."""
     for name in FOLDERS:
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in FILES - {CONFIGURATION}:
@@ -150,13 +152,13 @@ def _report(
 def _unfinished(data: DataFolder) -> int:
     """Return how many tasks of all regions have not stopped. If the server does not respond, print a message and return 0."""
     try:
-        return _alive(endpoint_of_folder(data))
+        return alive_tasks(endpoint_of_folder(data))
     except Exception as error:
         print_message(f"the tasks could not be counted: {error}")
         return 0
 
 
-def _alive(endpoint: Endpoint) -> int:
+def alive_tasks(endpoint: Endpoint) -> int:
     return sum(number for state, number in status_page(endpoint)[0]["tasks"].items() if state != "STOPPED")
 
 

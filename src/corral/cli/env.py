@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from pathlib import Path
 
 import click
 
@@ -49,8 +48,7 @@ def _fish_quoted(value: str) -> str:
 def _write_profile(endpoint: Endpoint, name: str, force: bool, as_json: bool) -> None:
     if not PROFILE_NAME.fullmatch(name):
         raise click.BadParameter("a profile name has 1 to 64 letters, digits and _ . @ + -.", param_hint="--profile")
-    config = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
-    credentials = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+    config, credentials = aws_profiles.files()
     aws_profiles.write(endpoint, name, config, credentials, force=force)
     if as_json:
         print_json({"profile": name, "config": str(config), "credentials": str(credentials)})

@@ -7,23 +7,19 @@ import glob
 import json
 import os
 import resource
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from corral.cli import data_folder
 from corral.cli.data_folder import DataFolder
+from corral.cli.docker_socket import INSIDE_NETWORK, NETWORKS, docker_get, engine_address, running_containers
 from corral.cli.endpoint import endpoint_of_folder, status_page
 from corral.cli.finding import Finding, fail, ok, warn
 from corral.cli.output import count
 
 FILES_MIN = 4096  # the spawner needs about two descriptors per task
 INSTANCES_MIN = 16  # inotify instances
-SOCKET_S = 2.0
-INSIDE_NETWORK = "corral-inside"
-NETWORKS = ("corral", INSIDE_NETWORK)
 INSIDE_SUBNET = ("00AAFEA9", "00FFFFFF")  # 169.254.170.0/24 in the format of /proc/net/route
 
 
@@ -105,16 +101,16 @@ def _same_gpus(data: DataFolder, driver: list[str]) -> Iterator[Finding]:
 
 
 def check_docker(data: DataFolder) -> Iterator[Finding]:
-    path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+    path = engine_address()
     if not path.startswith("/"):
         yield warn(f"DOCKER_HOST is {path}", "Corral uses only a Docker engine on this machine, with a unix:// address.")
     elif not os.path.exists(path):
         yield ok(f"no engine at {path}; images are ignored, and all tasks run as processes on this machine")
     else:
         try:
-            version = _docker_get(path, "/version").get("Version", "?")
+            version = docker_get(path, "/version").get("Version", "?")
             yield ok(f"engine {version} at {path}; tasks with an image run as containers")
-            yield from _inside_network(_docker_get(path, f"/networks/{INSIDE_NETWORK}"))
+            yield from _inside_network(docker_get(path, f"/networks/{INSIDE_NETWORK}"))
             yield from _task_networks(path, data)
         except PermissionError:
             yield warn(
@@ -143,11 +139,10 @@ def _task_networks(path: str, data: DataFolder) -> Iterator[Finding]:
     about = data.path / "node" / "host.json"
     if not about.exists():
         return
-    ours = {"label": [f"corral.host={json.loads(about.read_text())['host_id']}"], "status": ["running"]}
-    containers = _docker_get(path, f"/containers/json?filters={quote(json.dumps(ours))}")
+    containers = running_containers(path, json.loads(about.read_text())["host_id"])
     modes = [(each, each["HostConfig"]["NetworkMode"]) for each in containers]
     using = [each for each, mode in modes if "corral.run" in each["Labels"] and mode != "host"]
-    there = {network["Name"] for network in _docker_get(path, "/networks")}
+    there = {network["Name"] for network in docker_get(path, "/networks")}
     missing = [name for name in NETWORKS if name not in there]
     cut = [each for each, mode in modes if mode in there and mode in NETWORKS and mode not in each["NetworkSettings"]["Networks"]]
     advice = "Corral restores the networks within seconds. If it does not, restart it: corral down, corral up (tasks keep running)."
@@ -158,17 +153,6 @@ def _task_networks(path: str, data: DataFolder) -> Iterator[Finding]:
         yield warn(f"{count(len(cut), 'running container')} not connected to the Docker networks {' and '.join(NETWORKS)}", advice)
     if using and not missing and not cut:
         yield ok(f"the Docker networks {' and '.join(NETWORKS)} connect {count(len(using), 'running container')}")
-
-
-def _docker_get(path: str, what: str) -> Any:
-    with socket.socket(socket.AF_UNIX) as engine:
-        engine.settimeout(SOCKET_S)
-        engine.connect(path)
-        engine.sendall(f"GET {what} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
-        response = b""
-        while part := engine.recv(65_536):
-            response += part
-    return json.loads(response.partition(b"\r\n\r\n")[2])
 
 
 def check_cgroups(data: DataFolder) -> Iterator[Finding]:

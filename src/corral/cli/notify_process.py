@@ -61,9 +61,14 @@ def notify_later(run: RunNotifications, task_ids: Sequence[str], environment: Ma
 
 def resume_notifications(data: DataFolder) -> None:
     """Start the process again if records for this server are left, for example after a restart of the machine."""
-    folder = _folder(str(data.path), {}, os.environ)
+    folder = records_of(data)
     if next(folder.glob("*.json"), None) is not None and _is_unlocked(folder):
         _start(folder, str(data.path), os.environ)
+
+
+def records_of(data: DataFolder) -> Path:
+    """Return the folder with the records for the server of a data folder."""
+    return _folder(str(data.path), {}, os.environ)
 
 
 def _folder(served: str, chosen: Mapping[str, str], environment: Mapping[str, str]) -> Path:

@@ -125,8 +125,18 @@ def remove(data: DataFolder, system: bool, user: bool) -> None:
         unit.require_free()
         print_line(f"{unit.path} does not exist.")
         return
+    require_removable(unit)
+    remove_unit(unit)
+
+
+def require_removable(unit: Unit) -> None:
+    """Raise a CliError if `remove_unit` cannot remove the unit."""
     _require_rights(unit)
     _require_systemd(unit)
+
+
+def remove_unit(unit: Unit) -> None:
+    """Stop the Corral of a unit, and delete the unit."""
     _run(*unit.systemctl, "disable", "--now", unit.name)
     unit.path.unlink()
     print_line(f"$ rm {shlex.quote(str(unit.path))}")
