@@ -95,10 +95,14 @@ def test_the_shipped_cluster_from_deploy_to_purge(own: Cli, tmp_path: Path) -> N
     assert (
         own("stack", "diff", str(CLUSTER), "-p", "Unknown=1", code=1).stderr == "corral: the template has no parameter Unknown.\n"
     )
-    assert "does not exist" in own("stack", "missing", code=1).stderr
+    assert own("stack", "gpu-task", code=1).stderr == "corral: the stack gpu-task does not exist. Did you mean gpu-tasks?\n"
+    assert "`corral stack` lists the stacks." in own("stack", "missing", code=1).stderr
+    assert "corral stack has no command 'dif'" in own("stack", "dif", str(CLUSTER), code=2).stderr
     large = tmp_path / "large.yaml"
     large.write_text(CLUSTER.read_text() + "#" * 51_200)
     said = own("stack", "diff", str(large), "--stack", "gpu-cluster", code=1).stderr
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
+    assert "it is not a text file in UTF-8." in own("stack", "diff", str(tmp_path / "binary.yaml"), code=1).stderr
     assert "at most 51,200 bytes. Put the template into an S3 bucket, and create a change set" in said
 
     ecs.create_service(cluster=cluster, serviceName="again", taskDefinition=outputs["OneGpuTask"], desiredCount=1)

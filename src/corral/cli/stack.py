@@ -40,6 +40,8 @@ class _StackCommands(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.commands:
+            if len(args) > 1 and not args[1].startswith("-"):
+                ctx.fail(f"corral stack has no command '{args[0]}'. `corral stack diff TEMPLATE` compares a stack with a template.")
             args = ["show", *args]
         return super().resolve_command(ctx, args)
 
@@ -85,7 +87,7 @@ def show(outer: tuple[DataFolder, bool], name: str, data: DataFolder, once: bool
     While an operation is running, the tree is refreshed. Without --json, the exit code is 1 if the last operation failed.
     """
     endpoint = find_endpoint(_chosen(data, outer[0]))
-    found = _describe(endpoint, name)
+    found = _describe_named(endpoint, name)
     if as_json or outer[1]:
         print_json(found)
         return
@@ -115,8 +117,9 @@ def diff(
     The command creates a change set, reads it and deletes it.
     """
     endpoint = find_endpoint(_chosen(data, outer[0]))
+    body = _text(template)
     name = name or _stack_for(endpoint, template)
-    changes = _changes(endpoint, name, template.read_text(), _parameters(given))
+    changes = _changes(endpoint, name, body, _parameters(given))
     if as_json or outer[1]:
         print_json({"stack": name, "changes": changes})
     else:
@@ -149,6 +152,20 @@ def _stack_summary(described: dict[str, Any]) -> dict[str, Any]:
         "updated": described.get("LastUpdatedTime"),
         "outputs": {each["OutputKey"]: each["OutputValue"] for each in described.get("Outputs", ())},
     }
+
+
+def _describe_named(endpoint: Endpoint, name: str) -> dict[str, Any]:
+    """Return a stack. If there is none with this name, suggest a similar name."""
+    from difflib import get_close_matches
+
+    try:
+        return _describe(endpoint, name)
+    except client(endpoint, "cloudformation").exceptions.ClientError as error:
+        if "does not exist" not in error.response["Error"]["Message"]:
+            raise
+        similar = get_close_matches(name, [each["name"] for each in _stacks(endpoint)[0]], n=1)
+        text = f"Did you mean {similar[0]}?" if similar else "`corral stack` lists the stacks."
+        raise CliError(f"the stack {name} does not exist. {text}") from None
 
 
 def _describe(endpoint: Endpoint, name: str, depth: int = 0) -> dict[str, Any]:
@@ -316,6 +333,13 @@ def _parameters(given: tuple[str, ...]) -> dict[str, str]:
         if "=" not in each:
             raise click.BadParameter(f"'{each}' is not KEY=VALUE.", param_hint="--parameter")
     return dict(each.split("=", 1) for each in given)
+
+
+def _text(template: Path) -> str:
+    try:
+        return template.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise CliError(f"{template} is not a template: it is not a text file in UTF-8.") from None
 
 
 def _changes(endpoint: Endpoint, name: str, body: str, given: dict[str, str]) -> list[dict[str, Any]]:
