@@ -65,6 +65,8 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert [row["exitCode"] for row in own.json("history", "bad")] == [3, 4]
     assert [row["exitCode"] for row in own.json("history", "--limit", "1", "bad")] == [4]
     assert "there are older runs" in own("history", "--limit", "1").stderr
+    [stopped] = [line for line in table if " held " in line]
+    assert "sh -c" in stopped and stopped.endswith("(Task stopped by user)"), "a stopped run keeps its command"
     assert own.json("history", "--since", "1h", "h*")[0]["stoppedReason"] == "Task stopped by user"
     tomorrow = datetime.fromtimestamp(datetime.now(UTC).timestamp() + 86_400, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert own("history", "bad", "--since", tomorrow).stdout.startswith(f"No run with the name bad that ended since {tomorrow}.")
@@ -110,6 +112,19 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     tags = {tag["key"]: tag["value"] for tag in task["tags"]}
     assert (tags["corral:name"], tags["corral:time-limit"]) == ("lr0.1", "3600")
     assert len(task["containers"][0]["gpuIds"]) == 2 and task["startedBy"] == "corral-run"
+
+
+def test_since_lists_all_runs_and_services_can_be_left_out(cli: Cli) -> None:
+    cli("run", "--name", "many", "--array", "0-30", "--", "true")
+    ecs = cli.client("ecs")
+    container = {"name": "main", "image": "corral/host", "command": ["true"], "memory": 16}
+    ecs.register_task_definition(family="served", containerDefinitions=[container])
+    ecs.create_service(serviceName="served", taskDefinition="served", desiredCount=1)
+    eventually(lambda: cli.json("history", "served"))
+    ecs.delete_service(service="served", force=True)
+    assert len(cli.json("history", "many")) == 30 and len(cli.json("history", "--since", "1h", "many")) == 31
+    assert {row["name"] for row in cli.json("history", "--runs", "--since", "1h")} == {"many"}
+    assert cli.json("history", "--runs", "--limit", "2")[-1]["name"] == "many"
 
 
 def _known(own: Cli) -> list[float]:

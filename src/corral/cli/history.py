@@ -31,6 +31,7 @@ DEFAULT_LIMIT = 30
 LIMIT_MAX = 100_000
 WIDE = 120  # columns of a screen that has room for longer names, the waiting time, and the commit
 WIDE_NAME, NARROW_NAME = 32, 16
+COMMAND_LINES = 4  # `corral show` prints the whole command and the whole reason
 OPTIONAL = ("GPUS", "MEMORY", "LOAD", "GIT")  # columns that are omitted if they are empty
 
 
@@ -40,13 +41,17 @@ OPTIONAL = ("GPUS", "MEMORY", "LOAD", "GIT")  # columns that are omitted if they
     "--failed", is_flag=True, help="Only runs that failed by themselves: an exit code other than 0, the time limit, or no start."
 )
 @click.option("--since", metavar="TIME", help="Only runs that ended since this time: 2d or 12h ago, or 2026-01-31T08:00:00Z.")
-@click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=DEFAULT_LIMIT, show_default=True, help="The number of runs.")
+@click.option("--runs", "only_runs", is_flag=True, help="Leave out the tasks of services and of Batch jobs.")
+@click.option(
+    "--limit", type=click.IntRange(1, LIMIT_MAX), help=f"The number of runs (default: {DEFAULT_LIMIT}; with --since, all)."
+)
 @click.option("--cluster", help="Only runs of this cluster (default: all clusters).")
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON, in the form of DescribeTasks with more members.")
 @click.argument("name", required=False, shell_complete=complete_recorded)
 def history(
-    data: DataFolder, failed: bool, since: str | None, limit: int, cluster: str | None, as_json: bool, name: str | None
-) -> None:
+    data: DataFolder, failed: bool, since: str | None, only_runs: bool, limit: int | None, cluster: str | None, as_json: bool,
+    name: str | None,
+) -> None:  # fmt: skip
     """List the latest runs that have ended, oldest first. NAME is a name or a glob, and selects the runs with this name.
 
     Corral keeps ended runs for 30 days (`[history] days` in corral.toml). EXIT is the exit code. RAN is the time from the start to
@@ -56,7 +61,9 @@ def history(
     if is_aws(endpoint):
         raise CliError("`corral history` works only with Corral. AWS shows a stopped task for an hour: use `corral ps --all`.")
     filters = {"name": name, "cluster": cluster, "failed": "1" if failed else None, **_since(since)}
-    found, has_more, now = recorded_runs(endpoint, limit, **{key: value for key, value in filters.items() if value})
+    limit = limit or (DEFAULT_LIMIT if since is None else LIMIT_MAX)
+    chosen = {key: value for key, value in filters.items() if value}
+    found, has_more, now = recorded_runs(endpoint, limit, only_runs=only_runs, **chosen)
     found.reverse()
     if as_json:
         print_json(found)
@@ -90,7 +97,7 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
     is_wide = width is None or width >= WIDE
     rows = [_row(task, now, is_wide=is_wide) for task in found]
     names = {"NAME": WIDE_NAME if is_wide else NARROW_NAME}
-    print_table(rows, width=width, widths_max=names, optional=OPTIONAL, folded=("NAME",))
+    print_table(rows, width=width, widths_max=names, lines_max=COMMAND_LINES, optional=OPTIONAL, folded=("NAME",))
 
 
 def _row(task: dict[str, Any], now: datetime | None, *, is_wide: bool) -> dict[str, str]:
@@ -108,7 +115,8 @@ def _row(task: dict[str, Any], now: datetime | None, *, is_wide: bool) -> dict[s
         **({"GIT": task.get("git", "")} if is_wide else {}),
     }
     # The reason is empty if the exit code is the only reason.
-    return {**row, "COMMAND": shorten_ids(tasks.reason(task)) or shlex.join(task.get("command", ()))}
+    command, why = shlex.join(task.get("command", ())), shorten_ids(tasks.reason(task))
+    return {**row, "COMMAND": f"{command} ({why})" if command and why else command or why}
 
 
 def duration(seconds: float | None) -> str:

@@ -20,6 +20,7 @@ from corral.cli.errors import CliError, RunNotFound
 from corral.cli.output import parsed_date, print_message, server_time
 from corral.cli.run_names import RunId, find_runs, is_glob, member_of, named_runs
 
+SERVICE_GROUP = "service:"  # the group of a service's task is this prefix and the name of the service
 MEMBERS_MAX = 10_000  # the maximum number of members of an array
 RUNS_MAX = 100_000  # the maximum number of runs of one name that are searched
 PAGE = 1_000  # the maximum number of tasks in a response
@@ -185,13 +186,18 @@ def _find_named(endpoint: Endpoint, given: str) -> list[NamedRun]:
     return found
 
 
-def recorded_runs(endpoint: Endpoint, limit: int, **filters: str) -> tuple[list[dict[str, Any]], bool, datetime | None]:
-    """Return the latest recorded runs (at most `limit`), newest first, whether there are more of them, and the server's time."""
+def recorded_runs(
+    endpoint: Endpoint, limit: int, *, only_runs: bool = False, **filters: str
+) -> tuple[list[dict[str, Any]], bool, datetime | None]:
+    """Return the latest recorded runs (at most `limit`), newest first, whether there are more of them, and the server's time.
+
+    With `only_runs`, omit the tasks of services and of Batch jobs.
+    """
     found: list[dict[str, Any]] = []
     now: datetime | None = None
-    for page, at in _pages(endpoint, min(limit + 1, PAGE), filters):
+    for page, at in _pages(endpoint, PAGE if only_runs else min(limit + 1, PAGE), filters):
         now = at
-        found += page
+        found += [task for task in page if not only_runs or not (task["group"].startswith(SERVICE_GROUP) or "jobId" in task)]
         if len(found) > limit:
             break
     return found[:limit], len(found) > limit, now
