@@ -93,7 +93,7 @@ def test_the_page_gives_the_reason_of_each_launch_wait_and_end() -> None:
     assert ec2_id(first.id) in wait["waitReason"]
     gone = shown[ec2_id(ended.id)]
     assert (gone["state"], gone["endReason"], gone["gpuIds"]) == ("terminated", "no one needs it", [])
-    assert world.page("eu-west-1") == {"instances": [], "next": None}
+    assert world.page("eu-west-1") == {"instances": [], "next": None, "elsewhere": {"us-east-1": 2}}
 
 
 def test_many_instances_come_in_pages() -> None:

@@ -62,6 +62,21 @@ def test_a_narrow_screen_has_the_reasons_below(cli: Cli, instances: list[str]) -
     assert lines[2].startswith(instances[0]) and "RunInstances" in lines[3]
 
 
+def test_other_regions_and_clusters_are_named(cli: Cli, instances: list[str]) -> None:
+    run_task(cli)
+    there = {"AWS_DEFAULT_REGION": "eu-west-1"}
+    here = cli("instances", env=there)
+    assert here.stdout.startswith("No instances.")
+    assert here.stderr == "corral: 2 instances in us-east-1: `AWS_DEFAULT_REGION=us-east-1 corral instances`\n"
+    listed = cli("ps")
+    assert (
+        listed.stdout.startswith("No tasks.") and listed.stderr == "corral: 1 task in cluster train: `corral ps --cluster train`\n"
+    )
+    said = "corral: 1 task in cluster train of us-east-1: `AWS_DEFAULT_REGION=us-east-1 corral ps --cluster train`\n"
+    assert cli("ps", env=there).stderr == said
+    assert not cli("instances").stderr and not cli("ps", "--cluster", "train").stderr
+
+
 def test_ended_instances_are_listed_on_request(cli: Cli, instances: list[str]) -> None:
     ec2 = cli.client("ec2")
     ec2.terminate_instances(InstanceIds=instances[:1])

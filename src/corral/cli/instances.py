@@ -17,7 +17,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, own_page
 from corral.cli.errors import CliError
-from corral.cli.output import ago, print_json, print_line, print_table, server_time, shorten_ids
+from corral.cli.output import ago, count, print_json, print_line, print_message, print_table, server_time, shorten_ids
 from corral.cli.tasks import short_reason
 
 GROUP_TAG = "aws:autoscaling:groupName"
@@ -41,18 +41,22 @@ def instances(data: DataFolder, everything: bool, as_json: bool) -> None:
     described = [each for page in pages for reservation in page["Reservations"] for each in reservation["Instances"]]
     shown = [each for each in described if everything or each["State"]["Name"] != ENDED]
     shown.sort(key=lambda each: (each["LaunchTime"], each["InstanceId"]))
-    found = _found(endpoint, shown) if shown else []
+    own, elsewhere = _own_pages(endpoint)
+    found = _found(endpoint, shown, own) if shown else []
     if as_json:
         print_json(found)
-    elif found:
+        return
+    if found:
         _print(found, server_time(pages[-1]))
     else:
         print_line("No instances." if everything else "No instances. `corral instances --all` also lists terminated ones.")
+    for region, number in elsewhere.items():
+        print_message(f"{count(number, 'instance')} in {region}: `AWS_DEFAULT_REGION={region} corral instances`")
 
 
-def _found(endpoint: Endpoint, described: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _found(endpoint: Endpoint, described: list[dict[str, Any]], own: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Describe each instance: EC2's description, the cluster and the tasks from ECS, and the reasons from Corral's page."""
-    joined, own = _container_instances(client(endpoint, "ecs")), _own_pages(endpoint)
+    joined = _container_instances(client(endpoint, "ecs"))
     gpus = {} if own else _gpus_of_types(client(endpoint, "ec2"), described)
     found = []
     for each in described:
@@ -101,18 +105,21 @@ def _gpus_of_types(ec2: Any, described: list[dict[str, Any]]) -> dict[str, int]:
     return found
 
 
-def _own_pages(endpoint: Endpoint) -> dict[str, dict[str, Any]]:
-    """Return the entries of Corral's page about instances, by instance id. The result is empty for AWS, which has no such page."""
-    region, found = client(endpoint, "ec2").meta.region_name, dict[str, dict[str, Any]]()
+def _own_pages(endpoint: Endpoint) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    """Return the entries of Corral's page about instances, by instance id, and the numbers of instances in other regions.
+
+    Both are empty for AWS, which has no such page.
+    """
+    region, found, elsewhere = client(endpoint, "ec2").meta.region_name, dict[str, dict[str, Any]](), dict[str, int]()
     if is_aws(endpoint):
-        return found
+        return found, elsewhere
     after: str | None = ""
     with suppress(CliError):
         while after is not None:
             page, _ = own_page(endpoint, f"/_corral/instances?{urlencode({'region': region, 'after': after})}")
             found |= {each["id"]: each for each in page["instances"]}
-            after = page["next"]
-    return found
+            after, elsewhere = page["next"], page["elsewhere"]
+    return found, elsewhere
 
 
 def _print(found: list[dict[str, Any]], now: datetime | None) -> None:

@@ -36,6 +36,7 @@ GPU_SHORT_ID = 12  # "GPU-" and eight digits
 # A task's name has up to WIDE_NAME columns on a screen with at least WIDE columns, else up to NARROW_NAME.
 WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20
 GPUS_WIDTH = 12
+ELSEWHERE_SHOWN = 3  # the number of other clusters that are named
 LIMIT_DEFAULT, LIMIT_MAX = 100, 5_000
 OPTIONAL = ("LINE", "START", "EXIT", "NEEDS", "REASON")  # columns that are omitted if they are empty
 
@@ -74,6 +75,7 @@ def ps(data: DataFolder, everything: bool, name: str | None, limit: int, as_json
     rows = [*(_task_row(task, names, now) for task in stopped), *(_run_row(run, names, now) for run in runs)]
     _print(rows, everything=everything)
     _print_rest(content)
+    _print_elsewhere(content, ecs.meta.region_name)
 
 
 def _page(endpoint: Endpoint, cluster: str, limit: int) -> tuple[dict[str, Any], datetime | None] | None:
@@ -179,3 +181,13 @@ def _print_rest(content: dict[str, Any]) -> None:
         print_message(f"{more:,} more {'tasks wait' if more > 1 else 'task waits'}: `corral ps --limit N` lists more")
     if jobs:
         print_message(f"{count(jobs, 'Batch job')} {'wait' if jobs > 1 else 'waits'} for the same machines")
+
+
+def _print_elsewhere(content: dict[str, Any], region: str) -> None:
+    """Print which other clusters and regions have tasks that run or wait."""
+    for each in content["elsewhere"][:ELSEWHERE_SHOWN]:
+        there = "" if each["region"] == region else f"AWS_DEFAULT_REGION={each['region']} "
+        where = f"cluster {each['cluster']}" + (f" of {each['region']}" if there else "")
+        print_message(f"{count(each['tasks'], 'task')} in {where}: `{there}corral ps --cluster {each['cluster']}`")
+    if more := max(0, len(content["elsewhere"]) - ELSEWHERE_SHOWN):
+        print_message(f"{more} more clusters have tasks")

@@ -23,12 +23,14 @@ def instances_page(tx: Tx[Store], region: str, after: str) -> dict[str, Any]:
     """Return a page of the instances of a region, including terminated instances.
 
     The page begins after the instance `after`. `next` is the `after` of the next page, or None on the last page.
+    `elsewhere` has the number of instances in other regions that have not ended.
     """
     found = tx.store.instances.listed(region, after, INSTANCES_SHOWN_MAX + 1)
     shown = found[:INSTANCES_SHOWN_MAX]
     return {
         "instances": [{**_instance(tx, each), **_reasons(tx, each)} for each in shown],
         "next": shown[-1].id if len(found) > len(shown) else None,
+        "elsewhere": Counter(each.region for each in tx.store.instances.slices() if each.region != region),
     }
 
 

@@ -2,7 +2,7 @@
 
 A run is a task here. ECS can list these tasks too, but ECS returns at most 100 tasks per request, and not in the order of their
 starts. This page lists the first waiting tasks in the order in which they will start, and then tasks that their tags hold back. The
-page also has the number of all tasks in each state.
+page also has the number of all tasks in each state, and the number of tasks in other clusters and regions.
 
 A pool is a set of instances. A claim is an entry in the waiting list of a pool: a task, an instance launch or a line of Batch jobs.
 The place of a task is the position of its claim in this list, counted from 1. A task that its tags hold back has no claim, so it
@@ -36,6 +36,7 @@ WAITING_DEFAULT = 100  # the number of waiting tasks on the page if the request 
 LISTED_MAX = 5_000  # the maximum number of running tasks, and of waiting tasks, on the page
 SCANNED_MAX = 10_000  # no further claims are read after this many; a pool can have claims of other clusters
 SCAN_GROWTH = 4  # if too few tasks of the cluster were found, this many times as many claims are read
+ELSEWHERE_MAX = 20  # the maximum number of other clusters on the page
 CHUNK = 25  # the most tasks that one command describes
 
 UnknownCluster = api_error("ClusterNotFound", 400)
@@ -51,7 +52,7 @@ class RunList(Struct, frozen=True):
 
 async def runs_page(state: Lane[Store], settings: Settings, ids: Ids, region: str, cluster: str, limit: int) -> dict[str, Any]:
     found: RunList = await state.submit(lambda tx: list_runs(tx, region, cluster, limit))
-    counts = await state.read(lambda tx: tx.store.tasks.unfinished_counts(region, cluster), settings, ids)
+    counts, others = await state.read(lambda tx: _counts(tx, region, cluster), settings, ids)
     rows: list[dict[str, Any]] = []
     listed = [*found.running, *(task_id for task_id, _ in found.waiting)]
     for start in range(0, len(listed), CHUNK):
@@ -59,10 +60,15 @@ async def runs_page(state: Lane[Store], settings: Settings, ids: Ids, region: st
     return {
         "cluster": cluster,
         "counts": {**counts, "jobs": found.jobs},
+        "elsewhere": [dict(zip(("region", "cluster", "tasks"), each)) for each in others],
         "gpuIndexes": found.gpu_indexes,
         "running": [row for row in rows if row["state"] != "WAITING"],
         "waiting": [row for row in rows if row["state"] == "WAITING"],
     }
+
+
+def _counts(tx: Tx[Store], region: str, cluster: str) -> tuple[dict[str, int], list[tuple[str, str, int]]]:
+    return tx.store.tasks.unfinished_counts(region, cluster), tx.store.tasks.elsewhere(region, cluster, ELSEWHERE_MAX)
 
 
 def _describing(ids: Sequence[str], found: RunList) -> Callable[[Tx[Store]], list[dict[str, Any]]]:

@@ -453,6 +453,17 @@ class Tasks:
             counts["STOPPING" if desired == "STOPPED" else state] += count
         return {**counts, "WAITING": unfinished - counts["PENDING"] - counts["RUNNING"]}
 
+    def elsewhere(self, region: str, cluster: str, limit: int) -> list[tuple[str, str, int]]:
+        """Return other clusters with tasks that run or wait: region, name and number of these tasks, at most `limit` clusters."""
+        sql = (  # finds each cluster with one look at the index `task_of_cluster`, because there may be many tasks
+            "WITH RECURSIVE place(region, cluster) AS (VALUES ('', '') UNION ALL SELECT task.region, task.cluster FROM place, task "
+            "WHERE task.id = (SELECT id FROM task WHERE (region, cluster) > (place.region, place.cluster) ORDER BY region, cluster "
+            "LIMIT 1)) SELECT region, cluster, (SELECT count(*) FROM task WHERE task.region = place.region AND "
+            "task.cluster = place.cluster AND desired = 'RUNNING') AS tasks FROM place WHERE (region, cluster) != (?, ?) AND tasks "
+            "LIMIT ?"
+        )
+        return self._execute(sql, (region, cluster, limit)).fetchall()
+
     def drop_stopped(self, before_s: float, limit: int) -> int:
         """Delete up to `limit` tasks that stopped before `before_s`. Return their number."""
         return self._execute(
