@@ -8,7 +8,7 @@ import click
 
 from corral.cli.backup_process import run_backup
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.output import count, format_bytes, print_json, print_line
+from corral.cli.output import count, format_bytes, print_json, print_text
 
 
 @click.command(short_help="Back up the data folder.")
@@ -27,6 +27,6 @@ def backup(data: DataFolder, as_json: bool, backup: Path) -> None:
         return
     new = made["linked"] + made["copied"]
     how = f" ({new} new, {made['linked']} of them hard links)" if made["linked"] else f" ({new} new)"
-    print_line(
+    print_text(
         f"Backed up {made['data']} to {made['backup']}: {count(made['blobs'], 'blob')}{how}, {format_bytes(made['blobBytes'])}."
     )

@@ -10,7 +10,7 @@ import click
 
 from corral.cli.backup_process import run_backup
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.output import count, print_json, print_line
+from corral.cli.output import count, print_json, print_text
 
 SIGNS = {"ok": "✓", "warning": "!", "failure": "✗"}
 
@@ -38,8 +38,8 @@ def check(data: DataFolder, deep: bool, as_json: bool, backup: Path | None) -> N
 
 def _print(results: list[dict[str, Any]], failures: int) -> None:
     for result in results:
-        print_line(f"{SIGNS[result['level']]} {result['check']}: {result['found']}")
+        print_text(f"{SIGNS[result['level']]} {result['check']}: {result['found']}")
         if result["advice"]:
-            print_line(f"  → {result['advice']}")
+            print_text(f"  → {result['advice']}")
     warnings = sum(result["level"] == "warning" for result in results)
-    print_line(f"{count(failures, 'failure')}, {count(warnings, 'warning')}")
+    print_text(f"{count(failures, 'failure')}, {count(warnings, 'warning')}")

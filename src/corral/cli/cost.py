@@ -10,7 +10,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import find_endpoint, is_aws, own_page
 from corral.cli.errors import CliError
-from corral.cli.output import DURATION, console, count, parse_time, print_json, print_line, print_table
+from corral.cli.output import DURATION, count, parse_time, print_json, print_table, print_text
 
 HEADS = ("TYPE", "INSTANCES", "HOURS", "GPU HOURS", "ON DEMAND", "SPOT")
 NO_PRICE = "no price"
@@ -38,11 +38,11 @@ def cost(data: DataFolder, since: str | None, as_json: bool) -> None:
         _print_instances(report)
     if report["machine"]["names"]:
         if report["groups"]:
-            print_line("")
+            print_text("")
         _print_machine(report["machine"])
     if not report["groups"] and not report["machine"]["names"]:
         when = "" if since is None else f" since {_time(report['fromS'])}"
-        print_line(f"No instance has run{when}, and no task has had a GPU of this machine.")
+        print_text(f"No instance has run{when}, and no task has had a GPU of this machine.")
 
 
 def _query(since: str | None) -> str:
@@ -54,37 +54,33 @@ def _query(since: str | None) -> str:
 
 
 def _print_instances(report: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    out, total = console(), report["total"]
-    regions = {entry["region"] for entry in report["groups"]}
-    out.print(f"Instance-hours since {_time(report['fromS'])}. {_about(report['prices'], regions)}", soft_wrap=True)
+    total, regions = report["total"], {entry["region"] for entry in report["groups"]}
+    print_text(f"Instance-hours since {_time(report['fromS'])}. {_about(report['prices'], regions)}")
     digits = 2 if total["hours"] >= 1 else 4
     kinds = [("group", report["groups"])]
     if any(entry["stack"] for entry in report["stacks"]):
         kinds.append(("stack", report["stacks"]))
     for kind, entries in kinds:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in (kind.upper(), *HEADS):
-            table.add_column(name, no_wrap=name != kind.upper(), overflow="fold", justify="right" if name in HEADS[1:] else "left")
+        rows = []
         for entry in entries:
-            name = entry[kind] or f"no {kind}"
-            for at, each in enumerate(entry["types"]):
-                where = f" ({entry['region']})" if len(regions) > 1 else ""
-                table.add_row(f"{name}{where}" if at == 0 else "", each["type"], *_cells(each, digits))
-        table.add_row("total", "", *_cells(total, digits), style="bold")
-        out.print()
-        out.print(table)
+            where = f" ({entry['region']})" if len(regions) > 1 else ""
+            name = f"{entry[kind] or f'no {kind}'}{where}"
+            rows += [(name if at == 0 else "", each["type"], *_cells(each, digits)) for at, each in enumerate(entry["types"])]
+        titles = (kind.upper(), *HEADS)
+        print_text("")
+        print_table(
+            [dict(zip(titles, row)) for row in (*rows, ("total", "", *_cells(total, digits)))], folded=titles[:1], right=HEADS[1:]
+        )
     for line in _unpriced(report):
-        out.print(line, soft_wrap=True, markup=False)
+        print_text(line)
 
 
 def _print_machine(machine: dict[str, Any]) -> None:
     """Print the GPU-hours of tasks on this machine by name, the largest first."""
     price, total, names = machine["gpuHourPrice"], machine["total"], machine["names"]
     about = f"at {price:,.10g} USD per GPU-hour" if price is not None else "without a price"
-    print_line(f"GPU-hours of this machine since {_time(machine['fromS'])}, {about}.")
-    print_line("")
+    print_text(f"GPU-hours of this machine since {_time(machine['fromS'])}, {about}.")
+    print_text("")
     digits = 2 if total["gpuHours"] >= 1 else 4
     is_in_regions = len({each["region"] for each in names}) > 1
 
@@ -96,9 +92,9 @@ def _print_machine(machine: dict[str, Any]) -> None:
     rows = [row(each["name"] + (f" ({each['region']})" if is_in_regions else ""), each) for each in names[:NAMES_SHOWN_MAX]]
     print_table([*rows, row("total", total)], folded=("NAME",), right=("TASKS", "HOURS", "GPU HOURS", "COST"))
     if len(names) > NAMES_SHOWN_MAX:
-        print_line(f"The total includes {count(len(names) - NAMES_SHOWN_MAX, 'more name')}. `--json` prints all.")
+        print_text(f"The total includes {count(len(names) - NAMES_SHOWN_MAX, 'more name')}. `--json` prints all.")
     if price is None:
-        print_line("Set the price of a GPU-hour with `corral config set cost.gpu_hour 2.50`.")
+        print_text("Set the price of a GPU-hour with `corral config set cost.gpu_hour 2.50`.")
 
 
 def _about(prices: dict[str, str] | None, regions: set[str]) -> str:

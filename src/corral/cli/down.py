@@ -18,7 +18,7 @@ from corral.cli import data_folder
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, endpoint_of_folder, own_page, status_page
 from corral.cli.errors import CliError
-from corral.cli.output import count, print_json, print_line, print_message
+from corral.cli.output import count, print_json, print_message, print_text
 from corral.data_folder import CONFIGURATION, FILES, FOLDERS
 
 GONE_S = 20.0
@@ -134,19 +134,19 @@ def _report(
         print_json({"stopped": stopped, "data": str(data.path), **counts, "purged": purged})
         return
     if not stopped:
-        print_line(f"Corral is not running on {data.path}.")
+        print_text(f"Corral is not running on {data.path}.")
         return
-    print_line(f"Corral on {data.path} is down.")
+    print_text(f"Corral on {data.path} is down.")
     if ended.tasks:
-        print_line(f"{count(ended.tasks, 'task')} stopped.")
+        print_text(f"{count(ended.tasks, 'task')} stopped.")
     if purged:
-        print_line(f"All data in {data.path} except corral.toml is deleted.")
+        print_text(f"All data in {data.path} except corral.toml is deleted.")
     elif ended.services or ended.jobs:
         waiting = [count(number, name) for number, name in ((ended.services, "service"), (ended.jobs, "job")) if number]
-        print_line(f"The next `{data_folder.start_command(data)}` starts tasks again for {' and '.join(waiting)}.")
+        print_text(f"The next `{data_folder.start_command(data)}` starts tasks again for {' and '.join(waiting)}.")
     if left:
         keeps = "keeps running" if left == 1 else "keep running"
-        print_line(f"{count(left, 'task')} {keeps}; `{data_folder.start_command(data)}` collects the results.")
+        print_text(f"{count(left, 'task')} {keeps}; `{data_folder.start_command(data)}` collects the results.")
 
 
 def _unfinished(data: DataFolder) -> int:

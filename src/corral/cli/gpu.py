@@ -10,7 +10,7 @@ from corral.cli.completion import complete_gpus
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import find_endpoint, is_aws, own_page, status_page
 from corral.cli.errors import CliError
-from corral.cli.output import print_json, print_line
+from corral.cli.output import print_json, print_text
 
 
 @click.group(short_help="Let a failed GPU be used again.")
@@ -34,7 +34,7 @@ def heal(data: DataFolder, as_json: bool, gpu: str) -> None:
     if as_json:
         print_json(changed)
     elif changed["fault"] is None:
-        print_line(f"{_name(found)} is free for tasks again" if not found.get("task") else f"{_name(found)} is healthy")
+        print_text(f"{_name(found)} is free for tasks again" if not found.get("task") else f"{_name(found)} is healthy")
     if changed["fault"] is not None:
         raise CliError(f"{_name(found)} has not recovered: {changed['fault']}")
 
@@ -59,9 +59,9 @@ def fail(data: DataFolder, xid: int, as_json: bool, gpu: str) -> None:
     if as_json:
         print_json(changed)
     elif changed["fault"] is None:
-        print_line(f"Xid {xid} does not set a GPU aside: {_name(found)} stays in use")
+        print_text(f"Xid {xid} does not set a GPU aside: {_name(found)} stays in use")
     else:
-        print_line(f"{_name(found)} failed: {changed['fault']}")
+        print_text(f"{_name(found)} failed: {changed['fault']}")
 
 
 def _change(data: DataFolder, given: str, wanted: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -19,9 +19,9 @@ from corral.cli.output import (
     format_duration,
     parse_time,
     print_json,
-    print_line,
     print_message,
     print_table,
+    print_text,
     screen_width,
     shorten_ids,
 )
@@ -72,7 +72,7 @@ def history(
         if has_more:
             print_message(f"there are older runs: --limit {2 * limit} shows more, and --since and --failed select runs.")
     else:
-        print_line(_nothing(name, failed=failed, since=since))
+        print_text(_nothing(name, failed=failed, since=since))
 
 
 def _since(text: str | None) -> dict[str, str]:

@@ -15,7 +15,7 @@ from corral.cli.completion import complete_gpus
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, status_page
 from corral.cli.errors import CliError
-from corral.cli.output import print_json, print_line, print_table
+from corral.cli.output import print_json, print_table, print_text
 
 ATTRIBUTE = "corral.hold."  # the attribute's name is this prefix and the GPU's id
 # ECS accepts these attribute values.
@@ -59,11 +59,11 @@ def hold(data: DataFolder, reason: str | None, release: bool, as_json: bool, gpu
     if as_json:
         print_json(held)
     elif gpu is not None:
-        print_line(f"{_name(chosen)} is {'free for tasks again' if release else 'held: ' + (reason or BY_DEFAULT)}")
+        print_text(f"{_name(chosen)} is {'free for tasks again' if release else 'held: ' + (reason or BY_DEFAULT)}")
     elif held:
         _print(held)
     else:
-        print_line("No GPU is held.")
+        print_text("No GPU is held.")
 
 
 def _release(endpoint: Endpoint, chosen: dict[str, Any], attribute: dict[str, str]) -> None:

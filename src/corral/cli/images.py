@@ -10,7 +10,7 @@ import click
 from corral.cli.completion import complete_repositories
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, find_endpoint
-from corral.cli.output import ago, format_bytes, print_json, print_line, print_table, server_time
+from corral.cli.output import ago, format_bytes, print_json, print_table, print_text, server_time
 
 SHORT_DIGEST = 12  # the number of digits after "sha256:", the same as in docker
 
@@ -30,7 +30,7 @@ def images(data: DataFolder, as_json: bool, names: tuple[str, ...]) -> None:
     elif found:
         _print(found, server_time(pages[-1]))
     else:
-        print_line("No repositories. Create one with `corral aws ecr create-repository --repository-name NAME`.")
+        print_text("No repositories. Create one with `corral aws ecr create-repository --repository-name NAME`.")
 
 
 def _images(ecr: Any, repository: str) -> list[dict[str, Any]]:

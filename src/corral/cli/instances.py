@@ -17,7 +17,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, own_page
 from corral.cli.errors import CliError
-from corral.cli.output import ago, count, print_json, print_line, print_message, print_table, server_time, shorten_ids
+from corral.cli.output import ago, count, print_json, print_message, print_table, print_text, server_time, shorten_ids
 from corral.cli.tasks import short_reason
 
 GROUP_TAG = "aws:autoscaling:groupName"
@@ -49,7 +49,7 @@ def instances(data: DataFolder, everything: bool, as_json: bool) -> None:
     if found:
         _print(found, server_time(pages[-1]))
     else:
-        print_line("No instances." if everything else "No instances. `corral instances --all` also lists terminated ones.")
+        print_text("No instances." if everything else "No instances. `corral instances --all` also lists terminated ones.")
     for region, number in elsewhere.items():
         print_message(f"{count(number, 'instance')} in {region}: `AWS_DEFAULT_REGION={region} corral instances`")
 

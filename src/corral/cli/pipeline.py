@@ -17,7 +17,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint
 from corral.cli.errors import CliError
 from corral.cli.logs import TAIL_MAX
-from corral.cli.output import console, count, print_json, print_line, print_message
+from corral.cli.output import console, count, print_json, print_line, print_message, print_text
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -193,7 +193,7 @@ def list_(name: str | None, data: DataFolder, limit: int, as_json: bool) -> None
     elif rows:
         print_runs(rows)
     else:
-        print_line("No runs in the last seven days. `corral pipeline run FILE` starts one.")
+        print_text("No runs in the last seven days. `corral pipeline run FILE` starts one.")
 
 
 def _state_of(endpoint: Endpoint, found: FoundRun) -> PipelineRun:

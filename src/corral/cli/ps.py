@@ -22,9 +22,9 @@ from corral.cli.output import (
     count,
     parsed_date,
     print_json,
-    print_line,
     print_message,
     print_table,
+    print_text,
     screen_width,
     server_time,
     shorten_ids,
@@ -165,7 +165,7 @@ def _gpus(gpu_ids: list[str], names: Mapping[str, str], *, is_shared: bool) -> s
 
 def _print(rows: list[Row], *, everything: bool) -> None:
     if not rows:
-        print_line("No tasks." if everything else "No tasks. `corral ps --all` also lists stopped tasks.")
+        print_text("No tasks." if everything else "No tasks. `corral ps --all` also lists stopped tasks.")
         return
     width = screen_width()
     is_wide = width is None or width >= WIDE

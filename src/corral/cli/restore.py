@@ -9,7 +9,7 @@ import click
 from corral.cli import data_folder
 from corral.cli.backup_process import run_backup
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.output import count, format_bytes, print_json, print_line
+from corral.cli.output import count, format_bytes, print_json, print_text
 
 
 @click.command(short_help="Restore a backup into a new data folder.")
@@ -25,5 +25,5 @@ def restore(data: DataFolder, as_json: bool, backup: Path) -> None:
     if as_json:
         print_json(made)
         return
-    print_line(f"Restored {made['backup']} to {made['data']}: {count(made['blobs'], 'blob')}, {format_bytes(made['blobBytes'])}.")
-    print_line(f"Start it with `{data_folder.start_command(data)}`.")
+    print_text(f"Restored {made['backup']} to {made['data']}: {count(made['blobs'], 'blob')}, {format_bytes(made['blobBytes'])}.")
+    print_text(f"Start it with `{data_folder.start_command(data)}`.")

@@ -8,7 +8,7 @@ from corral.cli import tasks
 from corral.cli.completion import complete_tasks
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, cluster_option, find_endpoint, own_page
-from corral.cli.output import print_json, print_line
+from corral.cli.output import print_json, print_text
 from corral.cli.run_names import find_run
 
 
@@ -39,6 +39,6 @@ def revoke(data: DataFolder, task: str | None, everything: bool, cluster: str | 
     if as_json:
         print_json(revoked)
     elif task is not None:
-        print_line(f"{tasks.short(str(wanted['task']))} has no valid credentials now")
+        print_text(f"{tasks.short(str(wanted['task']))} has no valid credentials now")
     else:
-        print_line("All temporary credentials are revoked. Tasks get new credentials when they request them.")
+        print_text("All temporary credentials are revoked. Tasks get new credentials when they request them.")

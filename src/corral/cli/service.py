@@ -15,7 +15,7 @@ import click
 from corral.cli import data_folder
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.errors import CliError, NotRunning
-from corral.cli.output import print_json, print_line, print_message
+from corral.cli.output import print_json, print_line, print_message, print_text
 from corral.cli.systemd_unit import Unit, capture, installed_unit, lingers, output_of, user_name
 
 READY_S = 30.0
@@ -75,7 +75,7 @@ def install(data: DataFolder, system: bool, user: bool, print_only: bool) -> Non
         stop_server(data, pid)
     _run(*unit.systemctl, "restart", unit.name)
     about = _wait_until_running(unit, data)
-    print_line(f"Corral is up at {about['url']}  (data in {data.path}; {unit.name} starts it at boot)")
+    print_text(f"Corral is up at {about['url']}  (data in {data.path}; {unit.name} starts it at boot)")
     if not lingering:
         raise CliError(
             f"{unit.name} runs now, but starts again only when {user_name()} logs in. To start it at boot, run "
@@ -102,15 +102,15 @@ def status(data: DataFolder, system: bool, user: bool, as_json: bool) -> None:
         sys.exit(0 if by_unit else NotRunning.exit_code)
     if not installed:
         raise NotRunning(f"{unit.path} does not exist. `corral service install` creates it.")
-    print_line(f"Unit: {unit.path}")
-    print_line(f"State: {shown['state']}" + (f" (process {pid})" if by_unit else ""))
+    print_text(f"Unit: {unit.path}")
+    print_text(f"State: {shown['state']}" + (f" (process {pid})" if by_unit else ""))
     if at_boot:
         print_line("Starts at boot: yes")
     elif not unit.is_enabled():
-        print_line(f"Starts at boot: no; run `{' '.join(unit.systemctl)} enable {unit.name}`")
+        print_text(f"Starts at boot: no; run `{' '.join(unit.systemctl)} enable {unit.name}`")
     else:
-        print_line(f"Starts at boot: no, only when {user_name()} logs in; run `sudo loginctl enable-linger {user_name()}`")
-    print_line(f"Log: {_journal(unit)}")
+        print_text(f"Starts at boot: no, only when {user_name()} logs in; run `sudo loginctl enable-linger {user_name()}`")
+    print_text(f"Log: {_journal(unit)}")
     if pid is not None and not by_unit:
         print_message(f"Corral runs as process {pid}, which systemd did not start. `corral service install` lets systemd start it.")
     sys.exit(0 if by_unit else NotRunning.exit_code)

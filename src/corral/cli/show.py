@@ -19,6 +19,7 @@ from corral.cli.output import age, print_json, print_line, screen_width, shorten
 from corral.cli.recorded_runs import NamedRun, find_one, find_recorded, plain_command
 from corral.cli.run_values import whole_units
 from corral.cli.task_logs import has_log
+from corral.cli.text_table import fold
 
 GRAPH_MAX = 60  # columns of the graph
 ARRAY_WORDS = 4  # the number of words in the tag `tasks.ARRAY_TAG`
@@ -49,8 +50,11 @@ def show(data: DataFolder, cluster: str | None, as_json: bool, given: str) -> No
     if as_json:
         print_json({**run.task, **({"gpuLoad": load.described()} if load else {}), **({"outputFiles": files} if files else {})})
         return
+    width = screen_width()
     for label, text in _lines(run, load, files):
-        print_line(f"{label:<{LABEL}}{text}")
+        lines = [text] if width is None or len(text) <= width - LABEL else fold(text, max(1, width - LABEL))
+        for at, line in enumerate(lines):
+            print_line(f"{'' if at else label:<{LABEL}}{line}")
 
 
 def _with_facts(endpoint: Endpoint, run: NamedRun) -> NamedRun:

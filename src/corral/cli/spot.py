@@ -10,7 +10,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import find_endpoint, is_aws, own_page
 from corral.cli.errors import CliError
-from corral.cli.output import print_json, print_line
+from corral.cli.output import print_json, print_text
 
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -48,4 +48,4 @@ def interrupt(data: DataFolder, notice: float, as_json: bool, instance: str) -> 
         print_json(done)
     else:
         at = datetime.fromtimestamp(done["terminatesAtS"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        print_line(f"{instance} got the notice of its interruption and terminates at {at}")
+        print_text(f"{instance} got the notice of its interruption and terminates at {at}")

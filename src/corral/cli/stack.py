@@ -6,6 +6,7 @@ status reason of a resource that has no effect.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import click
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws
 from corral.cli.errors import CliError
-from corral.cli.output import ago, console, count, print_json, print_line, print_message, print_table, server_time
+from corral.cli.output import ago, console, count, print_json, print_message, print_table, print_text, server_time
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -28,6 +29,8 @@ STACK, GROUP = "AWS::CloudFormation::Stack", "AWS::AutoScaling::AutoScalingGroup
 STORED_ONLY = "Stored only"
 REFRESH_S = 0.5
 NESTING_MAX = 8
+_ARN = re.compile(r"arn:[^:]*:[^:]*:[^:]*:[^:]*:")  # the beginning of an ARN, with the service, the region and the account
+WIDE = 140  # a screen with at least this many columns has one line for each resource
 TEMPLATE_MAX_BYTES = 51_200  # the largest template that a request can contain
 CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 NO_CHANGES = ("didn't contain changes", "No updates are to be performed")
@@ -72,7 +75,7 @@ def stack(context: click.Context, data: DataFolder, as_json: bool) -> None:
     elif found:
         _print_list(found, now)
     else:
-        print_line("No stacks. `aws cloudformation deploy` creates one.")
+        print_text("No stacks. `aws cloudformation deploy` creates one.")
 
 
 @stack.command(hidden=True)
@@ -93,7 +96,7 @@ def show(outer: tuple[DataFolder, bool], name: str, data: DataFolder, once: bool
         return
     if once or not _is_running(found) or not sys.stdout.isatty():
         out = console()
-        out.print(_tree(found, endpoint))
+        out.print(_tree(found, endpoint, out.width))
     else:
         found = _follow(endpoint, found)
     if _has_failed(found):
@@ -239,16 +242,17 @@ def _follow(endpoint: Endpoint, found: dict[str, Any]) -> dict[str, Any]:
     """Refresh the tree until the operation has ended. Return the last state."""
     from rich.live import Live
 
-    with Live(console=console(), auto_refresh=False, vertical_overflow="visible") as live:
+    out = console()
+    with Live(console=out, auto_refresh=False, vertical_overflow="visible") as live:
         while True:
-            live.update(_tree(found, endpoint), refresh=True)
+            live.update(_tree(found, endpoint, out.width), refresh=True)
             if not _is_running(found):
                 return found
             time.sleep(REFRESH_S)
             found = _describe(endpoint, found["id"])
 
 
-def _tree(found: dict[str, Any], endpoint: Endpoint) -> Tree:
+def _tree(found: dict[str, Any], endpoint: Endpoint, width: int) -> Tree:
     from rich.tree import Tree
 
     from corral.cli.safe_text import SafeText
@@ -257,7 +261,7 @@ def _tree(found: dict[str, Any], endpoint: Endpoint) -> Tree:
     if found["reason"]:
         head.append(f"  {found['reason']}", "red" if _has_failed(found) else "dim")
     tree = Tree(head)
-    _add_resources(tree, found["resources"], mark_real=not is_aws(endpoint))
+    _add_resources(tree, found["resources"], mark_real=not is_aws(endpoint), is_wide=width >= WIDE)
     if found["outputs"]:
         branch = tree.add(SafeText("Outputs", style="dim"))
         for key, value in found["outputs"].items():
@@ -265,22 +269,31 @@ def _tree(found: dict[str, Any], endpoint: Endpoint) -> Tree:
     return tree
 
 
-def _add_resources(tree: Tree, resources: list[dict[str, Any]], *, mark_real: bool) -> None:
+def _add_resources(tree: Tree, resources: list[dict[str, Any]], *, mark_real: bool, is_wide: bool) -> None:
+    """Draw each resource as a branch. On a narrow screen, the type and the id of a resource have a line of their own."""
+    from rich.console import Group
+
     from corral.cli.safe_text import SafeText
 
     width = max((len(each["name"]) for each in resources), default=0)
     types = max((len(each["type"]) for each in resources), default=0)
     for each in resources:
-        line = SafeText.assemble((each["name"].ljust(width), "bold"), f"  {each['type'].ljust(types)}  ", _status(each["status"]))
+        line = SafeText.assemble((each["name"].ljust(width), "bold"), "  ")
+        about = SafeText(f"{each['type']}  {_ARN.sub('', each['id'])}", style="dim")
+        if is_wide:
+            line.append(f"{each['type'].ljust(types)}  ")
+        line.append(*_status(each["status"]))
         if mark_real:
             line.append("  stored only" if each["storedOnly"] else "  real       ", "dim" if each["storedOnly"] else "")
         line.append(f"  {_took(each['seconds'])}", "dim")
-        line.append(f"  {each['id']}")
+        if is_wide:
+            line.append(f"  {each['id']}")
         if each["reason"] and not each["storedOnly"]:
-            line.append(f"  {each['reason']}", "red" if each["status"].endswith("_FAILED") else "dim")
-        branch = tree.add(line)
+            style = "red" if each["status"].endswith("_FAILED") else "dim"
+            (line if is_wide else about).append(f"  {each['reason']}", style)
+        branch = tree.add(line if is_wide else Group(line, about))
         if "stack" in each:
-            _add_resources(branch, each["stack"]["resources"], mark_real=mark_real)
+            _add_resources(branch, each["stack"]["resources"], mark_real=mark_real, is_wide=is_wide)
         for instance in each.get("instances", ()):
             branch.add(SafeText.assemble(f"{instance['id']}  {instance['type']}  ", (instance["state"], "dim")))
 

@@ -50,7 +50,7 @@ def status(data: DataFolder, as_json: bool) -> None:
         print_line("\nNo host is connected.")
     if page.get("instances"):
         print_line()
-        print_table(_instance_rows(page, parsed_date(date)), folded=("GROUP", "CLUSTER"))
+        print_table(_instance_rows(page, parsed_date(date)), optional=("GROUP", "CLUSTER"), folded=("GROUP", "CLUSTER"))
     if page["waiting"]:
         print_line()
         print_table(_waiting_rows(page, parsed_date(date)), folded=("WAITING",))

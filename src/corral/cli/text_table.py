@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-GAP = "  "
+GAP, NARROW_GAP = "  ", " "
 ELLIPSIS = "…"
 INDENT = "    "
 LAST_MIN = 24  # if the last column would be narrower, its cells are on lines of their own
@@ -78,7 +78,8 @@ def table_lines(
     """
     titles = [title for title in rows[0] if title not in optional or any(row.get(title) for row in rows)]
     columns = {title: [title, *(" ".join(row.get(title, "").split()) for row in rows)] for title in titles}
-    sizes, last = _sizes(columns, width, widths_max or {}, folded), titles[-1]
+    sizes, gap = _sizes(columns, width, widths_max or {}, folded)
+    last = titles[-1]
     lines = []
     for number in range(len(rows) + 1):
         texts = {title: column[number] for title, column in columns.items()}
@@ -90,7 +91,7 @@ def table_lines(
                 text = parts[at] if at < len(parts) else ""
                 space = " " * (sizes[title] - cell_width(text))
                 text = painted(text, used.get(title, ""))
-                line += (space + text if title in right else text + space) + GAP
+                line += (space + text if title in right else text + space) + gap
             lines.append(line.rstrip())
         if last not in sizes and width is not None and texts[last]:
             below = fold(texts[last], max(1, width - len(INDENT)), lines_max)
@@ -102,29 +103,37 @@ def table_lines(
 
 def _sizes(
     columns: Mapping[str, Sequence[str]], width: int | None, widths_max: Mapping[str, int], folded: Sequence[str]
-) -> dict[str, int]:
-    """Return the width of each column. The last column is missing if its cells must be on lines of their own."""
+) -> tuple[dict[str, int], str]:
+    """Return the width of each column, and the gap between columns.
+
+    The last column is missing if its cells must be on lines of their own.
+    """
     sizes = {title: max(map(cell_width, column)) for title, column in columns.items()}
     if width is None:
-        return sizes
+        return sizes, GAP
     sizes |= {title: max(cell_width(title), min(sizes[title], widths_max[title])) for title in sizes if title in widths_max}
     last = next(reversed(sizes))
-    narrowed = dict(sizes)
-    if _narrow(narrowed, width, {title: FOLDED_MIN for title in sizes if title in folded} | {last: LAST_MIN}):
-        return narrowed
+    least = {title: FOLDED_MIN for title in sizes if title in folded}
+    for gap in (GAP, NARROW_GAP) if sizes[last] < LAST_MIN else (GAP,):
+        narrowed = dict(sizes)
+        if _narrow(narrowed, width, {**least, last: LAST_MIN}, gap):
+            return narrowed, gap
     if len(sizes) > 1:
         del sizes[last]
-    if not _narrow(sizes, width, {title: FOLDED_MIN for title in sizes if title in folded}):
-        _narrow(sizes, width, dict.fromkeys(sizes, 1))
-    return sizes
+        least.pop(last, None)
+    if _narrow(sizes, width, least):
+        return sizes, GAP
+    if not _narrow(sizes, width, {}, NARROW_GAP):
+        _narrow(sizes, width, dict.fromkeys(sizes, 1), NARROW_GAP)
+    return sizes, NARROW_GAP
 
 
-def _narrow(sizes: dict[str, int], width: int, least: Mapping[str, int]) -> bool:
+def _narrow(sizes: dict[str, int], width: int, least: Mapping[str, int], gap: str = GAP) -> bool:
     """Make columns narrower, the widest first, until a line fits. Return whether it fits.
 
     `least` has the smallest width of columns by title. No column becomes narrower than its title.
     """
-    over = sum(sizes.values()) + len(GAP) * (len(sizes) - 1) - width
+    over = sum(sizes.values()) + len(gap) * (len(sizes) - 1) - width
     while over > 0 and (wide := [each for each in least if sizes[each] > max(least[each], cell_width(each))]):
         sizes[max(wide, key=sizes.__getitem__)] -= 1
         over -= 1

@@ -23,7 +23,7 @@ from click.core import ParameterSource
 from corral.cli import data_folder
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.errors import CliError
-from corral.cli.output import print_json, print_line, print_message
+from corral.cli.output import print_json, print_message, print_text
 from corral.data_folder import CONFIGURATION
 
 READY_S = 15.0
@@ -86,7 +86,7 @@ def up(
     if as_json:
         print_json(about)
     else:
-        print_line(f"Corral is up at {about['url']}  (data in {about['data']}; stop it with `{_down(data)}`)")
+        print_text(f"Corral is up at {about['url']}  (data in {about['data']}; stop it with `{_down(data)}`)")
     if about["lastServer"]:
         print_message(about["lastServer"])
     _report_stored(data, stored)

@@ -88,12 +88,13 @@ class _Holders(NamedTuple):
         if not names:
             return ""
         held, number = pool.total_gpus - pool.free_gpus, len(self.tasks) + len(self.instances)
+        total = pool.total_gpus + len(pool.withheld())
         if number > HOLDERS_NAMED_MAX:
             names = [*names[:HOLDERS_NAMED_MAX], "others"] if self.tasks else names
         else:
             held = min(held, sum(self.tasks.values()) + sum(self.instances.values()))
         subject = f"{', '.join(names[:-1])} and {names[-1]}" if names[1:] else names[0]
-        return f"{subject} {'hold' if names[1:] or names == ['instances'] else 'holds'} {held} of {pool.total_gpus} GPUs"
+        return f"{subject} {'hold' if names[1:] or names == ['instances'] else 'holds'} {held} of {total} GPUs"
 
     def ids(self) -> str:
         names = (*_holder_ids("task", list(self.tasks)), *_holder_ids("instance", [ec2_id(each) for each in self.instances]))
