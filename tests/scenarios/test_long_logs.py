@@ -13,7 +13,7 @@ def test_a_long_log_does_not_hold_the_gpu(corral):
     ecs.register_task_definition(
         family="long", containerDefinitions=[container(["sh", "-c", f"yes {LINE} | head -n {LINES}; echo the end"], 2, "long")]
     )
-    first, second = [ecs.run_task(taskDefinition="long")["tasks"][0] for _ in range(2)]
+    first, second = ecs.run_task(taskDefinition="long", count=2)["tasks"]
     assert second["lastStatus"] == "PROVISIONING"
     wait_stopped(ecs, [first["taskArn"], second["taskArn"]], within_s=600)
     for task in (first, second):
