@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 PAUSE_S = 0.005
-PAUSE_MAX_S = 0.2
+PAUSE_MAX_S = 0.3
 DEADLINE_S = 30.0
 
 
@@ -30,7 +30,7 @@ async def soon(check: Callable[[], T], what: str = "", within_s: float = DEADLIN
 
 
 def _pause(since: float, within_s: float, what: str) -> float:
-    """A tenth of the time waited so far: a check that asks a server takes CPU time away from that server."""
+    """A sixth of the time waited so far: a check that asks a server takes CPU time away from that server."""
     waited_s = time.monotonic() - since
     assert waited_s < within_s, f"not within {within_s} s: {what}"
-    return min(max(waited_s / 10, PAUSE_S), PAUSE_MAX_S)
+    return min(max(waited_s / 6, PAUSE_S), PAUSE_MAX_S)

@@ -1,11 +1,16 @@
-"""How many examples a property test tries. `make check` sets CORRAL_EXAMPLES to 1, so that it tries few."""
+"""How many examples a property test tries.
+
+A test names the number for a long run. The usual run tries fewer, because each run tries others. CORRAL_EXAMPLES sets the limit to
+ten times its value: `make check` sets it to 1, and a long run to 1000.
+"""
 
 from __future__ import annotations
 
 import os
 
-LARGEST = 10 * int(os.environ.get("CORRAL_EXAMPLES", "1000"))
+USUAL = 50
+_GIVEN = os.environ.get("CORRAL_EXAMPLES")
 
 
-def examples(count: int) -> int:
-    return min(count, LARGEST)
+def examples(count: int, usual: int = USUAL) -> int:
+    return min(count, usual if _GIVEN is None else 10 * int(_GIVEN))

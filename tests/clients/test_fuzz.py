@@ -20,7 +20,7 @@ from fuzz.other_requests import OtherRequests
 from harness import Corral
 from raw_aws import Answer, Connection, RawRequest, complaint, shown
 
-REQUESTS = int(os.environ.get("CORRAL_FUZZ", "3000"))
+REQUESTS = int(os.environ.get("CORRAL_FUZZ", "1500"))
 SEED = os.environ.get("CORRAL_FUZZ_SEED", "1")
 ROUND = 4000  # requests on one state; then a new one is built, because deletions empty the old one
 IN_FLIGHT = 8

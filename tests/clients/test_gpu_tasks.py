@@ -355,7 +355,7 @@ def test_processes_of_tasks_are_not_foreign(own_corral, tmp_path):
     corral = own_corral("sim:2").start()
     ecs = corral.client("ecs")
     register(ecs, "short", asks("1", ["sh", "-c", "setsid sh -c 'sleep 0.01' & wait"]))
-    arns = [task["taskArn"] for _ in range(20) for task in ecs.run_task(taskDefinition="short", count=10)["tasks"]]
+    arns = [task["taskArn"] for _ in range(10) for task in ecs.run_task(taskDefinition="short", count=10)["tasks"]]
     seen: list[dict] = []
 
     def all_done() -> bool:

@@ -25,7 +25,7 @@ from corral.services import hosts
 from groups.busy_world import FLEET, BusyWorld
 from groups.service_world import USER_DATA
 
-SEEDS = int(os.environ.get("CORRAL_EXAMPLES", "10"))
+SEEDS = int(os.environ.get("CORRAL_EXAMPLES", "5"))
 BUSY_S = 600.0  # how long messages arrive and faults happen
 END_S = 6 * 3600.0
 GPUS = 4

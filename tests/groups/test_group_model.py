@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from corral.errors import ApiError
 from corral.model.instance import InstanceState
+from examples import examples
 from groups.group_world import GPUS_1, GPUS_4, GPUS_8, GroupWorld
 
 NAMES = ("a", "b")
@@ -154,4 +155,4 @@ class Groups(RuleBasedStateMachine):
 
 
 TestGroups = Groups.TestCase
-TestGroups.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestGroups.settings = settings(max_examples=examples(60, usual=30), stateful_step_count=30, deadline=None)

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from corral.errors import ApiError
 from corral.model.group import LifecycleState
+from examples import examples
 from groups.group_world import GPUS_1, GPUS_4, REGION
 from groups.provider_world import DELAY_S, FLEET, ProviderWorld
 from memory_files import MEMORY
@@ -139,4 +140,4 @@ class ManagedScaling(RuleBasedStateMachine):
 
 
 TestManagedScaling = ManagedScaling.TestCase
-TestManagedScaling.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestManagedScaling.settings = settings(max_examples=examples(30, usual=15), stateful_step_count=20, deadline=None)

