@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.decide.gpu_choice import choose_gpus, closest_gpus, closest_set, split_gpus
 from corral.decide.placement import place, place_newcomer, spare_gpus, standing_reservation, why_not, why_waiting
@@ -242,16 +243,75 @@ def with_withheld(name: str, free: int, *reasons: str) -> Slot:
     ("slots", "demand", "text"),
     [
         ([with_withheld("a", 1, "'mine'")], Demand(2),
-         "needs 2 GPUs; the largest host has only 1 GPU; 1 GPU is withheld: 'mine'"),
+         "needs 2 GPUs; only 1 of 2 GPUs can be used now; 1 GPU is withheld: 'mine'"),
         ([with_withheld("a", 2, "'mine'", "'mine'"), slot("b", 4, 0)], Demand(3),
          "needs 3 GPUs; 2 of 6 GPUs free on 2 hosts; 2 GPUs are withheld: 'mine'"),
         ([with_withheld("a", 2, "'a'", "'b'", "'c'", "'d'"), slot("b", 4, 0)], Demand(3),
          "needs 3 GPUs; 2 of 6 GPUs free on 2 hosts; 4 GPUs are withheld: 'a', 'b', 'c' and others"),
+        ([with_withheld("a", 0, "'a'", "'b'")], Demand(1),
+         "needs 1 GPU; no GPU can be used now; 2 GPUs are withheld: 'a', 'b'"),
+        ([with_withheld("a", 1, "'a'")], Demand(3), "needs 3 GPUs; the largest host has only 2 GPUs; 1 GPU is withheld: 'a'"),
         ([with_withheld("a", 2, "'a'")], Demand(0, 9999), "needs 9999 CPU units; the largest host has only 4096 CPU units"),
     ],
 )  # fmt: skip
 def test_the_reason_names_withheld_gpus(slots: list[Slot], demand: Demand, text: str) -> None:
     assert why_not(pool_of(*slots), demand) == text
+
+
+def shares(
+    name: str, *left_mib: int, idle: int = 0, memory: int = 4096, cpu: int = 4096, withheld: int = 0, excluded: int = 0
+) -> Slot:
+    """A host whose GPUs have 80,000 MiB: shared ones with `left_mib`, `idle` ones, and `withheld` ones. `memory` is the host's."""
+    made = slot(name, len(left_mib) + idle, idle, memory=memory, cpu=cpu)
+    made.gpu_memory = dict.fromkeys(made.positions, 80_000)
+    made.shared = {f"{name}-{at}": mib for at, mib in enumerate(left_mib) if mib}
+    made.total = Demand(len(made.positions), 4096, 4096, gpu_memory_mib=80_000 if made.positions else 0)
+    made.withheld = {f"{name}-x{at}": "'mine'" for at in range(withheld)}
+    made.gpu_memory |= dict.fromkeys(made.withheld, 80_000)
+    made.excluded = excluded
+    return made
+
+
+SHARE = Demand(1, 100, 128, gpu_memory_mib=8000)
+OLDER = Reservation(Claim((1.0,), TASK, "old", Demand(1, 0, 4096)), {"a": Demand(1, 0, 4096)})
+ALONE = replace(shares("a", 4000), gpu_memory={"a-0": 4000}, total=Demand(1, 4096, 4096, gpu_memory_mib=4000))
+TOO_MUCH = "needs 90000 MiB of a shared GPU; the largest host has only 80000 MiB on its largest GPU"
+
+
+@pytest.mark.parametrize(
+    ("slots", "demand", "reservation", "resource", "text"),
+    [  # what is missing → the text: GPU memory, a GPU, memory or CPU of the host, GPUs that are withheld or excluded
+        ([shares("a", 4000)], SHARE, None, "GPU",
+         "no GPU has more than 4000 MiB of memory left to share; 0 of 1 GPUs free on 1 host"),
+        ([shares("a", 0, 0)], SHARE, None, "GPU", "0 of 2 GPUs free on 1 host"),
+        ([shares("a", 9000, memory=10)], SHARE, None, "MEMORY",
+         "no host with a GPU that has 8000 MiB left to share has 128 MiB of memory free; 0 of 1 GPUs free on 1 host"),
+        ([shares("a", 9000, cpu=10)], SHARE, None, "CPU",
+         "no host with a GPU that has 8000 MiB left to share has 100 CPU units free; 0 of 1 GPUs free on 1 host"),
+        ([shares("a", idle=1, memory=10)], SHARE, OLDER, "MEMORY",
+         "no host with a GPU that has 8000 MiB left to share has 128 MiB of memory free; 1 of 1 GPUs free on 1 host"),
+        ([shares("a", idle=1)], SHARE, OLDER, "GPU", "1 of 1 GPUs free on 1 host, reserved for task old, which is ahead in line"),
+        ([shares("a", idle=2, memory=10)], Demand(1, 0, 128), OLDER, "MEMORY",
+         "no host with enough free GPUs has 128 MiB of memory free; 2 of 2 GPUs free on 1 host"),
+        ([shares("a", withheld=2)], SHARE, None, "GPU", "no GPU can be used now; 2 GPUs are withheld: 'mine'"),
+        ([replace(ALONE, withheld={"a-1": "'mine'"}, gpu_memory={"a-0": 4000, "a-1": 80_000})], SHARE, None, "GPU",
+         "no GPU that can be used now has 8000 MiB of memory; 1 GPU is withheld: 'mine'"),
+        ([shares("a", idle=1, withheld=1)], Demand(1, gpu_memory_mib=90_000), None, "GPU",
+         TOO_MUCH + "; 1 GPU is withheld: 'mine'"),
+        ([shares("a", excluded=2)], SHARE, None, "GPU", "the largest host has no GPU (2 are excluded by --exclude-gpus)"),
+        ([shares("a", idle=1, excluded=1)], Demand(2), None, "GPU",
+         "the largest host has only 1 GPU (1 is excluded by --exclude-gpus)"),
+    ],
+)  # fmt: skip
+def test_the_true_cause_is_named(
+    slots: list[Slot], demand: Demand, reservation: Reservation | None, resource: str, text: str
+) -> None:
+    found = place(pool_of(*slots), demand, reservation)
+    assert isinstance(found, Unplaceable)
+    needs, _, why = found.detail.partition("; ")
+    assert (found.resource, why if not text.startswith("needs") else found.detail) == (resource, text) and needs.startswith(
+        "needs "
+    )
 
 
 def test_withheld_gpus_are_dropped_with_their_slot() -> None:

@@ -13,7 +13,7 @@ chooses the slots of a multi-node job. All other tasks get the best fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from corral.decide.placement_rules import first_choice, select, select_by_attrib
 from corral.decide.placement_together import could_hold_together, place_together, why_not_together
 from corral.decide.reservations import reserve
 from corral.decide.slot_fit import allowed_slots, amounts, best_fit, covers, gpu_needs, has_gpus, is_open, is_unsorted
-from corral.model.placement import Claim, Placement, Pool, Rank, Reservation, SlotGroup, Unplaceable
+from corral.model.placement import Claim, Placement, Pool, Rank, Reservation, Slot, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
 REASONS_MAX = 3  # a message lists at most this many different reasons why GPUs are withheld
@@ -38,7 +38,10 @@ def place(pool: Pool, demand: Demand, reservation: Reservation | None = None, se
     `seed`.
     """
     found = _find(pool, demand, reservation, seed)
-    return found if found is not None else Unplaceable(_lacking(pool, demand, reservation), why_not(pool, demand, reservation))
+    if found is not None:
+        return found
+    blocking = _blocking(pool, demand, reservation)
+    return Unplaceable(_lacking(pool, demand, blocking), why_not(pool, demand, blocking))
 
 
 def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
@@ -151,16 +154,7 @@ def why_never(pool: Pool, demand: Demand) -> Unplaceable | None:
 
     A GPU that is withheld now can become available later, so it counts.
     """
-    withheld = [
-        Demand(
-            slot.whole.gpus + len(slot.withheld),
-            slot.whole.cpu_units,
-            slot.whole.memory_mib,
-            gpu_memory_mib=max([slot.whole.gpu_memory_mib, *slot.gpu_memory.values()]),
-        )
-        for slot in pool.slots()
-        if slot.withheld
-    ]
+    withheld = _sizes_with_withheld(pool)
     if could_hold(pool, demand) or any(covers(size, demand) for size in withheld):
         return None
     sizes = [*pool.totals(), *withheld]
@@ -169,6 +163,16 @@ def why_never(pool: Pool, demand: Demand) -> Unplaceable | None:
     else:
         lacking = "MEMORY" if all(size.memory_mib < demand.memory_mib for size in sizes) else "CPU"
     return Unplaceable(lacking, why_not(pool, demand))
+
+
+def _sizes_with_withheld(pool: Pool) -> list[Demand]:
+    return [_size_with_withheld(slot) for slot in pool.slots() if slot.withheld]
+
+
+def _size_with_withheld(slot: Slot) -> Demand:
+    """Return the size of a slot, as if its withheld GPUs were not withheld."""
+    gpus, largest_mib = slot.whole.gpus + len(slot.withheld), max([slot.whole.gpu_memory_mib, *slot.gpu_memory.values()])
+    return Demand(gpus, slot.whole.cpu_units, slot.whole.memory_mib, gpu_memory_mib=largest_mib)
 
 
 def place_on(pool: Pool, demand: Demand, slot_id: str, now_s: float, *, longest_s: float | None = None) -> Placement | Unplaceable:
@@ -184,7 +188,9 @@ def place_on(pool: Pool, demand: Demand, slot_id: str, now_s: float, *, longest_
     ):
         if lacks:
             left = f" and at most {most_gpu_memory(slot)} MiB on one GPU" if demand.gpu_memory_mib else ""
-            return Unplaceable(resource, f"needs {amounts(demand)}; the host has {amounts(free)}{left} free")
+            text = f"needs {amounts(demand)}; the host has {amounts(free)}{left} free"
+            withheld = _withheld(list(slot.withheld.values())) if resource == "GPU" else ""
+            return Unplaceable(resource, f"{text}; {withheld}" if withheld else text)
     if reservation is not None and not is_open(pool, slot_id, demand, reservation):
         opening = reservation.opening
         if opening is not None and opening.slot_id == slot_id:
@@ -240,10 +246,14 @@ def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> Un
         return UnmetDemand(why_not_together(pool, demand), "")
     needs = f"needs {amounts(gpu_needs(demand) if demand.gpus else demand)}"
     if not any(covers(total, demand) for total in pool.totals()):
-        largest = max(pool.totals(), key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
+        withheld = _sizes_with_withheld(pool)
+        if any(covers(size, demand) for size in withheld):
+            return UnmetDemand(_what_is_not_withheld(pool, demand), needs)
+        sizes = [*pool.totals(), *withheld]
+        largest = max(sizes, key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
         if largest is None:
             return UnmetDemand("the cluster has no container instances yet", needs)
-        return _too_large(largest, demand)
+        return _too_large(largest, demand, sum(slot.excluded for slot in pool.slots()))
     if not pool.connected:
         silent = _lacking(pool, demand, reservation) == "AGENT"
         return UnmetDemand("no host is connected" if silent else "every host is draining", needs)
@@ -256,10 +266,12 @@ def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> Un
         free = f"{free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
     if reservation is not None and _find(pool, demand, None) is not None:
         return UnmetDemand(f"{free}, reserved for {reservation.claim.name}, which is ahead in line", needs)
-    lacking = _lacking(pool, demand, reservation)
+    lacking = _lacking(pool, demand, None)  # without the reservation it would not fit either, so that is not the reason
     if lacking == "GPU" and demand.gpu_memory_mib:
-        most_mib = max([most_gpu_memory(slot) for slot in pool.slots() if slot.takes_tasks], default=0)
-        return UnmetDemand(f"no GPU has more than {most_mib} MiB of memory left to share; {free}", needs)
+        allowed = [slot_id for group in allowed_slots(pool, demand).groups() for slot_id in group.roomiest()]
+        most_mib = max([most_gpu_memory(pool.slot(slot_id)) for slot_id in allowed], default=0)
+        if most_mib:
+            return UnmetDemand(f"no GPU has more than {most_mib} MiB of memory left to share; {free}", needs)
     if lacking == "GPU" and demand.gpus == ALL_GPUS:
         return UnmetDemand(f"{free}, but no host has all its GPUs free", needs, are_gpus_held=True)
     if lacking == "GPU" and free_gpus >= demand.gpus:
@@ -272,7 +284,18 @@ def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> Un
     return UnmetDemand(free, needs, are_gpus_held=not has_rules, is_count=not has_rules and pool.connected == 1)
 
 
-def _too_large(largest: Demand, demand: Demand) -> UnmetDemand:
+def _what_is_not_withheld(pool: Pool, demand: Demand) -> str:
+    """Describe the GPUs that tasks may get now, of a slot on which the demand would fit if no GPU was withheld."""
+    slot = next(slot for slot in pool.slots() if slot.withheld and covers(_size_with_withheld(slot), demand))
+    usable = slot.whole.gpus
+    if not usable:
+        return "no GPU can be used now"
+    if usable < demand.least_gpus:
+        return f"only {usable} of {usable + len(slot.withheld)} GPUs can be used now"
+    return f"no GPU that can be used now has {demand.gpu_memory_mib} MiB of memory"
+
+
+def _too_large(largest: Demand, demand: Demand, excluded_gpus: int) -> UnmetDemand:
     """Compare a demand with the largest slot. The texts have only the amounts that are too large."""
     needs, has = [], []
     if largest.gpus < demand.least_gpus or largest.gpu_memory_mib < demand.gpu_memory_mib:
@@ -281,16 +304,20 @@ def _too_large(largest: Demand, demand: Demand) -> UnmetDemand:
             has.append(f"{largest.gpu_memory_mib} MiB on its largest GPU")
         else:
             has.append(amounts(Demand(largest.gpus)) if largest.gpus else "no GPU")
+        if excluded_gpus:
+            has[-1] += f" ({excluded_gpus} {'is' if excluded_gpus == 1 else 'are'} excluded by --exclude-gpus)"
     for part in ("cpu_units", "memory_mib"):
         if getattr(largest, part) < getattr(demand, part):
             needs.append(amounts(Demand(**{part: getattr(demand, part)})))
             has.append(amounts(Demand(**{part: getattr(largest, part)})))
-    only = "" if has == ["no GPU"] else "only "
+    only = "" if has[0].startswith("no GPU") else "only "
     return UnmetDemand(f"the largest host has {only}{', '.join(has)}", f"needs {', '.join(needs)}")
 
 
 def _enough_gpus(demand: Demand) -> str:
-    return "host with enough free GPUs" if demand.gpus or demand.gpu_memory_mib else "host"
+    if demand.gpu_memory_mib:
+        return f"host with a GPU that has {demand.gpu_memory_mib} MiB left to share"
+    return "host with enough free GPUs" if demand.gpus else "host"
 
 
 def why_waiting(pool: Pool, claim: Claim) -> str:
@@ -367,6 +394,11 @@ def is_reservable(pool: Pool, claim: Claim) -> bool:
     return reserve(pool, claim) is not None
 
 
+def _blocking(pool: Pool, demand: Demand, reservation: Reservation | None) -> Reservation | None:
+    """Return the reservation if it is the reason why a demand does not fit. Return None if the demand would not fit without it."""
+    return reservation if reservation is not None and _find(pool, demand, None) is not None else None
+
+
 def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str:
     """Return ECS's name for what is missing (`Unplaceable`). If several are missing, return the one that ECS would report."""
     if not pool.connected:
@@ -404,7 +436,10 @@ def _most_memory(pool: Pool, group: SlotGroup, demand: Demand, reservation: Rese
 
 def withheld_text(pool: Pool, demand: Demand) -> str:
     """Name the reasons why GPUs of the pool are withheld, if the demand needs GPUs. Return "" if there are none."""
-    reasons = pool.withheld() if demand.gpus else ()
+    return _withheld(pool.withheld()) if demand.gpus else ""
+
+
+def _withheld(reasons: Sequence[str]) -> str:
     if not reasons:
         return ""
     named = list(dict.fromkeys(reasons))

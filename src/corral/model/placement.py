@@ -43,6 +43,7 @@ class Slot(Struct):
     gpu_memory: dict[str, int] = field(default_factory=dict)  # the memory in MiB of each GPU of the instance, also of withheld GPUs
     # GPUs that tasks share → their memory in MiB that is not allocated to a task. They are in `positions`, and not in `gpus`.
     shared: dict[str, int] = field(default_factory=dict)
+    excluded: int = 0  # the number of GPUs of a host that --exclude-gpus names; they are not in the other members
     lent_memory_mib: int = 0  # the memory of the largest GPU that another instance owns now
 
     @property

@@ -416,6 +416,7 @@ class Instances:
                 for gpu_id, (_, allocated_mib) in held.items()
                 if allocated_mib and gpu_id in positions
             },
+            excluded=sum(row[1] for row in rows) if instance.is_host else 0,
             lent_memory_mib=max((row[7] for row in lent), default=0),
         )
         self._count_tasks(slot)
