@@ -143,6 +143,15 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 120
 
 
+def test_the_first_screen_of_the_readme_has_two_doors() -> None:
+    """A queue and AWS, with three commands each. What needs a task definition comes later."""
+    about, queue, aws = README.split("\n## ")[:3]
+    assert all(name in about for name in ("Batch", "Auto Scaling", "CloudFormation"))
+    assert [part.partition("\n")[0] for part in (queue, aws)] == ["A queue for your GPUs", "AWS on your machine"]
+    assert [len(steps_of(part)) for part in (queue, aws)] == [3, 3]
+    assert len((about + queue + aws).splitlines()) < 50 and '{"' not in about + queue + aws
+
+
 def test_every_verb_and_option_is_documented():
     assert isinstance(main, click.Group)
     for name, verb in main.commands.items():
