@@ -178,7 +178,7 @@ def _describe(endpoint: Endpoint, name: str, depth: int = 0) -> dict[str, Any]:
     found = _stack_summary(reply["Stacks"][0])
     pages = cloudformation.get_paginator("list_stack_resources").paginate(StackName=found["id"])
     listed = [each for page in pages for each in page["StackResourceSummaries"]]
-    seconds = _seconds_of_steps(cloudformation, found["id"], server_time(reply))
+    seconds, found["failures"] = _last_operation(cloudformation, found["id"], server_time(reply))
     found["resources"] = [_resource(endpoint, each, seconds, depth) for each in listed]
     return found
 
@@ -210,25 +210,29 @@ def _resource(endpoint: Endpoint, listed: dict[str, Any], seconds: dict[str, flo
     return found
 
 
-def _seconds_of_steps(cloudformation: Any, stack_id: str, now: datetime | None) -> dict[str, float]:
-    """Return how many seconds the last operation of the stack took for each resource, by logical id.
+def _last_operation(cloudformation: Any, stack_id: str, now: datetime | None) -> tuple[dict[str, float], list[dict[str, str]]]:
+    """Return how many seconds the last operation of the stack took for each resource, by logical id, and which steps have failed.
 
-    For a resource that is still in progress, these are the seconds until `now`.
+    For a resource that is still in progress, these are the seconds until `now`. Steps that were cancelled because another step has
+    failed are left out.
     """
     first: dict[str, datetime] = {}
     last: dict[str, datetime] = {}
+    failures: list[dict[str, str]] = []
     for page in cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack_id):
         for event in page["StackEvents"]:  # the newest come first
             name, at, status = event["LogicalResourceId"], event["Timestamp"], event["ResourceStatus"]
             if event["PhysicalResourceId"] == stack_id:
                 if status in ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "REVIEW_IN_PROGRESS"):
-                    return _differences(first, last)
+                    return _differences(first, last), failures[::-1]
                 continue
-            running = status.endswith("_IN_PROGRESS")
+            running, reason = status.endswith("_IN_PROGRESS"), event.get("ResourceStatusReason", "")
             last.setdefault(name, now if running and now is not None else at)
             if running:
                 first[name] = at
-    return _differences(first, last)
+            elif status.endswith("_FAILED") and not reason.endswith(" cancelled"):
+                failures.append({"name": name, "status": status, "reason": reason})
+    return _differences(first, last), failures[::-1]
 
 
 def _differences(first: dict[str, datetime], last: dict[str, datetime]) -> dict[str, float]:
@@ -261,6 +265,9 @@ def _tree(found: dict[str, Any], endpoint: Endpoint, width: int) -> Tree:
     if found["reason"]:
         head.append(f"  {found['reason']}", "red" if _has_failed(found) else "dim")
     tree = Tree(head)
+    drawn = {(each["name"], each["reason"]) for each in found["resources"]}
+    for each in (each for each in found["failures"] if (each["name"], each["reason"]) not in drawn):
+        tree.add(SafeText(f"{each['name']} {each['status']}: {each['reason']}", style="red"))
     _add_resources(tree, found["resources"], mark_real=not is_aws(endpoint), is_wide=width >= WIDE)
     if found["outputs"]:
         branch = tree.add(SafeText("Outputs", style="dim"))
