@@ -31,7 +31,8 @@ from harness import REGION, Corral
 MODELS = {name: botocore.session.get_session().get_service_model(name) for name in SERVICES}
 USED = {
     "ecs": [
-        "DeleteAttributes", "DeleteService", "DescribeClusters", "DescribeContainerInstances", "DescribeServices",
+        "DeleteAttributes", "DeleteService", "DescribeCapacityProviders", "DescribeClusters", "DescribeContainerInstances",
+        "DescribeServices",
         "DescribeTaskDefinition", "DescribeTasks", "ExecuteCommand", "ListAttributes", "ListClusters", "ListContainerInstances",
         "ListServices", "ListTagsForResource", "ListTasks", "PutAttributes", "RegisterTaskDefinition", "RunTask", "StopTask",
         "TagResource", "UntagResource",
@@ -48,6 +49,7 @@ USED = {
     "autoscaling": [
         "DescribeAutoScalingGroups", "DescribeLaunchConfigurations", "DescribePolicies", "DescribeScalingActivities",
     ],
+    "application-autoscaling": ["DescribeScalableTargets", "DescribeScalingActivities", "DescribeScalingPolicies"],
     "cloudformation": [
         "CreateChangeSet", "DeleteChangeSet", "DescribeChangeSet", "DescribeStackEvents", "DescribeStacks", "ListStackResources",
         "ValidateTemplate",

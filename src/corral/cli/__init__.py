@@ -48,7 +48,7 @@ SUMMARIES = {
     "instances": "List EC2 instances and the reasons of their launches, waits and ends.",
     "spot": "Interrupt spot instances.",
     "stack": "Show CloudFormation stacks, and compare them with templates.",
-    "fleet": "Watch workers that follow a queue, and their last scale-out.",
+    "fleet": "Watch workers that a policy scales, and their last scale-out.",
     "pipeline": "Run pipelines of AWS Batch jobs from a YAML file.",
     "cost": "Show what instance-hours and GPU-hours cost.",
     "metrics": "Print the metrics for Prometheus.",

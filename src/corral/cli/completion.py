@@ -1,6 +1,7 @@
 """`corral completion`, and the functions that complete names and ids of tasks, GPU indexes, repositories and fleets.
 
-A fleet is an Auto Scaling group that follows an SQS queue (`fleet.py`). If an error occurs, these functions suggest nothing.
+A fleet is a group or a service that a policy or a capacity provider scales (`fleet.py`). If an error occurs, these functions
+suggest nothing.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def complete_repositories(ctx: click.Context, parameter: click.Parameter, prefix
 
 
 def complete_fleets(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
-    """Suggest the names of Auto Scaling groups, and of the stacks that have such a group."""
+    """Suggest the names of Auto Scaling groups, of the stacks that have such a group, and of services that can be scaled."""
     from click.shell_completion import CompletionItem
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
@@ -152,7 +153,10 @@ def complete_fleets(ctx: click.Context, parameter: click.Parameter, prefix: str)
 
         groups = client(endpoint, "autoscaling", quick=True).describe_auto_scaling_groups()["AutoScalingGroups"]
         stacks = [tag["Value"] for each in groups for tag in each["Tags"] if tag["Key"] == "aws:cloudformation:stack-name"]
-        names = dict.fromkeys([*stacks, *(each["AutoScalingGroupName"] for each in groups)])
+        scaling = client(endpoint, "application-autoscaling", quick=True)
+        targets = scaling.describe_scalable_targets(ServiceNamespace="ecs")["ScalableTargets"]
+        services = [each["ResourceId"].rpartition("/")[2] for each in targets]
+        names = dict.fromkeys([*stacks, *(each["AutoScalingGroupName"] for each in groups), *services])
         return [CompletionItem(name) for name in names if name.startswith(prefix)]
 
     return without_errors(ctx, suggestions)

@@ -79,6 +79,9 @@ SERVICES = {
     "autoscaling": JsonService(
         "Corral.autoscaling", frozenset({"CreatedTime", "EndTime", "StartTime"}), in_utc=True, page_token="NextToken"
     ),
+    "application-autoscaling": JsonService(
+        "AnyScaleFrontendService", frozenset({"CreationTime", "EndTime", "StartTime"}), page_token="NextToken"
+    ),
     "cloudformation": JsonService(
         "Corral.cloudformation",
         frozenset({
