@@ -1,20 +1,25 @@
-"""Log events per second, durable before they are answered, and pages read back."""
+"""Log events per second, durable before they are answered; the output of a task until its log is complete; pages read back."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import repeat
 
 import machine
-from client import Caller, Outcome, replay, signed
-from local import Local, corral
+from client import Caller, Outcome, Unanswered, replay, signed
+from local import GROUP as TASKS_GROUP
+from local import Local, corral, register
 from rows import Bench, Row
 
 GROUP = "/bench/logs"
 STREAMS = 8
 MESSAGE = "step 01234567 loss 0.123456 lr 0.000300 tokens/s 123456 gpu 97% mem 61.2 GiB"  # as programs print it
 PAGE_EVENTS = 10_000
+PRINTED = 300_000  # lines of a task
+PRINTED_MIN = 0.8  # of the events per second of PutLogEvents
+PRINTED_MAX_S = 60.0
 
 
 def rows(bench: Bench) -> list[Row]:
@@ -30,6 +35,7 @@ def rows(bench: Bench) -> list[Row]:
             what = f"PutLogEvents, batches of {events:,} from {connections} connection{'s' * (connections > 1)}"
             note = f"{outcome.per_s * events:,.0f} events/s; {outcome.note(cpu_s)}"
             found.append(Row(f"batches/s: {what}", outcome.per_s, "/s", floor, "4 KiB + fdatasync", note=note))
+        found.append(_printed(call, bench.size(PRINTED, PRINTED // 10), outcome.per_s * events))
         call("logs", "CreateLogStream", logGroupName=GROUP, logStreamName="page")
         call("logs", "PutLogEvents", logGroupName=GROUP, logStreamName="page", logEvents=_events(PAGE_EVENTS, 0))
         page = call("logs", "GetLogEvents", logGroupName=GROUP, logStreamName="page", startFromHead=True)["events"]
@@ -41,6 +47,25 @@ def rows(bench: Bench) -> list[Row]:
         found.append(Row(what, outcome.per_s, "/s", note=f"{outcome.per_s * PAGE_EVENTS:,.0f} events/s; {outcome.note(cpu_s)}"))
         call.close()
     return found
+
+
+def _printed(call: Caller, lines: int, put_per_s: float) -> Row:
+    """The lines of a task per second, from the end of the task until the last line is in its log."""
+    register(call, "printing", ["sh", "-c", f"seq 1 {lines}"], logs=True)
+    task_id = call("ecs", "RunTask", taskDefinition="printing")["tasks"][0]["taskArn"].rpartition("/")[2]
+    where = {"logGroupName": TASKS_GROUP, "logStreamName": f"bench/main/{task_id}", "limit": 1, "startFromHead": False}
+    until = time.monotonic() + PRINTED_MAX_S
+    while time.monotonic() < until:
+        with suppress(Unanswered):  # the stream does not exist yet
+            last = call("logs", "GetLogEvents", **where)["events"]
+            if last and last[0]["message"] == str(lines):
+                break
+        time.sleep(0.005)
+    complete_s = time.time()
+    ended_s = call("ecs", "DescribeTasks", tasks=[task_id])["tasks"][0]["executionStoppedAt"]
+    took_s = complete_s - ended_s
+    what = f"lines/s: the output of a task, {lines:,} short lines, from its end until the log is complete"
+    return Row(what, lines / took_s, "/s", put_per_s, "PutLogEvents", PRINTED_MIN * put_per_s, note=f"{took_s:.2f} s")
 
 
 def _timed(local: Local, requests: Iterable[bytes], connections: int) -> tuple[Outcome, float]:
