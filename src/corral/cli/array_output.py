@@ -52,7 +52,7 @@ class ArrayOutput:
         self.ended: dict[int, dict[str, Any]] = {}  # index → description of the stopped task
 
     def follow(self, pause: Callable[[float], None] = sleep) -> None:
-        """Print the output of all members. `pause` is called between two rounds, with the seconds to wait.
+        """Print the output of all members. `pause` is called between two rounds, with the seconds to wait, and after each page.
 
         If `pause` raises an exception, `follow` ends with this exception.
         """
@@ -60,29 +60,32 @@ class ArrayOutput:
             window = {task_id: index for index, task_id in islice(self.pending.items(), tasks.DESCRIBE_MAX)}
             described = through_outages(partial(describe_everywhere, self._endpoint, self._cluster, list(window)))
             for task in described:
-                self._show(window[tasks.id_of(task)], task)
+                self._show(window[tasks.id_of(task)], task, pause)
             self._report_wait(described)
             for missing in window.keys() - map(tasks.id_of, described):  # neither ECS nor the history describes it
                 del self.pending[window[missing]]
             if not any(map(tasks.is_stopped, described)):
                 pause(POLL_S)
 
-    def _show(self, index: int, task: dict[str, Any]) -> None:
+    def _show(self, index: int, task: dict[str, Any], pause: Callable[[float], None]) -> None:
         """Print new output of a member. If its task has stopped, record the end, or continue with the task that replaces it."""
         for stream in log_streams(self._definition, task):
             if stream not in self._tokens:
                 self._tokens[stream] = None
                 self._printer.add(stream, tasks.id_of(task), tasks.label(task))
+            token = self._tokens[stream]
             if tasks.is_stopped(task):
-                token = self._tokens.pop(stream)
-                for page in pages_until_complete(self._endpoint, stream, tasks.label(task), self._start, token):
-                    self._printer.show(stream, page.events)
+                found = pages_until_complete(self._endpoint, stream, tasks.label(task), self._start, token)
             else:
-                for page in pages(self._endpoint, stream, self._start, self._tokens[stream]):
-                    self._printer.show(stream, page.events)
-                    self._tokens[stream] = page.token
+                found = pages(self._endpoint, stream, self._start, token)
+            for page in found:
+                self._printer.show(stream, page.events)
+                self._tokens[stream] = page.token
+                pause(0.0)
         if not tasks.is_stopped(task):
             return
+        for stream in log_streams(self._definition, task):
+            del self._tokens[stream]
         replacement = tasks.tag_value(task, tasks.REQUEUED_TAG)
         if replacement:
             print_message(f"{tasks.label(task)} failed and is requeued as task {tasks.short(replacement)}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client
 from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT, TasksLost
-from corral.cli.log_states import TaskLogStream
+from corral.cli.log_states import TaskLogStream, log_states
 from corral.cli.notify import RunNotifications
 from corral.cli.output import end_bar, format_duration, log_line, print_json, print_message, shorten_ids
 from corral.cli.run_signals import Leave, RunSignals, SignalledRun, is_terminal_closed, stop_task, stop_timeout_s
@@ -26,6 +26,7 @@ from corral.cli.task_logs import (
     has_log,
     log_streams,
     pages_until_complete,
+    through_outages,
     watch_task,
 )
 
@@ -131,7 +132,9 @@ def wait_in_foreground(run: ForegroundRun) -> None:
         end_bar()
         reporter.close()
     if run.as_json:
-        print_json(ended)
+        states = through_outages(lambda: log_states(run.endpoint, log_streams(run.definition, ended)))
+        logs = [{"container": log.container, "logStream": log.name, **state.described()} for log, state in states.items()]
+        print_json({**ended, **({"logs": logs} if logs else {})})
     run.signals.finished()
     code = _exit_code(run, ended)
     run.notifications.send([ended], code)

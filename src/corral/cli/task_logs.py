@@ -1,8 +1,8 @@
 """Follows tasks and their logs until the tasks have stopped.
 
 For each task, one thread waits for changes of the task with long polls. For each log, another thread waits for new events. All
-threads put their updates into one queue, which the main thread reads. After a task has stopped, the main thread reads the rest of
-its log. A task that prints much stops before all of its output is in its log, so the main thread reads until the log is complete
+threads put their updates into one queue, which the main thread reads. After a task has stopped, a thread reads the rest of each of
+its logs. A task that prints much stops before all of its output is in its log, so the thread reads until the log is complete
 (`log_states.py`).
 
 An outage is the time in which the server does not respond, for example because it is restarted. Tasks keep running meanwhile, so
@@ -23,10 +23,11 @@ from corral.cli import tasks
 from corral.cli.data_folder import refuse_deleted
 from corral.cli.endpoint import Endpoint, client, long_poll
 from corral.cli.errors import connection_failed
-from corral.cli.log_states import TaskLogStream, log_states, report_dropped, report_unstored
+from corral.cli.log_states import LogState, TaskLogStream, log_states, report_dropped, report_unstored
 from corral.cli.output import print_message
 from corral.cli.recorded_runs import describe_everywhere
 
+REST_PAGES_MAX = 4  # the most pages in memory that wait to be shown
 STALLED_S = 60.0  # if an incomplete log of a stopped task gets no events for this time, the command ends without the rest
 LONG_POLL_S = 20.0  # the maximum time until the server responds to a long poll
 # The reason why a task waits can change although the task's version does not. So a waiting task has shorter long polls.
@@ -50,13 +51,30 @@ class LogPage(NamedTuple):
     token: str  # the token of the next page
 
 
+class LogEnd(NamedTuple):
+    """The end of a log that was read after its task had stopped."""
+
+    stream: TaskLogStream
+    state: LogState | None  # None: the server does not know it
+
+    def report(self, task: str) -> None:
+        report_unstored(task, self.state)
+        report_dropped(task, self.state)
+
+
+class RestPage(NamedTuple):
+    """A page of a log that was read after its task had stopped."""
+
+    page: LogPage
+
+
 class FollowedTask(NamedTuple):
     cluster: str
     task_id: str
     streams_of: Callable[[dict[str, Any]], list[TaskLogStream]]  # the logs that are shown, given the task's description
 
 
-TaskUpdates = SimpleQueue[Any]  # contains descriptions of tasks, LogPages and exceptions
+TaskUpdates = SimpleQueue[Any]  # contains descriptions of tasks, LogPages, RestPages, LogEnds and exceptions
 Show = Callable[[TaskLogStream, list[dict[str, Any]]], None]
 FROM_START = LogStart()
 T = TypeVar("T")
@@ -143,6 +161,15 @@ def pages_until_complete(
 
     At the end, report how many bytes are missing, if any.
     """
+    for found in _rest(endpoint, stream, start, token):
+        if isinstance(found, LogPage):
+            yield found
+        else:
+            found.report(task)
+
+
+def _rest(endpoint: Endpoint, stream: TaskLogStream, start: LogStart, token: str | None) -> Iterator[LogPage | LogEnd]:
+    """Yield the pages of the log of a stopped task until the log is complete, and then a LogEnd."""
     logs = client(endpoint, "logs", stream.region)
     moved_s = time.monotonic()
     while True:
@@ -153,8 +180,7 @@ def pages_until_complete(
             token = page.token
             yield page
         if state is None or not state.unstored or time.monotonic() > moved_s + STALLED_S:
-            report_unstored(task, state)
-            report_dropped(task, state)
+            yield LogEnd(stream, state)
             return
         with suppress(logs.exceptions.ResourceNotFoundException), long_poll(POLL_S):  # wait for more events
             through_outages(partial(_page, logs, stream, start, token))
@@ -177,7 +203,9 @@ def follow(
     tokens: dict[TaskLogStream, str | None] = {}  # log -> the token of the next page, for all logs that a thread reads
     complete: set[TaskLogStream] = set()  # the logs of stopped tasks
     stopped: dict[str, dict[str, Any]] = {}
-    while len(stopped) < len(followed):
+    ending: dict[TaskLogStream, str] = {}  # log → id of its stopped task, for the logs whose rest is being read
+    room = threading.Semaphore(REST_PAGES_MAX)
+    while len(stopped) < len(followed) or ending:
         match updates.get():
             case Exception() as error:
                 raise error
@@ -185,17 +213,23 @@ def follow(
             case LogPage() as page if page.stream in tokens and page.stream not in complete:
                 show(page.stream, page.events)
                 tokens[page.stream] = page.token
+            case RestPage() as rest_page:
+                room.release()
+                show(rest_page.page.stream, rest_page.page.events)
+            case LogEnd() as end if end.stream in ending:
+                end.report(f"task {tasks.short(ending.pop(end.stream))}")
             case dict() as task:
                 on_task(task)
                 task_id = tasks.id_of(task)
                 streams = streams_of[task_id](task)
                 if tasks.is_stopped(task):
                     complete.update(streams)
-                    for stream in streams:
-                        name = f"task {tasks.short(task_id)}"
-                        for rest in pages_until_complete(endpoint, stream, name, start, tokens.get(stream)):
-                            show(stream, rest.events)
                     stopped[task_id] = task
+                    for stream in streams:
+                        ending[stream] = task_id
+                        client(endpoint, "logs", stream.region)  # created here, because threads must not create a client
+                        rest = _rest(endpoint, stream, start, tokens.get(stream))
+                        run_in_thread(updates, partial(_read_rest, rest, updates, room))
                     continue
                 for stream in streams:
                     if stream not in tokens:
@@ -276,6 +310,16 @@ def _read(logs: Any, stream: TaskLogStream, start: LogStart, updates: TaskUpdate
             updates.put(page)
         if not page.events:
             time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
+
+
+def _read_rest(found: Iterator[LogPage | LogEnd], updates: TaskUpdates, room: threading.Semaphore) -> None:
+    """Put the rest of a log into the queue. `room` limits the number of pages there: the reader of the output may be slow."""
+    for each in found:
+        if isinstance(each, LogPage):
+            room.acquire()
+            updates.put(RestPage(each))
+        else:
+            updates.put(each)
 
 
 def _page(logs: Any, stream: TaskLogStream, start: LogStart, token: str | None) -> LogPage:
