@@ -20,7 +20,8 @@ from local import corral
 from rows import Bench, Row, percentile
 
 from corral.cli.endpoint import Endpoint, client
-from corral.cli.fleet_facts import QueueFleet, find_fleet, read_fleet
+from corral.cli.fleet_facts import read_fleet
+from corral.cli.fleet_search import WorkerFleet, find_fleet
 
 TEMPLATE = Path(__file__).parent.parent / "templates" / "queue-fleet.yaml"
 GPUS = "sim:16"
@@ -72,7 +73,7 @@ def rows(bench: Bench) -> list[Row]:
     ]
 
 
-def _deploy(endpoint: Endpoint, name: str, worker: Path) -> tuple[QueueFleet, str]:
+def _deploy(endpoint: Endpoint, name: str, worker: Path) -> tuple[WorkerFleet, str]:
     """Deploy the template, and return the fleet and its bucket."""
     cloudformation = client(endpoint, "cloudformation")
     given = {"Image": "corral/host", "Command": f"{sys.executable} {worker}", "WorkerMemory": "512", "WorkerCpu": "128"}
@@ -94,7 +95,7 @@ def _deploy(endpoint: Endpoint, name: str, worker: Path) -> tuple[QueueFleet, st
     return find_fleet(endpoint, name), outputs["BucketName"]
 
 
-def _first_object(endpoint: Endpoint, fleet: QueueFleet, bucket: str, wait_s: float) -> dict[str, float]:
+def _first_object(endpoint: Endpoint, fleet: WorkerFleet, bucket: str, wait_s: float) -> dict[str, float]:
     """Put one object into the bucket of a fleet without instances. Return the milliseconds from the put to each step."""
     s3 = client(endpoint, "s3")
     time.sleep(wait_s)  # a random time of a second
@@ -115,7 +116,7 @@ def _has(line: dict[str, Any], step: str) -> bool:
     return any(each["step"] == step for each in line["steps"])
 
 
-def _is_at_zero(endpoint: Endpoint, fleet: QueueFleet) -> bool:
+def _is_at_zero(endpoint: Endpoint, fleet: WorkerFleet) -> bool:
     """Whether a worker has processed the test event, and the fleet has no instances again."""
     state = read_fleet(endpoint, fleet)
     return state["visible"] == state["inFlight"] == state["desired"] == state["workers"] == 0 and state["scaleOut"] is not None
