@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from corral.cli.finding import WARN
+from corral.cli.machine_checks import hardware_error_reports
 from corral.errors import Refused
 from corral.node import gpu_topology
 from corral.node.gpu_faults import GpuFaults
@@ -434,6 +436,7 @@ class FailingNvml(FakeNvml):
         super().__init__([])
         self.events: list[tuple[int, int]] = []
         self.lost: set[int] = set()
+        self.silent: set[int] = set()  # GPUs whose events it does not report
         self.rows = dict.fromkeys(range(4), (0, 0, 0, 0))
         self.errors = dict.fromkeys(range(4), 0)
         self.action = dict.fromkeys(range(4), 0)
@@ -442,7 +445,8 @@ class FailingNvml(FakeNvml):
         answers = {
             "nvmlDeviceGetUUID": self._uuid,
             "nvmlEventSetCreate": lambda: "events",
-            "nvmlDeviceRegisterEvents": lambda handle, kinds, events: None,
+            "nvmlEventSetFree": lambda events: None,
+            "nvmlDeviceRegisterEvents": lambda handle, kinds, events: self._register(handle),
             "nvmlEventSetWait_v2": self._next_event,
             "nvmlDeviceGetRemappedRows": lambda handle: self.rows[handle.index],
             "nvmlDeviceGetTotalEccErrors": lambda handle, kind, since: self.errors[handle.index],
@@ -459,12 +463,31 @@ class FailingNvml(FakeNvml):
             raise error
         return f"GPU-{handle.index}"
 
+    def _register(self, handle):
+        if handle.index in self.silent:
+            raise self.NVMLError("Not Supported")
+
     def _next_event(self, events, timeout_ms):
         assert timeout_ms == 0, "the agent does not wait for events"
         if not self.events:
             raise self.NVMLError("timeout")
         index, xid = self.events.pop(0)
         return SimpleNamespace(device=SimpleNamespace(index=index), eventData=xid)
+
+
+def test_a_driver_that_does_not_report_xids_is_named(caplog):
+    driver = FailingNvml()
+    handles = [SimpleNamespace(index=index) for index in range(4)]
+    assert [finding.level for finding in hardware_error_reports(driver, handles)] == ["ok"]
+    driver.silent = {1, 2}
+    [finding] = hardware_error_reports(driver, handles)
+    assert (finding.level, finding.found) == (
+        WARN,
+        "the driver does not report hardware errors (Xids) of GPUs 1-2: Not Supported",
+    )
+    assert "corral hold" in finding.advice
+    NvmlGpus(driver)
+    assert "does not report hardware errors (Xids) of GPU-1: Not Supported" in caplog.text
 
 
 def test_xids_of_the_driver():

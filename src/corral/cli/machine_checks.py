@@ -17,6 +17,7 @@ from corral.cli.docker_socket import INSIDE_NETWORK, NETWORKS, docker_get, engin
 from corral.cli.endpoint import endpoint_of_folder, status_page
 from corral.cli.finding import Finding, fail, ok, warn
 from corral.cli.output import count
+from corral.cli.tasks import spans
 
 FILES_MIN = 4096  # the spawner needs about two descriptors per task
 INSTANCES_MIN = 16  # inotify instances
@@ -60,7 +61,32 @@ def check_driver(data: DataFolder) -> Iterator[Finding]:
         )
     if any(_persistence(pynvml, handle) is False for handle in handles):
         yield warn("persistence mode is off", "the first CUDA call of a task takes seconds: run `nvidia-smi -pm 1` as root.")
+    yield from hardware_error_reports(pynvml, handles)
     yield from _same_gpus(data, [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles])
+
+
+def hardware_error_reports(nvml: Any, handles: list[Any]) -> Iterator[Finding]:
+    """Check whether the driver reports hardware errors of GPUs (Xids) to this process. The agent registers for them, too."""
+    silent: dict[int, str] = {}
+    try:
+        events = nvml.nvmlEventSetCreate()
+        for index, handle in enumerate(handles):
+            try:
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+            except nvml.NVMLError as error:
+                silent[index] = str(error)
+        nvml.nvmlEventSetFree(events)
+    except nvml.NVMLError as error:
+        silent = dict.fromkeys(range(len(handles)), str(error))
+    if not silent:
+        yield ok("the driver reports hardware errors (Xids)")
+        return
+    gpus = f"GPU{'s' * (len(silent) > 1)} {spans(silent)}"
+    yield warn(
+        f"the driver does not report hardware errors (Xids) of {gpus}: {', '.join(dict.fromkeys(silent.values()))}",
+        "Corral may give a failed GPU to tasks, unless the driver shows the fault in another way. Errors are in the kernel's log: "
+        "dmesg | grep Xid. Hold a failed GPU: corral hold INDEX",
+    )
 
 
 def _mps_text() -> str:

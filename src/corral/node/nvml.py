@@ -235,13 +235,21 @@ class NvmlGpus:
         return GpuHealth(self._new_xids(), self._conditions)
 
     def _listen_for_xids(self) -> Any:
-        """Return an event set that collects the Xids of all GPUs. Return None if the driver has no events."""
+        """Return an event set that collects the Xids of all GPUs. Return None if the driver has no events.
+
+        `corral doctor` finds out in the same way whether the driver reports Xids.
+        """
         nvml = self._nvml
-        events = self._query(nvml.nvmlEventSetCreate)
-        if events is None:
+        try:
+            events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as error:
+            log.warning("the driver does not report hardware errors (Xids): %s", error)
             return None
-        for handle in self._handles.values():
-            self._query(nvml.nvmlDeviceRegisterEvents, handle, nvml.nvmlEventTypeXidCriticalError, events)
+        for gpu_id, handle in self._handles.items():
+            try:
+                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+            except nvml.NVMLError as error:
+                log.warning("the driver does not report hardware errors (Xids) of %s: %s", gpu_id, error)
         return events
 
     def _new_xids(self) -> list[tuple[str, int]]:
