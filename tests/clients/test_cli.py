@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from command import BIN, DEADLINE_S, UNTIL_TOLD, Cli, living_in, processes_about
+from corral.cli.aws import installed_version
 from corral.cli.aws_profiles import MARK, with_section
 from eventually import eventually
 
@@ -231,6 +232,26 @@ def test_aws_is_the_first_on_the_path(cli: Cli, tmp_path: Path) -> None:
     assert cli("aws", "logs", "tail", "/corral/run", env=two, code=9).stderr == ""
     [found] = [each for each in json.loads(cli("doctor", "--json", env=two).stdout) if each["check"] == "aws command"]
     assert (found["level"], found["found"]) == ("ok", f"aws-cli/2.31.0 ({tmp_path / 'aws'})")
+
+
+def test_env_warns_of_an_aws_that_ignores_it(cli: Cli, tmp_path: Path) -> None:
+    """Version 1 sends the calls of SQS to AWS, whatever AWS_ENDPOINT_URL says. The files of an installation show its version."""
+    program, packages = tmp_path / "bin" / "aws", tmp_path / "lib" / "python3.11" / "site-packages"
+    for folder in (program.parent, packages):
+        folder.mkdir(parents=True)
+    program.write_text("#!/usr/bin/python3\nimport awscli.clidriver\n")
+    program.chmod(0o755)
+    environment = {"PATH": f"{program.parent}:{cli.environment['PATH']}"}
+    assert installed_version(str(program)) is None
+    for name, version in (("awscli-1.46.2.dist-info", 1), ("awscli-2.31.0.egg-info", 2)):
+        (packages / name).mkdir()
+        assert installed_version(str(program)) == version
+        printed = cli("env", env=environment)
+        assert ("sends the calls of `aws sqs` to AWS itself" in printed.stderr) == (version == 1)
+        assert {line.split()[0] for line in printed.stdout.splitlines()} == {"export"}
+        (packages / name).rmdir()
+    program.write_bytes(b"\x7fELF...")
+    assert installed_version(str(program)) == 2 and installed_version(str(BIN / "aws")) == 1
 
 
 def test_a_machine_without_aws_gets_advice(cli: Cli, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from glob import glob
 from itertools import pairwise
 
 import click
@@ -23,6 +24,12 @@ HOW_TO_INSTALL = (
 )
 SQS_OF_VERSION_1 = "version 1 of aws ignores AWS_ENDPOINT_URL for SQS, so use `corral aws sqs`, or pass --endpoint-url"
 TAIL_OF_VERSION_1 = "version 1 of aws has no `aws logs tail`, so use `corral logs -f`"
+ENVIRONMENT_OF_VERSION_1 = (
+    "the aws command on PATH ({}) is version 1, which sends the calls of `aws sqs` to AWS itself: use `corral aws sqs`, or pass "
+    "--endpoint-url, or install version 2."
+)
+HEAD_BYTES = 256
+_FOLDER = re.compile(r"/awscli-([0-9]+)\.[^/]*$")
 _VERSION = re.compile(r"aws-cli/([0-9]+)\.\S+")
 
 
@@ -60,6 +67,13 @@ def aws_program() -> str:
     return found
 
 
+def warn_of_version_1() -> None:
+    """Print a message if the aws command ignores the endpoint that `corral env` sets. The output of `corral env` is not changed."""
+    program = shutil.which("aws")
+    if program is not None and installed_version(program) == 1:
+        print_message(ENVIRONMENT_OF_VERSION_1.format(program))
+
+
 def _warning(arguments: tuple[str, ...]) -> str | None:
     """Return a warning about what version 1 of aws does differently for these arguments, or None.
 
@@ -88,14 +102,30 @@ def aws_version(program: str) -> tuple[int | None, str]:
 
 
 def is_version_1(program: str) -> bool:
-    """Whether an aws command is version 1. Version 1 is a script, so a compiled program is not version 1.
+    """Whether an aws command is version 1. If its files do not show the version, run `aws --version`."""
+    found = installed_version(program)
+    return (aws_version(program)[0] if found is None else found) == 1
 
-    Ask a script for its version, because version 2 can be a script, too.
+
+def installed_version(program: str) -> int | None:
+    """Return the major version of an aws command without running it, because that takes up to a second. None: it is not known.
+
+    A compiled program is version 2. Version 1 is a Python script, and version 2 can be one, too. The version of a script is in the
+    name of the folder with its metadata: `awscli-1.46.2.dist-info`.
     """
     try:
         with open(program, "rb") as file:
-            if file.read(4) == b"\x7fELF":
-                return False
+            head = file.read(HEAD_BYTES)
     except OSError:
-        return False
-    return aws_version(program)[0] == 1
+        return None
+    if head.startswith(b"\x7fELF"):
+        return 2
+    first = os.fsdecode(head.partition(b"\n")[0])
+    if not first.startswith("#!") or "python" not in first:
+        return None
+    interpreter = first[2:].split()[0]
+    bases = [os.path.dirname(os.path.dirname(each)) for each in (os.path.realpath(program), program, interpreter)]
+    patterns = [f"{base}/lib/python*/{kind}-packages/awscli-*.*-info" for base in bases for kind in ("site", "dist")]
+    found = [path for pattern in dict.fromkeys(patterns) for path in glob(pattern)]
+    versions = {int(match[1]) for path in found if (match := _FOLDER.search(path))}
+    return versions.pop() if len(versions) == 1 else None

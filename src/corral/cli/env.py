@@ -9,6 +9,7 @@ import shlex
 import click
 
 from corral.cli import aws_profiles
+from corral.cli.aws import warn_of_version_1
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client_environment, conflicting_variables, endpoint_of_folder
 from corral.cli.output import print_json
@@ -28,6 +29,7 @@ def env(data: DataFolder, profile: str | None, force: bool, shell: str, as_json:
     With --profile NAME, write a profile to ~/.aws/config and ~/.aws/credentials instead.
     """
     endpoint = endpoint_of_folder(data)
+    warn_of_version_1()
     if profile is not None:
         _write_profile(endpoint, profile, force, as_json)
         return
