@@ -144,6 +144,20 @@ def test_ps(terminal: Open, holder: str, waiter: str, columns: int) -> None:
     assert "waiter-with-quite-a-long-name" in name  # folded, and not cut
 
 
+def test_a_narrow_screen_keeps_the_holders_and_no_color_has_no_styles(terminal: Open, holder: str, waiter: str) -> None:
+    screen = terminal(60)
+    screen.type("clear; corral status")
+    lines = screen.until("WAITING")
+    assert any(line.split()[-2:] == [holder[:8], "burner"] for line in lines), lines
+    assert "burner holds 1 of 2 GPUs" in " ".join(" ".join(lines).split()).replace("- ", "-")
+    assert "\x1b[1m" in screen._do("capture-pane", "-p", "-e")
+    screen.until_prompt()
+    screen.type("clear; export NO_COLOR=1; corral status; corral ps; echo END")
+    screen.until("\nEND")
+    screen.until_prompt()
+    assert not re.search(r"\x1b\[[0-9;]*m", screen._do("capture-pane", "-p", "-e"))
+
+
 @WIDTHS
 def test_run_waits_and_then_streams(cli: Cli, terminal: Open, columns: int) -> None:
     holder = cli.start_task("--gpus", "2", "--", "sh", "-c", UNTIL_TOLD)

@@ -62,12 +62,12 @@ def pipeline() -> None:
     """Run pipelines of AWS Batch jobs from a YAML file.
 
     \b
-    corral pipeline run FILE              submit the steps of FILE, and watch them
-    corral pipeline watch [RUN]           watch a run, and submit its deferred steps
-    corral pipeline list                  show the last runs, their times and their cost
-    corral pipeline logs STEP[INDEX]      print the log of a step, or of one child of an array
-    corral pipeline stop [RUN]            stop a run
-    corral pipeline retry --failed [RUN]  submit the failed jobs again, and the steps after them
+    corral pipeline run FILE            submit the steps of FILE, and watch them
+    corral pipeline watch [RUN]         watch a run, and submit deferred steps
+    corral pipeline list                show the last runs and their cost
+    corral pipeline logs STEP[INDEX]    print the log of a step or of one job
+    corral pipeline stop [RUN]          stop a run
+    corral pipeline retry [RUN]         submit the jobs that failed again
     """
 
 

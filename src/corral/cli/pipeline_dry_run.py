@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.cli.output import console, print_message
+from corral.cli.output import print_message, print_table
 from corral.cli.pipeline_file import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS
 from corral.cli.pipeline_plan import JobRequest, PipelinePlan, PlannedStep, job_requests, submit_request
 from corral.cli.pipeline_runs import record_request
-from corral.cli.pipeline_screen import plan_table
 
 
 def _requests(plan: PipelinePlan) -> list[tuple[PlannedStep, JobRequest]]:
@@ -46,17 +45,17 @@ def print_plan(plan: PipelinePlan) -> None:
         step, named = planned.step, planned.step.job_definition
         rows.append(
             {
-                "step": step.name,
-                "size": planned.size,
-                "queue": planned.queue,
-                "vcpus": step.vcpus or ("" if named else DEFAULT_VCPUS),
-                "memory": f"{step.memory_mib or DEFAULT_MEMORY_MIB} MiB" if step.memory_mib or not named else "",
-                "gpus": planned.gpus,
-                "after": ", ".join(f"each {after.step}" if after.each else after.step for after in step.after),
-                "submitted": _when_submitted(plan, planned),
+                "STEP": step.name,
+                "JOBS": str(planned.size),
+                "QUEUE": planned.queue,
+                "VCPU": str(step.vcpus or ("" if named else DEFAULT_VCPUS)),
+                "MEMORY": f"{step.memory_mib or DEFAULT_MEMORY_MIB} MiB" if step.memory_mib or not named else "",
+                "GPU": str(planned.gpus),
+                "AFTER": ", ".join(f"each {after.step}" if after.each else after.step for after in step.after),
+                "SUBMITTED": _when_submitted(plan, planned),
             }
         )
-    console().print(plan_table(rows))
+    print_table(rows, folded=("STEP", "QUEUE", "AFTER"), right=("JOBS", "VCPU", "MEMORY", "GPU"))
     print_message(f"nothing was submitted: this is what `corral pipeline run {plan.pipeline.file}` would submit.")
 
 

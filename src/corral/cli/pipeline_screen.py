@@ -1,4 +1,4 @@
-"""Draws runs of pipelines: one bar per step, the table of runs, the plan of a dry run, and the result with its cost."""
+"""Draws runs of pipelines: one bar per step, the table of runs, and the result with its cost."""
 
 from __future__ import annotations
 
@@ -174,17 +174,6 @@ def print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
     ]
     styles = {"STATE": lambda state: COLOURS.get(state, "")}
     print_table(shown, folded=("RUN", "STARTED"), right=("GPU HOURS", "COST"), styles=styles)
-
-
-def plan_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("STEP", "JOBS", "QUEUE", "VCPU", "MEMORY", "GPU", "AFTER", "SUBMITTED"):
-        table.add_column(title, overflow="fold", justify="right" if title in ("JOBS", "VCPU", "MEMORY", "GPU") else "left")
-    for row in rows:
-        table.add_row(*(str(row[key]) for key in ("step", "size", "queue", "vcpus", "memory", "gpus", "after", "submitted")))
-    return table
 
 
 def result_table(state: PipelineRun, usage: RunUsage, earlier: Sequence[RunUsage]) -> Table:

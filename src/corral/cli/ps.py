@@ -33,8 +33,8 @@ from corral.cli.output import (
 from corral.cli.run_names import select
 
 GPU_SHORT_ID = 12  # "GPU-" and eight digits
-# A task's name has up to WIDE_NAME columns on a screen with at least WIDE columns, else up to NARROW_NAME.
-WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20
+WIDE = 120  # a screen with at least this many columns has a column for what a task needs
+NAME_MIN = 20  # the name of a task may have this many columns, or a quarter of the screen
 GPUS_WIDTH = 12
 ELSEWHERE_SHOWN = 3  # the number of other clusters that are named
 LIMIT_DEFAULT, LIMIT_MAX = 100, 5_000
@@ -170,7 +170,7 @@ def _print(rows: list[Row], *, everything: bool) -> None:
     width = screen_width()
     is_wide = width is None or width >= WIDE
     shown = rows if is_wide else [{name: row[name] for name in row if name != "NEEDS"} for row in rows]
-    widths = {"TASK": WIDE_NAME if is_wide else NARROW_NAME, "GPUS": GPUS_WIDTH}
+    widths = {"TASK": max(NAME_MIN, (width or 0) // 4), "GPUS": GPUS_WIDTH}
     print_table(shown, width=width, widths_max=widths, optional=OPTIONAL, folded=("TASK",))
 
 

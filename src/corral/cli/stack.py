@@ -62,9 +62,9 @@ def stack(context: click.Context, data: DataFolder, as_json: bool) -> None:
     """Show CloudFormation stacks.
 
     \b
-    corral stack                  list all stacks
-    corral stack NAME             draw the resources of a stack, and follow a running operation
-    corral stack diff TEMPLATE    show what an update with this template would replace, change and leave
+    corral stack                list all stacks
+    corral stack NAME           draw its resources, and follow a running operation
+    corral stack diff TEMPLATE  show what an update would change and leave
     """
     context.obj = data, as_json
     if context.invoked_subcommand is not None:
