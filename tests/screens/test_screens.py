@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from command import BUSY, UNTIL_TOLD, Cli
+from corral.cli.top_screen import parse_keys
 from eventually import eventually
 from terminal import PROMPT, Terminal
 
@@ -101,14 +105,70 @@ def test_top_fills_the_window(cli: Cli, terminal: Open, holder: str, waiter: str
     lines = screen.until("more")
     assert len(lines) == screen.rows
     shown = [line for line in lines if "WAITING" in line]
-    assert lines[-1].split() == ["and", str(51 - len(shown)), "more", "see", "`corral", "ps`"]
+    assert lines[-2].split() == ["and", str(51 - len(shown)), "more", "see", "`corral", "ps`"]
+    assert lines[-1] == "↑↓ select  l log  s stop  h help  q quit"
     places = [line[column(lines, "LINE") : column(lines, "GPUS")].strip() for line in shown]
     assert places == [str(at + 1) for at in range(len(shown))]
-    screen.resize(100, 60)
+    screen.resize(100, 62)
     screen.until("more", gone=True)
     assert sum("WAITING" in line for line in screen.screen()) == 51
     screen.press("q")
     screen.until_prompt()
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_keys_of_top(cli: Cli, terminal: Open, holder: str, waiter: str, columns: int) -> None:
+    screen = terminal(columns)
+    before = screen.settings()
+    screen.type("corral top")
+    lines = screen.until("WAITING")
+    assert max(map(len, lines)) <= columns and "burner" in lines[4] and lines[-1].startswith("↑↓ select  l log")
+    screen.press("s")
+    screen.until("select a task first")
+    screen.press("Down")
+    screen.until(f"> {holder[:8]} burner")
+    screen.press("j")
+    lines = screen.until(f"> {waiter[:8]} waiter-with-")
+    assert f"  {holder[:8]} burner" in "\n".join(lines)
+    screen.press("l")  # the log of a task that waits says why it waits
+    screen.until(f"waiter-with-quite-a-long-name ({waiter[:8]})  WAITING: burner")
+    screen.press("q")
+    screen.until(f"> {waiter[:8]}")
+    screen.press("Up", "Enter")
+    lines = screen.until("\non\n")
+    assert lines[0] == f"burner ({holder[:8]})  RUNNING" and lines[-1] == "↑↓ scroll  G end  q back"
+    screen.press("q", "?")
+    assert max(map(len, screen.until("stop the selected task; y confirms it"))) <= columns
+    screen.press("q")  # returns from the help, and does not quit
+    screen.until(f"> {holder[:8]}")
+    screen.press("Down", "x")
+    screen.until(f"({waiter[:8]})? y/n")
+    screen.press("n")
+    screen.until("y/n", gone=True)
+    assert cli.task(waiter)["desiredStatus"] == "RUNNING"
+    screen.press("x", "y")
+    screen.until("is stopping")
+    screen.until(f"> {holder[:8]}")  # the selection moves to a task that is left
+    assert cli.task(waiter)["desiredStatus"] == "STOPPED"
+    screen.press("l")
+    screen.until("\non\n")
+    screen.press("C-c")
+    screen.until_prompt()
+    assert screen.settings() == before and not screen.is_alternate() and screen.cursor_is_shown()
+    screen.type("corral top; echo ended with $?")
+    screen.until("> ", gone=True)
+    screen.until("burner")
+    pane = screen._do("display-message", "-p", "#{pane_pid}").strip()
+    [top] = subprocess.check_output(["pgrep", "-P", pane], text=True).split()
+    os.kill(int(top), signal.SIGTERM)
+    screen.until("ended with 143")
+    assert screen.settings() == before and not screen.is_alternate()
+
+
+def test_keys_are_parsed() -> None:
+    assert parse_keys("\x1b[A\x1bOBjk") == ["up", "down", "down", "up"]
+    assert parse_keys("\x1b[5~\x1b[6~\x1b[1~\x1bOF\x1b[15~\x1b[1;5C") == ["page up", "page down", "home", "end"]
+    assert parse_keys("\x1b") == parse_keys("q") == ["quit"] and parse_keys("A\x1a") == ["A", "\x1a"] and parse_keys("") == []
 
 
 def test_top_goes_on_when_the_server_does_not(own: Cli, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def claimant(claim: dict[str, Any], *, with_ids: bool = True) -> str:
     if "task" in claim:
         shown = title(claim["taskName"], claim["arrayIndex"])
         return f"{claim['task'][:SHORT_ID]} {shown}" if with_ids else shown
-    return str(claim["instance"] if "instance" in claim else claim["job"][:SHORT_ID])
+    return str(claim["instance"]) if "instance" in claim else f"{count(claim['jobs'], 'job')} in {claim['jobQueue']}"
 
 
 def _waiting_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str, str]]:
@@ -193,13 +193,12 @@ def _waiting_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str, 
     """
     rows = []
     for claim in page["waiting"]:
-        jobs = f"{count(claim['jobs'], 'job')} in the queue {claim['jobQueue']}: " if "job" in claim else ""
         rows.append(
             {
                 "LINE": str(claim.get("place") or ""),
                 "WAITING": claimant(claim),
                 "SINCE": ago(datetime.fromtimestamp(claim["sinceS"], UTC), now),
-                "REASON": jobs + short_reason(shorten_ids(claim["reason"])),
+                "REASON": short_reason(shorten_ids(claim["reason"])),
             }
         )
     more = page["tasks"].get("PROVISIONING", 0) - sum("task" in claim for claim in page["waiting"])

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import Endpoint, find_endpoint, status_page
-from corral.cli.errors import CliError, error_line
+from corral.cli.endpoint import find_endpoint, status_page
 from corral.cli.output import SHORT_ID, ago, console, count, parsed_date, print_json, shorten_ids, start
 from corral.cli.status import gpu_indexes, holders, instance_gpus, reserved_for, tasks_line, unavailable_reasons
 from corral.cli.tasks import SHARED_MARK, needs, short_reason, spans, title
@@ -23,13 +22,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from corral.cli.safe_text import SafeConsole, SafeText
+    from corral.cli.safe_text import SafeText
 
-REFRESH_S = 1.0
+SEQUENCE_S = 0.05  # the longest time between the bytes of one key
 BARS = " ▁▂▃▄▅▆▇█"
 PARTS = " ▏▎▍▌▋▊▉█"
 WIDE = 120  # a screen with at least this many columns has wider tables
+NARROW = 80  # a screen with fewer columns has fewer columns in its tables
 MIB_PER_GIB = 1024
+MARK = ""  # the heading of the column that marks the selected task
 WAITING_SHARE = 3  # if not all tasks fit on the screen, at least a third of the lines are for waiting tasks
 
 
@@ -40,7 +41,7 @@ WAITING_SHARE = 3  # if not all tasks fit on the screen, at least a third of the
 def top(data: DataFolder, once: bool, as_json: bool) -> None:
     """Show the GPUs, their utilization in the last two minutes, the instances, and the running and waiting tasks.
 
-    The screen is refreshed until you press q.
+    The screen is refreshed until you press q. Other keys select a task, stop it, and show its log. Press h for help.
     """
     endpoint, out = find_endpoint(data), console()
     # Request the page before the live screen starts, so that an error is printed as one line.
@@ -50,22 +51,9 @@ def top(data: DataFolder, once: bool, as_json: bool) -> None:
     elif once or not sys.stdout.isatty():
         out.print(frame(page, date, out.width, None))
     else:
-        _watch(endpoint, out, page, date)
+        from corral.cli.top_screen import TopScreen
 
-
-def _watch(endpoint: Endpoint, out: SafeConsole, page: dict[str, Any], date: str | None) -> None:
-    from rich.live import Live
-
-    trouble = ""
-    with read_keys() as key, Live(console=out, screen=True, auto_refresh=False) as live:
-        while True:
-            live.update(frame(page, date, out.width, out.height, trouble), refresh=True)
-            if key(REFRESH_S) in ("q", "Q", "\x1b", "\x03"):
-                return
-            try:
-                (page, date), trouble = status_page(endpoint, tasks=out.height), ""
-            except Exception as error:
-                trouble = error.message if isinstance(error, CliError) else error_line(error) or repr(error)
+        TopScreen(endpoint, out, page, date).watch()
 
 
 @contextmanager
@@ -83,13 +71,25 @@ def read_keys() -> Iterator[Any]:
     before = termios.tcgetattr(0)
     try:
         tty.setcbreak(0)
-        yield lambda wait_s: os.read(0, 32).decode("utf-8", "replace") if select.select([0], [], [], wait_s)[0] else ""
+        raw = termios.tcgetattr(0)
+        raw[6][termios.VSUSP] = b"\0"  # Ctrl-Z would stop the program and leave its screen
+        termios.tcsetattr(0, termios.TCSANOW, raw)
+        yield _read_keys
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
-def frame(page: dict[str, Any], date: str | None, width: int, height: int | None, trouble: str = "") -> RenderableType:
-    """Return the content of one screen. If `height` is None, the number of lines is not limited."""
+def _read_keys(wait_s: float) -> str:
+    found = os.read(0, 1024) if select.select([0], [], [], wait_s)[0] else b""
+    if found.endswith(b"\x1b") and select.select([0], [], [], SEQUENCE_S)[0]:  # the rest of the sequence of an arrow key
+        found += os.read(0, 1024)
+    return found.decode("utf-8", "replace")
+
+
+def frame(
+    page: dict[str, Any], date: str | None, width: int, height: int | None, trouble: str = "", selected: str | None = None
+) -> RenderableType:
+    """Return the content of one screen. If `height` is None, the number of lines is not limited. `selected` is a task id."""
     from rich.console import Group
 
     from corral.cli.safe_text import SafeText
@@ -115,7 +115,7 @@ def frame(page: dict[str, Any], date: str | None, width: int, height: int | None
         used += 2 + rows.row_count
     if page["running"] or any("instance" not in claim for claim in page["waiting"]):
         room = None if height is None else max(0, height - used - 2)
-        parts += [SafeText(), _tasks(page, now, width, room)]
+        parts += [SafeText(), _tasks(page, now, width, room, selected)]
     return Group(*parts)
 
 
@@ -124,7 +124,9 @@ def _head(page: dict[str, Any], now: datetime | None, width: int) -> SafeText:
 
     clock = now.astimezone().strftime("%H:%M:%S") if now else ""
     left = f"Corral {page['version']}  {tasks_line(page['tasks'])}"
-    gap = max(2, width - len(left) - len(clock))
+    gap = width - len(left) - len(clock)
+    if gap < 2:  # the clock does not fit
+        return one_line(SafeText(left, style="bold"))
     return one_line(SafeText.assemble((left, "bold"), " " * gap, (clock, "dim")))
 
 
@@ -147,26 +149,28 @@ def _gpus(gpus: list[dict[str, Any]], width: int) -> Table:
     bar, model = (12, 26) if width >= WIDE else (5, 14)
     graph = max(12, min(60, width - 100))
     table = plain_table()
-    columns = (
+    columns: tuple[tuple[str, int, str], ...] = (
         ("GPU", 3, "right"), ("MODEL", model, "left"), ("UTIL", 4, "right"), ("LAST 2 MIN", graph, "left"),
         ("MEMORY GiB", 11, "right"), ("", bar, "left"), ("W", 4, "right"), ("°C", 3, "right"),
     )  # fmt: skip
+    kept = ("GPU", "MODEL", "UTIL", "MEMORY GiB") if width < NARROW else tuple(name for name, *_ in columns)
+    columns = tuple(column for column in columns if column[0] in kept)
     for name, size, justify in columns:
         table.add_column(name, width=size, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     table.add_column("HELD BY", no_wrap=True, overflow="ellipsis", ratio=1)
     for gpu in gpus:
         busy, used = gpu["utilizationPercent"], gpu["memoryUsedMiB"]
-        table.add_row(
-            str(gpu["index"]),
-            _model(gpu),
-            "?" if busy is None else f"{busy:.0f}%",
-            draw_graph(gpu["history"]["utilizationPercent"], graph),
-            f"{'?' if used is None else _gib(used)}/{_gib(gpu['memoryMiB'])}",
-            styled(_bar(used or 0, gpu["memoryMiB"], bar), "cyan"),
-            _number(gpu["powerW"]),
-            _number(gpu["temperatureC"]),
-            _held_by(gpu, with_ids=width >= WIDE),
-        )
+        cells: dict[str, RenderableType] = {
+            "GPU": str(gpu["index"]),
+            "MODEL": _model(gpu),
+            "UTIL": "?" if busy is None else f"{busy:.0f}%",
+            "LAST 2 MIN": draw_graph(gpu["history"]["utilizationPercent"], graph),
+            "MEMORY GiB": f"{'?' if used is None else _gib(used)}/{_gib(gpu['memoryMiB'])}",
+            "": styled(_bar(used or 0, gpu["memoryMiB"], bar), "cyan"),
+            "W": _number(gpu["powerW"]),
+            "°C": _number(gpu["temperatureC"]),
+        }
+        table.add_row(*(cells[name] for name, *_ in columns), _held_by(gpu, with_ids=width >= WIDE))
     return table
 
 
@@ -216,38 +220,59 @@ def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int
     return table
 
 
-def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
-    """List the oldest running tasks, then the waiting tasks and lines, the next to start first.
+def task_rows(page: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the oldest running tasks, then the waiting tasks and lines, the next to start first.
 
-    A line is the waiting jobs of a Batch queue with the same needs. It has one row. Omit the rows that do not fit on the screen.
+    A line is the waiting jobs of a Batch queue with the same needs. It has no member `task`.
     """
-    indexes, is_wide = gpu_indexes(page), width >= WIDE
-    waiting = [task for task in page["waiting"] if "instance" not in task]
-    running, waiting = _fitting(page["running"], waiting, room, sum(_unfinished(page).values()))
+    return [*page["running"], *(task for task in page["waiting"] if "instance" not in task)]
+
+
+def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | None, selected: str | None) -> Table:
+    """List tasks and lines. Omit the rows that do not fit on the screen. If a task is selected, its row is not omitted."""
+    indexes, is_wide, rows = gpu_indexes(page), width >= WIDE, task_rows(page)
+    running, waiting = _fitting(page["running"], rows[len(page["running"]) :], room, sum(_unfinished(page).values()))
     shown = [*running, *waiting]
+    at = next((number for number, task in enumerate(rows) if task.get("task") == selected), None) if selected else None
+    if at is not None and rows[at] not in shown:
+        shown = rows[max(0, at + 1 - len(shown)) : at + 1]
     more = sum(_unfinished(page).values()) - sum("task" in task for task in shown)
     table = plain_table()
     sizes = {"ID": SHORT_ID, "TASK": max(16, width // 5), "STATE": 8, "LINE": 4, "GPUS": 5, "SINCE": 8}
     has_starts = any(task.get("startsAtS") for task in waiting)
     sizes |= {"START": 7} if has_starts else {}  # `in 119m`
     sizes |= {"NEEDS": 18} if is_wide else {}
+    if width < NARROW:
+        sizes = {name: size for name, size in sizes.items() if name in ("ID", "TASK", "STATE")}
+    sizes = {MARK: 1, **sizes} if at is not None else sizes
     for heading, size in sizes.items():
-        table.add_column(heading, width=size, no_wrap=True, overflow="ellipsis", justify="right" if heading == "LINE" else "left")
+        justify = "right" if heading == "LINE" else "left"
+        table.add_column(heading, width=size, no_wrap=True, overflow="ellipsis", justify=justify)  # type: ignore[arg-type]
     table.add_column("REASON", no_wrap=True, overflow="ellipsis", ratio=1)
     for task in shown:
         waits = "reason" in task
         since, reason = ago(datetime.fromtimestamp(task["sinceS"], UTC), now), short_reason(shorten_ids(task.get("reason", "")))
-        needed = [start(task.get("startsAtS"), now)] if has_starts else []
-        needed += [needs(task["needs"]) if waits else ""] if is_wide else []
         if "task" in task:
             what = title(task["taskName"], task["arrayIndex"])
         else:
             what = f"{count(task['jobs'], 'job')} in {task['jobQueue']}"
         state = styled("WAITING" if waits else task["state"], "yellow" if waits else "")
         place, gpus = str(task.get("place") or ""), _gpu_numbers(task, indexes)
-        table.add_row(task.get("task", task.get("job", ""))[:SHORT_ID], what, state, place, gpus, since, *needed, reason)
+        is_selected = at is not None and task is rows[at]
+        cells: dict[str, Any] = {
+            MARK: ">" if is_selected else "",
+            "ID": task.get("task", "")[:SHORT_ID],
+            "TASK": what,
+            "STATE": state,
+            "LINE": place,
+            "GPUS": gpus,
+            "SINCE": since,
+            "START": start(task.get("startsAtS"), now),
+            "NEEDS": needs(task["needs"]) if waits else "",
+        }
+        table.add_row(*(cells[name] for name in sizes), reason, style="reverse" if is_selected else None)
     if more > 0:
-        table.add_row("", f"and {more} more", *[""] * (len(table.columns) - 3), "see `corral ps`")
+        table.add_row(*(f"and {more} more" if name == "TASK" else "" for name in sizes), "see `corral ps`")
     return table
 
 

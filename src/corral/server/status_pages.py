@@ -379,7 +379,8 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
 
 def _task(task: Task | None) -> dict[str, Any]:
     assert task is not None, "the same transaction has listed the task"
-    return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name, "arrayIndex": task.array_index}
+    place = {"region": task.region, "cluster": task.cluster}
+    return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name, "arrayIndex": task.array_index, **place}
 
 
 def _running(task: Task | None) -> dict[str, Any]:
