@@ -68,6 +68,7 @@ MAY_IMPORT = {
         "control_characters",
         "process_log",
         "log_times",
+        "version",
         "port_holder",
     },
     "cli": {"channel", "configuration", "control_characters", "data_folder", "log_times", "port_holder", "version"},

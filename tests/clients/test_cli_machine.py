@@ -14,6 +14,7 @@ import forkserver
 from command import BUSY, UNTIL_TOLD, Cli
 from corral.model.run import GpuSample
 from corral.server.status_pages import HISTORY_POINTS, HISTORY_STEP_S, _history
+from corral.version import full_version
 from eventually import eventually
 
 
@@ -63,7 +64,11 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(cli: Cli) -> None:
         "version", "data folder", "configuration", "server", "port", "start at boot", "nvidia driver", "docker", "cgroups",
         "limits", "proxy", "aws environment", "aws command",
     }  # fmt: skip
-    assert "responds in" in by_check["server"][0]["found"] and "differ by 0 s" in by_check["server"][1]["found"]
+    assert (
+        "responds in" in by_check["server"][0]["found"]
+        and full_version() in by_check["server"][0]["found"]
+        and "differ by 0 s" in by_check["server"][1]["found"]
+    )
     assert not any("could not be checked" in finding["found"] for finding in findings)
     text = cli("doctor", env={"COLUMNS": "80"}).stdout
     assert max(map(len, text.splitlines())) <= 80 and "0 failures" in text

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import corral
 from corral.cli import data_folder
 from corral.cli.aws import HOW_TO_INSTALL, aws_program, aws_version
 from corral.cli.data_folder import DataFolder
@@ -84,9 +83,10 @@ def check_server(data: DataFolder) -> Iterator[Finding]:
     began_s = time.monotonic()
     page, date = status_page(endpoint)
     took_s = time.monotonic() - began_s
-    found = f"{about['url']} responds in {took_s * 1000:.0f} ms (process {about['pid']}, version {page['version']})"
-    if page["version"] != corral.__version__:
-        yield warn(found, f"this command is version {corral.__version__}: restart Corral with `corral down` and `corral up`.")
+    build = page.get("build", page["version"])  # an earlier version does not report its commit
+    found = f"{about['url']} responds in {took_s * 1000:.0f} ms (process {about['pid']}, version {build})"
+    if build != full_version():
+        yield warn(found, f"this command is version {full_version()}: restart Corral with `corral down` and `corral up`.")
     elif took_s > SLOW_S:
         yield warn(found, "the machine may be overloaded.")
     else:

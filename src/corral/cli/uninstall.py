@@ -25,7 +25,7 @@ from corral.cli.down import alive_tasks, delete_data, end_node, stop_server
 from corral.cli.endpoint import endpoint_of_folder
 from corral.cli.errors import CliError
 from corral.cli.notify_process import records_of
-from corral.cli.output import count, format_bytes, print_json, print_line, print_message
+from corral.cli.output import count, format_bytes, print_json, print_line, print_message, print_table
 from corral.cli.service import remove_unit, require_removable
 from corral.cli.systemd_unit import Unit
 from corral.data_folder import CONFIGURATION, FILES, FOLDERS, HOLDER, LOCK
@@ -263,14 +263,10 @@ def _program_removal() -> str:
 
 
 def _show(removals: list[Removal], kept: list[Kept]) -> None:
-    width = max(map(len, (*(each.kind for each in removals), *(each.kind for each in kept))))
     if removals:
-        print_line("To be removed:")
-    for each in removals:
-        print_line(f"  {each.kind.ljust(width)}  {each.name}")
-    print_line("Kept:")
-    for other in kept:
-        print_line(f"  {other.kind.ljust(width)}  {other.name}: {other.why}")
+        print_table([{"REMOVES": each.kind, "WHAT": each.name} for each in removals])
+        print_line()
+    print_table([{"KEEPS": each.kind, "WHAT": each.name, "WHY": each.why} for each in kept])
 
 
 def _confirm() -> None:

@@ -82,6 +82,7 @@ from corral.services.sessions import root_mark
 from corral.store import Store
 from corral.store.blob_rows import never_had_blobs
 from corral.telemetry import LogStore, MetricStore
+from corral.version import full_version
 
 if TYPE_CHECKING:
     from corral.server.status_pages import StatusPages
@@ -212,7 +213,8 @@ async def _serve(options: ServerOptions) -> None:
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
-             "cluster": settings.cluster, "instanceType": settings.instance_type, "isolate": settings.isolate,
+             "build": full_version(), "cluster": settings.cluster, "instanceType": settings.instance_type,
+             "isolate": settings.isolate,
              "options": {name: getattr(options, name) for name in UP_OPTIONS}}  # fmt: skip
 
     def failing() -> list[dict[str, Any]]:
