@@ -125,6 +125,7 @@ def test_a_failed_stack_says_why(own: Cli, tmp_path: Path) -> None:
     eventually(lambda: cloudformation.describe_stacks(StackName="wrong")["Stacks"][0]["StackStatus"] == "ROLLBACK_COMPLETE")
     shown = own("stack", "wrong", code=1)
     assert "ROLLBACK_COMPLETE" in shown.stdout and "Second" in shown.stdout
+    assert "`aws cloudformation delete-stack --stack-name wrong`, and deploy it again." in shown.stderr
     assert "Second CREATE_FAILED: " in shown.stdout and "VisibilityTimeout" in shown.stdout
     [failed] = own.json("stack", "wrong")["failures"]
     assert (failed["name"], failed["status"]) == ("Second", "CREATE_FAILED") and "VisibilityTimeout" in failed["reason"]

@@ -34,6 +34,16 @@ WIDE = 140  # a screen with at least this many columns has one line for each res
 TEMPLATE_MAX_BYTES = 51_200  # the largest template that a request can contain
 CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 NO_CHANGES = ("didn't contain changes", "No updates are to be performed")
+_DELETE = (
+    "a stack whose creation was rolled back cannot be updated. "
+    "Delete it with `aws cloudformation delete-stack --stack-name {}`, and deploy it again."
+)
+HINTS = {  # status → what the user can do next, with a place for the name of the stack
+    "ROLLBACK_COMPLETE": _DELETE,
+    "ROLLBACK_FAILED": _DELETE,
+    "UPDATE_ROLLBACK_FAILED": "remove the cause, then run `aws cloudformation continue-update-rollback --stack-name {}`.",
+    "DELETE_FAILED": "remove the cause, then run `aws cloudformation delete-stack --stack-name {}` again.",
+}
 ACTIONS = ("replace", "change", "add", "remove", "import", "keep")
 COLOURS = {"replace": "yellow", "change": "cyan", "add": "green", "remove": "red", "keep": "dim"}
 
@@ -100,6 +110,8 @@ def show(outer: tuple[DataFolder, bool], name: str, data: DataFolder, once: bool
     else:
         found = _follow(endpoint, found)
     if _has_failed(found):
+        if hint := HINTS.get(found["status"]):
+            print_message(hint.format(found["name"]))
         raise SystemExit(1)
 
 
