@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from groups.scaling_world import LOAD, ScalingWorld
 
 OUT_1 = {"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": 1}
@@ -298,6 +300,28 @@ def test_disabled_actions_scale_nothing() -> None:
     world.watch("DisableAlarmActions", AlarmNames=["busy"])
     world.publish(150, 60)
     assert world.desired() == 1
+
+
+@pytest.mark.parametrize("update", [False, True])
+def test_a_policy_continues_after_its_alarm_was_updated_or_enabled(update: bool) -> None:
+    """The metric has no new datapoints, and the alarm stays in its state."""
+    world = ScalingWorld()
+    world.group(most=9, DefaultCooldown=60)
+    simple = {"PolicyType": "SimpleScaling", "AdjustmentType": "ChangeInCapacity", "StepAdjustments": None}
+    given = {"metric": LOAD, "TreatMissingData": "ignore", "AlarmActions": [world.policy(**simple, ScalingAdjustment=1)]}
+    world.alarm(**given)
+    world.put(150.0)
+    world.wait(700)
+    assert (world.state(), world.desired()) == ("ALARM", 9)
+    if update:
+        world.alarm(**given, AlarmDescription="new")
+        world.alarm(**given, AlarmDescription="newer")
+    else:
+        for operation in ("DisableAlarmActions", "EnableAlarmActions"):
+            world.watch(operation, AlarmNames=["busy"])
+    world.desire(0)
+    world.wait(200)
+    assert (world.state(), world.desired()) == ("ALARM", 3), "after 60, 120 and 180 seconds"
 
 
 def test_a_user_may_set_the_capacity_for_a_minute() -> None:

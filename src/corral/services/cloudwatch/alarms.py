@@ -11,7 +11,7 @@ from corral.model.alarm import COMPOSITE, METRIC, Alarm, AlarmState
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric
 from corral.services.caller import Caller
-from corral.services.cloudwatch.alarm_actions import ACTION_MEMBERS, request_scaling, withdraw_requests
+from corral.services.cloudwatch.alarm_actions import ACTION_MEMBERS, announce_policies, request_scaling, withdraw_requests
 from corral.services.cloudwatch.alarm_config import alarm_config, stored_params
 from corral.services.cloudwatch.alarm_history import add_configuration_item
 from corral.services.cloudwatch.alarm_state import set_state
@@ -133,7 +133,10 @@ def _set_enabled(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, *,
             after = alarm.but(actions_enabled=enabled, configured_s=tx.now_s)
             tx.store.alarms.update(after)
             add_configuration_item(tx, after, "Update")
-            if not enabled:
+            if enabled:
+                announce_policies(tx, after)
+                tx.mark(f"alarm:{after.id}")
+            else:
                 withdraw_requests(tx, after)
     return {}
 
