@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from corral.cli.output import message_lines
 from corral.cli.tasks import RESERVED_MIB, needs, short_reason, spans
 from corral.cli.text_table import cell_width, fold, painted, table_lines
 
@@ -100,3 +101,13 @@ def test_a_table_shows_the_answer_of_a_reason() -> None:
     assert short_reason(f"train holds 3 of 4 GPUs; {details}") == "train holds 3 of 4 GPUs"
     assert short_reason("held: `corral release 61de9d24` releases it") == "held: `corral release 61de9d24` releases it"
     assert short_reason("needs 3 nodes at the same time") == "needs 3 nodes at the same time"
+
+
+def test_a_message_is_broken_between_words_and_not_in_commands() -> None:
+    text = "corral: 1 task in cluster images-Cluster-8ABPTOCZMICC: `corral ps --cluster images-Cluster-8ABPTOCZMICC`"
+    assert message_lines(text, 200) == [text]
+    assert message_lines(text, 80) == [
+        "corral: 1 task in cluster images-Cluster-8ABPTOCZMICC:",
+        "  `corral ps --cluster images-Cluster-8ABPTOCZMICC`",
+    ]
+    assert all(len(line) <= 30 for line in message_lines(text, 30))

@@ -138,6 +138,9 @@ def test_status_shows_gpus_and_who_waits_for_them(cli: Cli) -> None:
     assert "WAITING" in listed[2] and listed[2].endswith("holder holds 2 of 2 GPUs")
     assert max(map(len, cli("ps", env={"COLUMNS": "80"}).stdout.splitlines())) <= 80
     assert "has not started: holder holds 2 of 2 GPUs; needs 1 GPU" in cli("logs", waiter).stderr
+    never = cli("run", "--detach", "--gpus", "2", "--name", "never", "--", "true").stdout.strip()
+    cli("stop", never)
+    assert "Needs     2 GPUs" in cli("show", never).stdout, "also of a run that has not started"
 
 
 # env, aws

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 SHORT_ID = 8  # commands display this many digits of a task id, and accept any unique prefix
 PIPE_COLUMNS = 240  # the width of tables if the output is not a terminal
+INDENT = "  "  # of the lines that follow the first line of a message
+KEPT_SPACE = "\ue000"  # a character for private use, at which no line is broken
+_COMMAND = re.compile(r"`[^`]+`")
 _TASK_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -63,9 +66,28 @@ def end_bar() -> None:
 
 
 def print_message(text: str) -> None:
-    """Print a message to stderr, separate from the command's output."""
+    """Print a message to stderr, separate from the command's output. On a terminal, break it between words."""
     end_bar()
-    click.echo(escape_controls(f"corral: {text}"), err=True)
+    line = escape_controls(f"corral: {text}")
+    if sys.stderr.isatty():
+        with suppress(OSError):  # the terminal has closed
+            width = os.get_terminal_size(sys.stderr.fileno()).columns
+            line = "\n".join(each for part in line.split("\n") for each in message_lines(part, width))
+    click.echo(line, err=True)
+
+
+def message_lines(text: str, width: int) -> list[str]:
+    """Break a message into lines of at most `width` columns. A command in backticks stays on one line if it fits, so that it can be
+    copied. The lines that follow the first are indented.
+    """
+    if width <= len(INDENT) or len(text) <= width:
+        return [text]
+    from corral.cli.text_table import fold
+
+    whole = _COMMAND.sub(lambda match: match[0].replace(" ", KEPT_SPACE), text)
+    first, *_ = fold(whole, width)
+    rest = fold(" ".join(whole.split())[len(first) :], width - len(INDENT))
+    return [line.replace(KEPT_SPACE, " ") for line in (first, *(INDENT + each for each in rest if each))]
 
 
 def print_line(text: str = "", style: str = "") -> None:

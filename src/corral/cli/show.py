@@ -133,7 +133,7 @@ def _lines(run: NamedRun, load: GpuLoad | None, files: list[dict[str, Any]]) -> 
         ran = f", ran {_span(task['startedAt'], task['stoppedAt'])}" if "startedAt" in task else ", has not started"
         yield "Ended", _time(task["stoppedAt"], now) + ran
     shared_mib = task.get("gpuMemoryMiB")
-    number = str(task.get("gpus") or 0)  # or ALL
+    number = str(task.get("gpus") or task.get("gpusNeeded") or 0).replace("-1", "ALL")  # a run that never started had no GPUs
     gpus = (
         f"{tasks.size(shared_mib)} of a shared GPU"
         if shared_mib

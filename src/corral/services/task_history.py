@@ -67,6 +67,7 @@ def _description(tx: Tx[Store], stored: StoredTask) -> dict[str, Any]:
         "failed": stored.failed,
         "exitCode": exit_code(record.containers),
         "gpus": len({gpu_id for each in record.containers for gpu_id in each.gpu_ids}),
+        "gpusNeeded": record.gpus or None,
         "gpuMemoryMiB": record.gpu_memory_mib or None,
         "gpuUse": gpu_use_description(record.gpu_use),
         "waitingSeconds": _seconds(record.created_at_s, record.placed_at_s or record.stopped_at_s),
