@@ -68,7 +68,23 @@ def _group(node: Node, tags: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-KINDS = {"queue": _queue, "balancer": _load_balancer, "vpc": _vpc, "logs": _log_group, "parameter": _parameter, "group": _group}
+def _definition(node: Node, tags: list[dict[str, Any]]) -> dict[str, Any]:
+    """A revision of a family: a replacement is the next revision. All definitions of the stack are in the same family."""
+    container = {"Name": "a", "Image": "corral/host", "Memory": -1 if node.faulty else 64, "Command": [f"{node.form}"]}
+    sizes = [*tags, {"Key": "size", "Value": f"{node.size}"}]
+    properties = {"Family": "family", "ContainerDefinitions": [container], "Tags": sizes}
+    return {"Type": "AWS::ECS::TaskDefinition", "Properties": properties}
+
+
+KINDS = {
+    "queue": _queue,
+    "balancer": _load_balancer,
+    "vpc": _vpc,
+    "logs": _log_group,
+    "parameter": _parameter,
+    "group": _group,
+    "definition": _definition,
+}
 
 
 def template_of(nodes: dict[str, Node]) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def existing(world: World) -> dict[str, Any]:
         "logs": [
             (each["logGroupName"], each.get("retentionInDays")) for each in world.call("logs", "DescribeLogGroups")["logGroups"]
         ],
+        "definitions": _definitions(world),
         "exports": world.store.stacks.exports("us-east-1"),
     }
 
@@ -67,6 +68,14 @@ def _queues(world: World) -> list[Any]:
     for url in urls:
         attributes = world.call("sqs", "GetQueueAttributes", QueueUrl=url, AttributeNames=names)["Attributes"]
         found.append((url, attributes, world.call("sqs", "ListQueueTags", QueueUrl=url).get("Tags")))
+    return found
+
+
+def _definitions(world: World) -> list[Any]:
+    found = []
+    for arn in world.call("ecs", "ListTaskDefinitions")["taskDefinitionArns"]:
+        described = world.call("ecs", "DescribeTaskDefinition", taskDefinition=arn, include=["TAGS"])
+        found.append((arn, described["taskDefinition"]["containerDefinitions"][0]["command"], described.get("tags")))
     return found
 
 
