@@ -28,7 +28,10 @@ INTERPRETERS = {
     ".jl": "julia",
 }
 # Commands that a shell executes itself. Some systems also have programs with these names; then the program is found.
-BUILTINS = frozenset({".", "alias", "cd", "eval", "exec", "export", "popd", "pushd", "set", "source", "ulimit", "umask", "unset"})
+BUILTINS = frozenset({
+    ".", "alias", "cd", "command", "eval", "exec", "export", "for", "if", "popd", "pushd", "set", "source", "time", "trap", "type",
+    "ulimit", "umask", "unset", "wait", "while",
+})  # fmt: skip
 _SHELL = re.compile(r"[|&;<>()$`*?~{}]|^\s*\w+=")  # characters that have a meaning only for a shell
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SIMILARITY = 0.7  # of a name that is suggested, from 0 to 1

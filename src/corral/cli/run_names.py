@@ -45,7 +45,7 @@ def check_name(name: str | None) -> None:
     if name is None:
         return
     if not (len(name) <= NAME_MAX and _NAME.fullmatch(name) and name.strip()):
-        why = f"is not a name: use 1 to {NAME_MAX} letters, digits, spaces and _ . : / = + - @, which a tag can contain."
+        why = f"is not a name: use 1 to {NAME_MAX} letters, digits, spaces and _ . : / = + - @."
     elif name.startswith("-") or name != name.strip():
         why = "is not a name: it must not begin with - or a space, and not end with a space."
     elif tasks.is_exact(name):
