@@ -51,6 +51,9 @@ def test_the_output_of_a_run_stays_after_the_run_is_forgotten(node: Path) -> Non
     assert finished(node, kept, "one", LINES) == LINES
     other = KeptOutputs(node, VirtualClock())  # an agent that did not start the run
     assert finished(node, kept, "two", LINES, agent=other) == LINES
+    kept.begin("again", "again.log")
+    (node / "output" / "again").unlink()  # a spawner that starts removes the files of runs that it does not know
+    assert finished(node, kept, "again", LINES) == LINES
     kept.begin("none", "none.log")
     kept.finish("none")
     assert not (node.parent / "outputs" / "none.log").exists()  # a run without output has no file

@@ -7,7 +7,6 @@ Corral allow (docs/logs.md), the log lacks a part of the output. AWS has no such
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -35,7 +34,7 @@ class LogState(NamedTuple):
 
 def log_states(endpoint: Endpoint, streams: Iterable[TaskLogStream]) -> dict[TaskLogStream, LogState]:
     """Return the states of logs. A log that does not exist is left out. If the server cannot tell the states, return nothing."""
-    if not _has_page(endpoint):
+    if is_aws(endpoint):
         return {}
     groups: dict[tuple[str, str], list[TaskLogStream]] = {}
     for stream in streams:
@@ -59,11 +58,6 @@ def _request(endpoint: Endpoint, region: str, group: str, streams: Sequence[Task
         if connection_failed(error):
             raise
         return []  # the server is not Corral, or this caller may not read the page
-
-
-@cache
-def _has_page(endpoint: Endpoint) -> bool:
-    return not is_aws(endpoint)
 
 
 def report_dropped(name: str, state: LogState | None) -> None:

@@ -96,6 +96,9 @@ class KeptOutputs:
         self._has_new = True
         kept = self._folder / name
         with suppress(OSError):
+            if about.st_nlink == 1:  # the engine has created the file again, for example after a restart of the spawner
+                kept.unlink(missing_ok=True)
+                os.link(self._output / run_id, kept)
             if not about.st_size:
                 kept.unlink()
             elif self.is_too_long(run_id):
