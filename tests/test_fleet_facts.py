@@ -137,6 +137,8 @@ def test_the_time_line_of_a_service() -> None:
     steps = [("message", 0), ("alarm", 500), ("policy", 1000), ("task", 2000), ("running", 3000)]
     assert [(each["step"], each["ms"]) for each in found["steps"]] == steps
     assert fleet_history.scale_out_of_service([setting(0, 30)], tasks, WAKES, entered) is None
+    again = fleet_history.scale_out_of_service([setting(1, 20), *activities[1:]], [*tasks, task(20, 19)], [], entered)
+    assert again is not None and again["steps"][1]["ms"] == 100_500, "a user has set the count to 0 in between"
 
 
 def test_a_fleet_of_aws_is_drawn_without_the_facts_of_corral(

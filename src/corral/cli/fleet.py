@@ -36,15 +36,16 @@ COLOURS = {"ALARM": "yellow", "OK": "green"}
 
 
 @click.command(short_help="Watch workers that a policy scales, and their last scale-out.")
-@click.argument("name", shell_complete=complete_fleets)
+@click.argument("name", required=False, shell_complete=complete_fleets)
 @data_option
 @click.option("--once", is_flag=True, help="Print once and exit. Default if the output is not a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print one sample as JSON.")
-def fleet(name: str, data: DataFolder, once: bool, as_json: bool) -> None:
+def fleet(name: str | None, data: DataFolder, once: bool, as_json: bool) -> None:
     """Draw the fleet NAME: its queue, its workers, its scaling policies, and the time line of its last scale-out.
 
     NAME is an Auto Scaling group with a scaling policy, a capacity provider, an ECS service that is registered with Application
-    Auto Scaling (SERVICE or CLUSTER/SERVICE), or a stack with one of them. The screen is refreshed until you press q.
+    Auto Scaling (SERVICE or CLUSTER/SERVICE), or a stack with one of them. If there is only one fleet, you
+    can omit NAME. The screen is refreshed until you press q.
     """
     endpoint = find_endpoint(data)
     found = find_fleet(endpoint, name)

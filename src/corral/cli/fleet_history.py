@@ -161,12 +161,17 @@ def scale_out_of_service(
         match, began = BY_ALARM.search(activity["Cause"]), activity["StartTime"]
         older = counts[at + 1][1] if at + 1 < len(counts) else None
         task = next((each for each in tasks if each["created"] is not None and each["created"] >= began), None)
-        if match is None or (older is not None and older >= after) or (older is None and task is None):
+        if match is None or not (_is_new(task, began) or (older is not None and older < after)):
             continue
         steps = _alarm_steps(match, began, wakes if older in (0, None) else [], alarm_change, with_alarm=True)
         steps.append(TimeLineStep("policy", f"policy {match['policy']} sets the desired count to {after}", began))
         return _time_line([*steps, *(_task_steps(task) if task is not None else [])], None, after)
     return None
+
+
+def _is_new(task: dict[str, Any] | None, began: datetime) -> bool:
+    """Whether a task was created because of a change that began at this time. A user may have lowered the count before."""
+    return task is not None and (task["created"] - began).total_seconds() < TOGETHER_S
 
 
 def _alarm_steps(

@@ -39,23 +39,36 @@ class WorkerFleet(NamedTuple):
         return self.group if self.group is not None else f"{self.cluster}/{self.service}"
 
 
-def find_fleet(endpoint: Endpoint, name: str) -> WorkerFleet:
+def find_fleet(endpoint: Endpoint, name: str | None) -> WorkerFleet:
     """Find the fleet by the name of its group, service or capacity provider, or by the name of the stack that has them.
 
-    If a stack has several fleets, the fleet that follows a queue is chosen.
+    If a stack has several fleets, the fleet that follows a queue is chosen. Without a name, there must be only one fleet.
     """
-    groups, services, where = _named(endpoint, name)
+    groups, services, where = _named(endpoint, name) if name is not None else _all(endpoint)
     found = [fleet for each in groups if (fleet := _fleet_of_group(endpoint, each)) is not None]
     found += [_fleet_of_service(endpoint, each) for each in services]
-    follow = [each for each in found if each.queue is not None]
+    follow = [each for each in found if each.queue is not None] if name is not None else []
     chosen = follow if len(follow) == 1 else found
     if len(chosen) == 1:
         return chosen[0]
     if found:
         raise CliError(f"{where} has several fleets: name one of them: {', '.join(each.name for each in found)}.")
-    if groups:
+    if groups and name is not None:
         raise CliError(f"the group {groups[0]} has no scaling policy, and no capacity provider scales it. {NEEDED}")
     raise CliError(f"{where} has no fleet. {NEEDED}")
+
+
+def _all(endpoint: Endpoint) -> tuple[list[str], list[str], str]:
+    pages = client(endpoint, "autoscaling").get_paginator("describe_auto_scaling_groups").paginate()
+    groups = [each["AutoScalingGroupName"] for page in pages for each in page["AutoScalingGroups"]]
+    return groups, _scalable_services(endpoint), "the region"
+
+
+def _scalable_services(endpoint: Endpoint) -> list[str]:
+    """Return the resource ids of the services that are registered with Application Auto Scaling: service/CLUSTER/SERVICE."""
+    pages = client(endpoint, "application-autoscaling").get_paginator("describe_scalable_targets").paginate(ServiceNamespace="ecs")
+    resources = [each["ResourceId"] for page in pages for each in page["ScalableTargets"]]
+    return [each for each in resources if each.startswith("service/")]
 
 
 def _named(endpoint: Endpoint, name: str) -> tuple[list[str], list[str], str]:
@@ -63,9 +76,7 @@ def _named(endpoint: Endpoint, name: str) -> tuple[list[str], list[str], str]:
     scaling = client(endpoint, "autoscaling")
     if scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]:
         return [name], [], name
-    pages = client(endpoint, "application-autoscaling").get_paginator("describe_scalable_targets").paginate(ServiceNamespace="ecs")
-    resources = [each["ResourceId"] for page in pages for each in page["ScalableTargets"]]
-    services = [each for each in resources if each.startswith("service/") and each.endswith(f"/{name}")]
+    services = [each for each in _scalable_services(endpoint) if each.endswith(f"/{name}")]
     if services:
         return [], services, f"the service {name}"
     if group := _groups_of_providers(endpoint).get(name):
