@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import uuid
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -101,5 +102,5 @@ def looks_right(corral: Cli, folder: Path, columns: int, command: str, texts: tu
     finally:
         terminal.close()
     assert screen[0].startswith("ID") and all(text in "\n".join(screen) for text in texts), "\n".join(screen)
-    rows = screen[1:-1]
+    rows = list(takewhile(lambda line: not line.startswith("corral: "), screen[1:-1]))  # a message follows the table
     assert all(line[0] != " " or line.startswith("    ") for line in rows if line), "a row is broken:\n" + "\n".join(screen)
