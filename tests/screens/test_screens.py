@@ -212,7 +212,7 @@ def test_a_narrow_screen_keeps_the_holders_and_no_color_has_no_styles(terminal: 
     assert "burner holds 1 of 2 GPUs" in " ".join(" ".join(lines).split()).replace("- ", "-")
     assert "\x1b[1m" in screen._do("capture-pane", "-p", "-e")
     screen.until_prompt()
-    screen.type("clear; export NO_COLOR=1; corral status; corral ps; echo END")
+    screen.type("clear; export NO_COLOR=1; corral status; corral top --once; echo END")
     screen.until("\nEND")
     screen.until_prompt()
     assert not re.search(r"\x1b\[[0-9;]*m", screen._do("capture-pane", "-p", "-e"))

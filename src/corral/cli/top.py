@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SEQUENCE_S = 0.05  # the longest time between the bytes of one key
 BARS = " ▁▂▃▄▅▆▇█"
 PARTS = " ▏▎▍▌▋▊▉█"
+VERY_WIDE = 160
 WIDE = 120  # a screen with at least this many columns has wider tables
 NARROW = 80  # a screen with fewer columns has fewer columns in its tables
 MIB_PER_GIB = 1024
@@ -103,7 +104,7 @@ def frame(
         parts += [SafeText(), _host(host, width)]
         used += 2
         if host["gpus"]:
-            parts.append(_gpus(host["gpus"], width))
+            parts.append(_gpus(host["gpus"], width, folds=height is None))
             used += 1 + len(host["gpus"])
     if not page["hosts"]:
         parts += [SafeText(), SafeText("No host is connected.")]
@@ -145,8 +146,8 @@ def _host(host: dict[str, Any], width: int) -> SafeText:
     return one_line(text)
 
 
-def _gpus(gpus: list[dict[str, Any]], width: int) -> Table:
-    bar, model = (12, 26) if width >= WIDE else (5, 14)
+def _gpus(gpus: list[dict[str, Any]], width: int, *, folds: bool) -> Table:
+    bar, model = (12, 26) if width >= WIDE else (0, 14)
     graph = max(12, min(60, width - 100))
     table = plain_table()
     columns: tuple[tuple[str, int, str], ...] = (
@@ -154,10 +155,10 @@ def _gpus(gpus: list[dict[str, Any]], width: int) -> Table:
         ("MEMORY GiB", 11, "right"), ("", bar, "left"), ("W", 4, "right"), ("°C", 3, "right"),
     )  # fmt: skip
     kept = ("GPU", "MODEL", "UTIL", "MEMORY GiB") if width < NARROW else tuple(name for name, *_ in columns)
-    columns = tuple(column for column in columns if column[0] in kept)
+    columns = tuple(column for column in columns if column[0] in kept and column[1])
     for name, size, justify in columns:
-        table.add_column(name, width=size, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
-    table.add_column("HELD BY", no_wrap=True, overflow="ellipsis", ratio=1)
+        _add_column(table, name, width=size, justify=justify, folds=folds and name == "MODEL")
+    _add_column(table, "HELD BY", ratio=1, folds=folds)
     for gpu in gpus:
         busy, used = gpu["utilizationPercent"], gpu["memoryUsedMiB"]
         cells: dict[str, RenderableType] = {
@@ -206,15 +207,19 @@ def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int
     more = sum(page["instanceCounts"].values()) - len(shown)
     table = plain_table()
     titles = ("INSTANCE", "TYPE", "STATE", "GROUP", "CLUSTER", "GPUS", "TASKS", "SINCE")
-    sizes = (19, 16, 13, 24, 24, 12, 5, 8) if width >= WIDE else (19, 11, 7, 8, 7, 7, 5, 8)
-    for heading, size in zip(titles, sizes):
-        table.add_column(heading, width=size, no_wrap=True, overflow="ellipsis")
-    table.add_column("REASON" if width >= WIDE else "", no_wrap=True, overflow="ellipsis", ratio=1)
+    sizes = (19, 13, 13, 17, 17, 8, 5, 8) if width >= WIDE else (19, 11, 7, 8, 7, 7, 5, 8)
+    if width >= VERY_WIDE:
+        sizes = (19, 16, 13, 24, 24, 12, 5, 8)
+    columns = {name: size for name, size in zip(titles, sizes) if width >= NARROW or name in ("INSTANCE", "TYPE", "STATE", "GPUS")}
+    for heading, size in columns.items():
+        _add_column(table, heading, width=size, folds=room is None)
+    _add_column(table, "REASON" if width >= WIDE else "", ratio=1, folds=room is None)
     for each in shown:
         since = ago(datetime.fromtimestamp(each["sinceS"], UTC), now)
         state = styled(each["state"], "yellow" if each["state"] == "pending" else "")
-        cells = (each["group"] or "", each["cluster"] or "", instance_gpus(each, indexes), str(each["tasks"]), since)
-        table.add_row(each["id"], each["type"], state, *cells, reasons.get(each["id"], ""))
+        others = (each["group"] or "", each["cluster"] or "", instance_gpus(each, indexes), str(each["tasks"]), since)
+        cells = dict(zip(titles, (each["id"], each["type"], state, *others)))
+        table.add_row(*(cells[name] for name in columns), reasons.get(each["id"], "") if width >= WIDE else "")
     if more > 0:
         table.add_row(f"and {more} more")
     return table
@@ -247,8 +252,8 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
     sizes = {MARK: 1, **sizes} if at is not None else sizes
     for heading, size in sizes.items():
         justify = "right" if heading == "LINE" else "left"
-        table.add_column(heading, width=size, no_wrap=True, overflow="ellipsis", justify=justify)  # type: ignore[arg-type]
-    table.add_column("REASON", no_wrap=True, overflow="ellipsis", ratio=1)
+        _add_column(table, heading, width=size, justify=justify, folds=room is None and heading == "TASK")
+    _add_column(table, "REASON", ratio=1, folds=room is None)
     for task in shown:
         waits = "reason" in task
         since, reason = ago(datetime.fromtimestamp(task["sinceS"], UTC), now), short_reason(shorten_ids(task.get("reason", "")))
@@ -304,6 +309,11 @@ def plain_table() -> Table:
     from rich.table import Table
 
     return Table(box=None, pad_edge=False, header_style="dim", expand=True, padding=(0, 1, 0, 0), collapse_padding=True)
+
+
+def _add_column(table: Table, title: str, *, folds: bool, **options: Any) -> None:
+    """Add a column. Its long cells are folded, or else cut, because the live screen has one line for each row."""
+    table.add_column(title, no_wrap=not folds, overflow="fold" if folds else "ellipsis", **options)
 
 
 def one_line(text: SafeText) -> SafeText:
