@@ -180,7 +180,9 @@ def _stop_all(endpoint: Endpoint) -> StoppedTasks:
                 left = f"{count(page['running'], 'task')} did not stop within {STOP_TASKS_S:.0f} s"
                 raise CliError(f"{left}: `corral ps` shows them. Corral is still running, and starts tasks again.")
             time.sleep(STOP_POLL_S)
-    except BaseException:
+    except BaseException as error:
         with suppress(Exception):
             own_page(endpoint, STOP_PAGE, {"pause": 0})
+        if isinstance(error, KeyboardInterrupt):
+            print_message("interrupted: Corral keeps running, and starts tasks again")
         raise
