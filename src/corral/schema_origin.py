@@ -57,14 +57,17 @@ def require_schema(what: str | Path, found: Origin | None, digest: str) -> None:
     """Raise OtherSchema if a database, or a backup, has another schema. `what` names it in the message."""
     if found is not None and found.digest == digest:
         return
-    ours = full_version()
-    theirs = f"Corral {found.corral}" if found is not None else "an earlier commit of Corral"
-    if found is not None and found.corral == ours:
-        theirs, ours = f"{theirs} with other local changes", "the present files"
-    use = "the version of Corral that wrote it"
-    if found is not None and (commit := re.search(r"commit (\w+)", found.corral)):
-        use = f"that version (`git checkout {commit[1]}`)"
+    kept = "It was not changed, and this version cannot convert it"
+    if found is not None and found.corral == full_version():
+        raise OtherSchema(
+            f"{what} was written by this version, {found.corral}, with other local changes: its database schema differs. {kept}. "
+            "Undo the changes of the schema, or choose another folder with --data."
+        )
+    theirs, use = "an earlier commit of Corral", "the version of Corral that wrote it"
+    if found is not None:
+        commit = re.search(r"commit (\w+)", found.corral)
+        theirs, use = f"Corral {found.corral}", f"that version (`git checkout {commit[1]}`)" if commit else "that version"
     raise OtherSchema(
-        f"{what} was written by {theirs}, whose database schema differs from that of this version, {ours}. It was not changed, and "
-        f"this version cannot convert it. Use {use}, or choose another folder with --data."
+        f"{what} was written by {theirs}, whose database schema differs from that of this version, {full_version()}. {kept}. "
+        f"Use {use}, or choose another folder with --data."
     )

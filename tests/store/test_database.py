@@ -184,7 +184,7 @@ BAD = {
     newer: "written by a newer Corral .its schema is 99",
     newer_killed: "written by a newer Corral .its schema is 99",
     other_schema: r"written by Corral 0.9 \(commit 12ab\), .*schema differs.* Use that version \(`git checkout 12ab`\), .*--data",
-    other_schema_of_these_files: "with other local changes, whose database schema differs from that of this version, the present",
+    other_schema_of_these_files: "written by this version, .* with other local changes: its database schema differs",
     unknown_schema: "written by an earlier commit of Corral, whose database schema differs",
     truncated: "damaged|not a readable database",
     cut_within_a_page: "damaged|not a readable database",
