@@ -333,7 +333,9 @@ def test_a_waiting_run_is_changed_and_a_started_one_is_refused(cli: Cli) -> None
     assert (row["task"], row["place"], row["placeBefore"], row["timeLimitSeconds"]) == (first, 2, 2, None)
     shown = cli("show", "second").stdout
     assert "Needs     1 GPU" in shown and "--time 90m" in shown and "--priority 5" in shown
-    assert cli("set", "many", "--hold", "-g", "1").stdout.count("held; it has left place") == 3
+    assert re.findall(
+        r"held; no place in line, was (\d); `corral release many:(\d)`", cli("set", "many", "--hold", "-g", "1").stdout
+    ) == [(str(3 + index), str(index)) for index in range(3)], "members wait in the order of their indexes"
     assert [task["held"] for task in cli.json("set", "many:1", "--release")] == [False]
     assert "many:1" in cli("set", "many:1", "--priority", "-1").stdout
     refused = cli("set", "holder", "--priority", "5", code=1).stderr

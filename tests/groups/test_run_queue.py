@@ -115,6 +115,16 @@ def test_a_time_can_be_changed_while_the_task_waits(world: RunQueueWorld) -> Non
 # Changes of tasks that wait
 
 
+def test_members_of_an_array_wait_in_the_order_of_their_indexes(world: RunQueueWorld) -> None:
+    running = world.launch_one(gpus=4)
+    members = world.launch(8, array="a 0 1 0", gpus=4)
+    world.change(members[3], WaitingChange(time_limit_s=60))  # it keeps its place
+    for member in members:
+        world.ends(running)
+        assert world.state(member) == "PENDING"
+        running = member
+
+
 def test_changed_gpus_and_time_limits_of_a_waiting_task(world: RunQueueWorld) -> None:
     running, first, second = world.launch_one(gpus=4), world.launch_one(gpus=2), world.launch_one(gpus=2)
     world.change(first, WaitingChange(gpus="4", time_limit_s=60))

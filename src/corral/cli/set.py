@@ -79,7 +79,7 @@ def set_(
         print_json(rows)
         return
     for row in changed[:SHOWN_MAX]:
-        print_line(f"{row['name']} ({tasks.short(row['task'])}): {'; '.join([*_changes(change), _place(row)])}")
+        print_line(f"{row['name']} ({tasks.short(row['task'])}): {'; '.join([*_changes(change), *_place(row)])}")
     if len(changed) > SHOWN_MAX:
         print_line(f"and {len(changed) - SHOWN_MAX} more tasks: {', '.join(_changes(change))}")
     if others:
@@ -112,12 +112,12 @@ def _changes(change: dict[str, Any]) -> list[str]:
     return shown
 
 
-def _place(row: dict[str, Any]) -> str:
+def _place(row: dict[str, Any]) -> list[str]:
     """Say what has become of a changed task: it starts, or has a place in line, or waits for something else."""
     if row["state"] != "WAITING":
-        return "starts now" if row["state"] == "PENDING" else str(row["state"])
-    if row["place"] is None:
-        lost = f"it has left place {row['placeBefore']} in line: " if row["placeBefore"] is not None else ""
-        return lost + shorten_ids(row["reason"])
+        return ["starts now" if row["state"] == "PENDING" else str(row["state"])]
     before = f", was {row['placeBefore']}" if row["placeBefore"] not in (None, row["place"]) else ""
-    return f"place {row['place']} in line{before}"
+    if row["place"] is not None:
+        return [f"place {row['place']} in line{before}"]
+    lost = [f"no place in line{before}"] if before else []
+    return [*lost, f"`corral release {row['name']}` releases it" if row["held"] else shorten_ids(row["reason"])]

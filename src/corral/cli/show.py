@@ -165,7 +165,7 @@ def _lines(run: NamedRun, load: GpuLoad | None, files: list[dict[str, Any]]) -> 
     others = [f"{tag['key']}={tag['value']}" for tag in task.get("tags", ()) if not tag["key"].startswith("corral:")]
     if others:
         yield "Tags", "  ".join(others)
-    yield "Task", f"{definition} in cluster {run.cluster}, started by {task.get('startedBy') or 'RunTask'}"
+    yield "Task", f"task definition {definition} in cluster {run.cluster}, started by {task.get('startedBy') or 'RunTask'}"
     if len(task["containers"]) > 1:
         for container in task["containers"]:
             ended = f", exit code {container['exitCode']}" if "exitCode" in container else ""

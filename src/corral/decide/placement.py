@@ -448,9 +448,10 @@ def _withheld(reasons: Sequence[str]) -> str:
     return f"{many} withheld: {', '.join(named[:REASONS_MAX])}{more}"
 
 
-def claim_rank(since_s: float, priority: int = 0) -> Rank:
+def claim_rank(since_s: float, priority: int = 0, index: int | None = None) -> Rank:
     """Return the rank of the claim of a task or an instance. Higher priorities are served first, then claims that wait longer.
 
-    The rank is stored with the claim, so a change of this function affects only new claims.
+    One request can launch several members of an array. They are served in the order of their indexes. The rank is stored with the
+    claim, so a change of this function affects only new claims.
     """
-    return (-priority, since_s)
+    return (-priority, since_s) if index is None else (-priority, since_s, index)

@@ -76,34 +76,41 @@ class SetRequest(Struct, eq=False):
         if not 1 <= len(given.tasks) <= TASKS_MAX:
             raise InvalidSetRequest(f"The request names {len(given.tasks)} tasks: name 1 to {TASKS_MAX} tasks.")
         rows: list[dict[str, Any]] = []
+        places = await self.state.submit(partial(_places, task_ids=given.tasks))
         for start in range(0, len(given.tasks), CHUNK):
             part = given.tasks[start : start + CHUNK]
             changed = await self.state.submit(partial(_change, given=given, task_ids=part, caller=caller))
             # The scheduler has run since then. So this describes what has become of the tasks.
-            rows += await self.state.submit(partial(_describe, changed=changed))
+            rows += await self.state.submit(partial(_describe, changed=changed, places=places))
         return aws.Response(200, [("content-type", "application/json")], msgspec.json.encode({"tasks": rows}))
 
     def refuse(self, error: ApiError) -> aws.Response:
         return aws.serialize_refusal(self.request, error, self.request_id)
 
 
-def _change(tx: Tx[Store], given: SetOptions, task_ids: list[str], caller: Caller) -> dict[str, tuple[bool, int | None]]:
-    """Change the tasks that wait. Return whether each task was changed, and its place in line before the change."""
+def _places(tx: Tx[Store], task_ids: list[str]) -> dict[str, int | None]:
+    """Return the places of all tasks before any of them changes, because the change of one task moves the others."""
+    found = (tx.store.tasks.get(short(each)) for each in task_ids)
+    return {task.id: _place(tx, task) for task in found if task is not None}
+
+
+def _change(tx: Tx[Store], given: SetOptions, task_ids: list[str], caller: Caller) -> dict[str, bool]:
+    """Change the tasks that wait. Return whether each task was changed."""
     cluster, _ = find_cluster(tx, caller, given.cluster)
-    found: dict[str, tuple[bool, int | None]] = {}
+    found: dict[str, bool] = {}
     for each in task_ids:
         task = tx.store.tasks.get(short(each))
         if task is None or (task.region, task.cluster) != (caller.region, cluster):
             raise SetTaskNotFound(f"Task {each[:300]} was not found in cluster {cluster}. `corral ps` lists the tasks.")
-        found[task.id] = is_waiting(task), _place(tx, task)
+        found[task.id] = is_waiting(task)
         if is_waiting(task):
             change_waiting(tx, task, given.change())
     return found
 
 
-def _describe(tx: Tx[Store], changed: dict[str, tuple[bool, int | None]]) -> list[dict[str, Any]]:
+def _describe(tx: Tx[Store], changed: dict[str, bool], places: dict[str, int | None]) -> list[dict[str, Any]]:
     by_id = tx.store.tasks.several(list(changed))
-    return [_row(tx, by_id[task_id], *before) for task_id, before in changed.items() if task_id in by_id]
+    return [_row(tx, by_id[task_id], was, places.get(task_id)) for task_id, was in changed.items() if task_id in by_id]
 
 
 def _row(tx: Tx[Store], task: Task, changed: bool, place_before: int | None) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
             chosen = _with_provider(task if pool == task.pool else task.but(pool=pool), provider)
             if queue is not None:
                 chosen = chosen.but(details=queue.details(at, chosen.details))
-            rank = claim_rank(tx.now_s, request.options.priority) if in_line else None
+            rank = claim_rank(tx.now_s, request.options.priority, chosen.array_index) if in_line else None
             tasks.append(_add_task(tx, chosen, spec, found, rank=rank, roams=len(pools) > 1, longest_s=longest_s))
             if queue is not None and entry is not None:
                 queue.add(tx, entry, tasks[-1].id)

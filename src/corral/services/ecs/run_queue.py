@@ -282,8 +282,8 @@ def settle(tx: Tx[Store], run: QueuedRun) -> QueueState:
 
 
 def rank_of(task: Task) -> Rank:
-    """Return the rank of a task's claim. It sorts claims by priority, and then by age."""
-    return claim_rank(task.created_at_s, run_options(task.details.get("tags", ())).priority)
+    """Return the rank of a task's claim. It sorts claims by priority, then by age, and then by their index in an array."""
+    return claim_rank(task.created_at_s, run_options(task.details.get("tags", ())).priority, task.array_index)
 
 
 def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
