@@ -128,6 +128,8 @@ def test_it_is_i_and_an_image_needs_no_command(cli: Cli) -> None:
     assert "runs the image's own command" in cli("run", code=2).stderr
     done = cli("run", "-d", "--image", "lab/tool:2.1", code=1)  # this server runs processes, which have no image
     assert "it has no command, so it needs the command of an image" in done.stderr
+    done = cli("run", "--image", "lab/tool:2.1", "--", "echo", "a process")
+    assert done.stdout == "a process\n" and "--image has no effect: Corral has no Docker engine here" in done.stderr
     defined = cli.client("ecs").describe_task_definition(taskDefinition="tool")["taskDefinition"]
     assert not defined["containerDefinitions"][0].get("command") and defined["containerDefinitions"][0]["image"] == "lab/tool:2.1"
 

@@ -31,6 +31,8 @@ def check_driver(data: DataFolder) -> Iterator[Finding]:
     except OSError:
         if devices:
             yield fail(f"{count(len(devices), 'device')} in /dev, but no libnvidia-ml.so.1", "install the driver's libraries.")
+        elif (about := data_folder.running(data)) is not None and about["gpusFlag"].startswith("sim"):
+            yield ok(f"no NVIDIA driver (libnvidia-ml.so.1): Corral simulates GPUs (--gpus {about['gpusFlag']})")
         else:
             yield warn(
                 "no NVIDIA driver (libnvidia-ml.so.1)",

@@ -12,11 +12,11 @@ import click
 from corral.cli import tasks
 from corral.cli.command_lookup import refuse_missing_command
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import Endpoint, client, find_endpoint
+from corral.cli.endpoint import Endpoint, NotCorral, client, find_endpoint, is_aws, status_page
 from corral.cli.errors import CliError
 from corral.cli.git_commit import GitCommit
 from corral.cli.notify import NO_NOTIFICATIONS, RunNotifications, notifications_of
-from corral.cli.output import print_json, print_line, server_time
+from corral.cli.output import print_json, print_line, print_message, server_time
 from corral.cli.run_environment import is_text, variables, with_environment
 from corral.cli.run_names import default_name, family_of, image_name
 from corral.cli.run_options import (
@@ -82,6 +82,8 @@ def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **giv
     endpoint = find_endpoint(data)
     notify = notifications_of(options.notify, data)
     check_endpoint(endpoint, options, is_file=is_file)
+    if not options.runs_here and command:
+        _report_ignored_image(endpoint)
     terminal = None
     if options.interactive:
         from corral.cli.run_terminal import RunTerminal
@@ -146,6 +148,18 @@ def submit_and_wait(
 
         about = submission.endpoint, submission.cluster, task, submission.definition
         wait_in_foreground(ForegroundRun(*about, signals, as_json, limit_s, terminal, notifications))
+
+
+def _report_ignored_image(endpoint: Endpoint) -> None:
+    """Print a message if no host has a container engine, so that the command will be a plain process."""
+    if is_aws(endpoint):
+        return
+    try:
+        hosts = status_page(endpoint, tasks=1)[0]["hosts"]
+    except NotCorral:
+        return
+    if not any(host["docker"] for host in hosts):
+        print_message("--image has no effect: Corral has no Docker engine here, so the command runs as a process of this machine.")
 
 
 def _names_a_file(command: tuple[str, ...]) -> bool:
