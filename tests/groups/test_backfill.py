@@ -105,9 +105,8 @@ def test_a_short_run_uses_gpus_that_are_reserved_for_a_large_one() -> None:
     ]  # fmt: skip
     assert world.reason(large).endswith("; expected start in about 1h")
     assert "; first in line; held by task" in world.reason(large)
-    assert f"reserved for task {large}, which is ahead in line; needs 1 GPU; place 3 in line behind task {large}" in world.reason(
-        too_long
-    )
+    behind = f"reserved for g4, which is ahead in line; needs 1 GPU; place 3 in line behind task {large}"
+    assert behind in world.reason(too_long)
     world.run_for(3700)
     assert world.state(short) == "STOPPED"
     assert world.row(large).started_at_s == pytest.approx(began_s + 3600, abs=1)

@@ -13,7 +13,7 @@ chooses the slots of a multi-node job. All other tasks get the best fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -233,12 +233,17 @@ class UnmetDemand(NamedTuple):
     needs: str  # what the demand needs of it, such as `needs 2 GPUs`
     are_gpus_held: bool = False  # True: tasks and instances hold the GPUs that the demand needs
     is_count: bool = False  # True: the answer is only the number of free GPUs of one host
+    ahead: Claim | None = None  # the older claim for which the free capacity is reserved
+
+    def sentence(self, name_of: Callable[[Claim], str] = lambda claim: claim.name) -> str:
+        """Return the answer, and the name of the older claim."""
+        return self.answer if self.ahead is None else f"{self.answer}, reserved for {name_of(self.ahead)}, which is ahead in line"
 
 
 def why_not(pool: Pool, demand: Demand, reservation: Reservation | None = None) -> str:
     """Explain why a demand cannot be placed: what it needs, what is free, and which GPUs are withheld."""
     short = _shortage(pool, demand, reservation)
-    return "; ".join(filter(None, (short.needs, short.answer, withheld_text(pool, demand))))
+    return "; ".join(filter(None, (short.needs, short.sentence(), withheld_text(pool, demand))))
 
 
 def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> UnmetDemand:
@@ -265,7 +270,7 @@ def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> Un
     else:
         free = f"{free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
     if reservation is not None and _find(pool, demand, None) is not None:
-        return UnmetDemand(f"{free}, reserved for {reservation.claim.name}, which is ahead in line", needs)
+        return UnmetDemand(free, needs, ahead=reservation.claim)
     lacking = _lacking(pool, demand, None)  # without the reservation it would not fit either, so that is not the reason
     if lacking == "GPU" and demand.gpu_memory_mib:
         allowed = [slot_id for group in allowed_slots(pool, demand).groups() for slot_id in group.roomiest()]
@@ -323,7 +328,7 @@ def _enough_gpus(demand: Demand) -> str:
 def why_waiting(pool: Pool, claim: Claim) -> str:
     """Explain why a claim waits, the answer first, and tell its place among all claims of the pool."""
     short = shortage_of(pool, claim)
-    parts = (short.answer, withheld_text(pool, claim.demand), short.needs, place_text(pool, claim))
+    parts = (short.sentence(), withheld_text(pool, claim.demand), short.needs, place_text(pool, claim))
     return "; ".join(filter(None, parts))
 
 

@@ -62,7 +62,7 @@ class WaitReasons:
         if demand.gpus == ALL_GPUS or pool.free_gpus < demand.gpus:
             holders = _Holders(*tx.store.instances.some_holders(pool_name, HOLDERS_NAMED_MAX + 1))
         parts = [holders.sentence(tx, pool) if short.are_gpus_held else ""]
-        parts += [] if parts[0] and short.is_count else [short.answer]
+        parts += [] if parts[0] and short.is_count else [short.sentence(self._name)]
         parts += [withheld_text(pool, demand), short.needs]
         if held := holders.ids():
             after += f"; held by {held}"
@@ -71,6 +71,10 @@ class WaitReasons:
 
             after += f"; {why_provider_waits(tx, pool_name, demand)}"
         return "; ".join(filter(None, parts)), after
+
+    def _name(self, claim: Claim) -> str:
+        task = self._tx.store.tasks.get(claim.id) if claim.kind == TASK else None
+        return claim.name if task is None else task.label
 
 
 class _Holders(NamedTuple):
