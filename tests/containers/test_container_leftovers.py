@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from command import processes_about
 from containers.running import Containers, shell
 from corral.clock import VirtualClock
 from corral.model.run import RunSpec
 from corral.node.docker_cleanup import RESOURCES_KEPT_S
 from corral.node.docker_engine import DockerEngine
+from corral.server.deleted_folder import EXIT_CODE
 from engines.dockerd import BUSYBOX, Dockerd
 from engines.drivers import Driver, settings
 from engines.nodes import NodeFolder, spec
@@ -158,3 +161,20 @@ def test_down_leaves_no_pause_container_of_an_ended_task(own_docker_corral, dock
     corral.start()
     assert dockerd.containers("label=corral.pause", held) == left, "a running task keeps its network"
     run.stop(lives)
+
+
+def test_containers_end_with_the_data_folder(own_docker_corral, dockerd: Dockerd):
+    corral = own_docker_corral("--runtime", "docker").start()
+    run, ours = Containers(corral), f"label=corral.host={corral.host_id}"
+    stubborn = shell("trap '' TERM; while :; do sleep 0.1; done", stopTimeout=60, mountPoints=MOUNTS)
+    for network in ({"networkMode": "awsvpc", "networkConfiguration": VPC}, {"networkMode": "host"}):
+        [lives] = run.start(stubborn, volumes=VOLUMES, **network)
+        run.until(lives)
+    run(shell("true"), networkMode="host")
+    assert len(dockerd.containers(ours)) == 4, "two tasks, the network of one, and a container that has ended"
+    shutil.rmtree(corral.data)
+    eventually(lambda: not dockerd.containers(ours), "the containers are removed")
+    eventually(lambda: not dockerd("volume", "ls", "-q", "--filter", ours).split(), "the volumes are removed")
+    assert corral.process and corral.process.wait(30) == EXIT_CODE
+    eventually(lambda: not processes_about(corral.data), "the agent ends")
+    assert not corral.data.exists()

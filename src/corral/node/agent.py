@@ -128,10 +128,11 @@ class Agent:
         finally:
             if sampler is not None:
                 sampler.cancel()
-            if not self._folder.is_same():
+            is_folder_gone = not self._folder.is_same()
+            if is_folder_gone:
                 await self._end_runs()
             await self._checks.close()
-            await self._engine.close(quit=True)
+            await self._engine.close(quit=True, remove=is_folder_gone)
 
     async def _end_runs(self) -> None:
         """End all runs, because the data folder was deleted or replaced: no later agent could find them."""

@@ -88,6 +88,13 @@ class DockerCleanup:
             if run_id is not None and listed["State"] == "created" and not self._runs.has(run_id):
                 await self._resources.remove(listed["Id"])
 
+    async def remove_all(self) -> None:
+        """Remove all containers that Corral created for this host, also running containers, and the volumes of all tasks."""
+        there = await self._resources.list_containers()
+        await asyncio.gather(*[self._resources.remove(listed["Id"]) for listed in there])
+        await self._resources.find_volumes()
+        await asyncio.gather(*[self._resources.drop_volumes(task) for task in list(self._resources.with_volumes)])
+
     async def drop_idle_pauses(self) -> None:
         """Remove the pause containers of tasks without a living run.
 

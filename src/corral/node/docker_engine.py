@@ -173,7 +173,7 @@ class DockerEngine:
             if run is not None and not run.known.alive:
                 self._runs.forget(run)
 
-    async def close(self, *, quit: bool) -> None:
+    async def close(self, *, quit: bool, remove: bool = False) -> None:
         await self._sessions.close()
         for task in list(self._work):
             task.cancel()
@@ -185,7 +185,7 @@ class DockerEngine:
         await asyncio.gather(*shared, return_exceptions=True)
         if quit and self._available.is_set():
             with contextlib.suppress(TimeoutError, EngineGone, EngineError):
-                await asyncio.wait_for(self._cleanup.drop_idle_pauses(), CLOSE_MAX_S)
+                await asyncio.wait_for(self._cleanup.remove_all() if remove else self._cleanup.drop_idle_pauses(), CLOSE_MAX_S)
         self._api.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

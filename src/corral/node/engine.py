@@ -96,6 +96,9 @@ class Engine(Protocol):
         """Delete the state and the files of ended runs."""
         ...
 
-    async def close(self, *, quit: bool) -> None:
-        """Disconnect. The runs continue. With `quit`, helper processes also exit as soon as no run is alive."""
+    async def close(self, *, quit: bool, remove: bool = False) -> None:
+        """Disconnect. The runs continue. With `quit`, helper processes also exit as soon as no run is alive.
+
+        With `quit` and `remove`, also remove all containers and the volumes of tasks, because no later agent will know them.
+        """
         ...

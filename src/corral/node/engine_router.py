@@ -82,6 +82,6 @@ class EngineRouter:
         self._process.forget(run_ids)
         self._docker.forget(run_ids)
 
-    async def close(self, *, quit: bool) -> None:
-        await self._process.close(quit=quit)
-        await self._docker.close(quit=quit)
+    async def close(self, *, quit: bool, remove: bool = False) -> None:
+        await self._process.close(quit=quit, remove=remove)
+        await self._docker.close(quit=quit, remove=remove)

@@ -197,7 +197,7 @@ class ProcessEngine:
         if ended:
             self._send([{"forget": ended}])
 
-    async def close(self, *, quit: bool) -> None:
+    async def close(self, *, quit: bool, remove: bool = False) -> None:
         self._closed = True
         for task in (self._reconnecting, self._pinging):
             if task is not None:
