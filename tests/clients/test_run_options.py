@@ -316,7 +316,16 @@ def test_ctrl_c_stops_an_array(cli: Cli) -> None:
     code, _, err = running.end()
     said = "sent SIGINT to [12] tasks? and cancelled [12] tasks? that had not started; the next"
     assert code == 130 and re.search(said, err), err
+    assert re.search(r"3 of 3 tasks of array \w+ were stopped: stopped:0, stopped:1, stopped:2\n", err), err
+    assert "failed: " not in err and "Ctrl-C was pressed" not in err, err
     eventually(lambda: not cli.unfinished())
+
+    running = cli.begin("run", "-n", "mixed", "--array", "0-2", "--", "sh", "-c", f"[ $CORRAL_INDEX = 0 ] && exit 3; {UNTIL_TOLD}")
+    running.until("stdout", "mixed:2 | ready")
+    cli("stop", "mixed:1", "mixed:2")  # by another command
+    code, _, err = running.end()
+    assert code == 7 and "1 of 3 tasks" in err and "failed: mixed:0 with 3\n" in err, err
+    assert "were stopped: mixed:1, mixed:2\n" in err and "2 tasks: Task stopped by user" in err, err
 
 
 # changes of runs that wait

@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -148,7 +147,7 @@ def wait_for_array(run: ArrayRun) -> None:
     if run.as_json:
         print_json(list(output.ended.values()))
     run.signals.finished()
-    code = run.signals.end_code or _report(submission, array, output.ended)
+    code = run.signals.end_code or _report(submission, array, output.ended, run.signals.ended_ids)
     run.notifications.send(list(output.ended.values()), code)
     sys.exit(code)
 
@@ -165,23 +164,39 @@ def _follow(output: ArrayOutput, pause: Callable[[float], None], signals: RunSig
             signals.terminal_closed()
 
 
-def _report(submission: Submission, array: SubmittedArray, ended: dict[int, dict[str, Any]]) -> int:
-    """Print how many members failed, and return the largest exit code.
+def _report(submission: Submission, array: SubmittedArray, ended: dict[int, dict[str, Any]], interrupted: set[str]) -> int:
+    """Print how many members failed, and how many were stopped. Return the largest exit code.
 
-    A member that neither ECS nor the history describes counts as failed with NO_EXIT_CODE.
+    `interrupted` are the ids of the tasks that Ctrl-C has ended. A member that neither ECS nor the history describes counts as
+    failed with NO_EXIT_CODE.
     """
-    definition, name = submission.definition, submission.name
-    codes = {index: _code(definition, ended[index]) if index in ended else NO_EXIT_CODE for index in array.members}
-    failed = {index: code for index, code in codes.items() if code}
+    codes = {index: _code(submission.definition, ended[index]) if index in ended else NO_EXIT_CODE for index in array.members}
+    by_us = {index for index, task in ended.items() if codes[index] and tasks.id_of(task) in interrupted}
+    stopped = {index for index, task in ended.items() if codes[index] and _is_stopped_by_user(task)} | by_us
+    failed = [index for index, code in codes.items() if code and index not in stopped]
+    titles = {index: tasks.title(submission.name, index) for index, code in codes.items() if code}
+    of_all = f"of {count(len(codes), 'task')} of array {array.id}"
     if failed:
-        shown = ", ".join(f"{tasks.title(name, index)} with {code}" for index, code in islice(failed.items(), FAILED_SHOWN))
-        more = f", and {len(failed) - FAILED_SHOWN} more" if len(failed) > FAILED_SHOWN else ""
-        print_message(f"{len(failed)} of {len(codes)} tasks of array {array.id} failed: {shown}{more}")
-        reasons = Counter(why for index in failed if index in ended and (why := shorten_ids(tasks.reason(ended[index]))))
-        for why, number in reasons.most_common(REASONS_SHOWN):
-            print_message(f"{count(number, 'task')}: {why}")
-        print_message(f"`corral rerun --failed {array.id}` runs {'it' if len(failed) == 1 else 'them'} again")
+        print_message(f"{len(failed)} {of_all} failed: {_listed([f'{titles[each]} with {codes[each]}' for each in failed])}")
+    if stopped:
+        were = "was" if len(stopped) == 1 else "were"
+        print_message(f"{len(stopped)} {of_all} {were} stopped: {_listed([titles[each] for each in sorted(stopped)])}")
+    explained = [ended[index] for index in titles if index in ended and index not in by_us]
+    reasons = Counter(why for task in explained if (why := shorten_ids(tasks.reason(task))))
+    for why, number in reasons.most_common(REASONS_SHOWN):
+        print_message(f"{count(number, 'task')}: {why}")
+    if titles:
+        print_message(f"`corral rerun --failed {array.id}` runs {'it' if len(titles) == 1 else 'them'} again")
     return max(codes.values(), default=0)
+
+
+def _listed(names: list[str]) -> str:
+    more = f", and {len(names) - FAILED_SHOWN} more" if len(names) > FAILED_SHOWN else ""
+    return ", ".join(names[:FAILED_SHOWN]) + more
+
+
+def _is_stopped_by_user(task: dict[str, Any]) -> bool:
+    return task.get("stopCode") == "UserInitiated" and not tasks.reached_time_limit(task)
 
 
 def _code(definition: dict[str, Any], task: dict[str, Any]) -> int:

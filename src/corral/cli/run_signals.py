@@ -117,6 +117,7 @@ class RunSignals:
         self._started: list[tuple[Any, str, str]] = []  # (client, cluster, task ARN) of every started task
         self._handled = 0  # how many of the received signals the thread has handled
         self._stop_sent = threading.Event()
+        self.ended_ids: set[str] = set()  # the tasks that were stopped, or received a signal, because of a signal
         for number in HANDLED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._on_signal)
@@ -196,6 +197,7 @@ class RunSignals:
         """Another task has replaced a task that failed. If a signal has been received before, stop the new task."""
         number = next((each.number for each in self._received if not self._detaches(each.number)), None)
         if number is not None:
+            self.ended_ids.add(task_id)
             stop_task(client(self._run.endpoint, "ecs"), self._run.cluster, task_id, _reason(number))
 
     def finished(self) -> None:
@@ -287,6 +289,8 @@ class RunSignals:
         """
         asked = {"task": task_id, "signal": name, "cluster": self._run.cluster}
         page = _patiently(partial(own_page, self._run.endpoint, "/_corral/signal", asked))[0]
+        if page["containers"] or page["lastStatus"] in NOT_STARTED:
+            self.ended_ids.add(task_id)
         if page["containers"]:
             return RUNNING
         stop_task(client(self._run.endpoint, "ecs"), self._run.cluster, task_id, "Ctrl-C was pressed in corral run")
@@ -305,6 +309,7 @@ class RunSignals:
 
     def _stop(self, reason: str) -> None:
         for task_id in reversed(self._run.pending()):
+            self.ended_ids.add(task_id)
             stop_task(client(self._run.endpoint, "ecs"), self._run.cluster, task_id, reason)
 
     def _leave(self, code: int, text: str) -> None:
