@@ -48,7 +48,10 @@ def test_a_gpu_in_use_is_held_after_its_task(cli: Cli) -> None:
     assert cli.json("hold")[0]["reason"] == "by hand"
     gpus = cli.json("status")["hosts"][0]["gpus"]
     assert [gpu["task"] for gpu in gpus] == [task_id, task_id]
-    cli("stop", "--wait", task_id)
+    waiter = cli("run", "-d", "--gpus", "1", "--", "true").stdout.strip()
+    reason = cli.task(waiter)["containers"][0]["reason"]
+    assert reason.startswith("begun holds 2 of 2 GPUs; 1 GPU is withheld: 'by hand'; needs 1 GPU; first in line"), reason
+    cli("stop", "--wait", waiter, task_id)
     after = cli("run", "-d", "--gpus", "1", "--", "sh", "-c", UNTIL_TOLD).stdout.strip()
     assert [gpu["task"] for gpu in cli.json("status")["hosts"][0]["gpus"]] == [None, after]
 

@@ -91,7 +91,8 @@ class _Holders(NamedTuple):
             names.append(f"instance {ec2_id(next(iter(self.instances)))}" if len(self.instances) == 1 else "instances")
         if not names:
             return ""
-        held, number = pool.total_gpus - pool.free_gpus, len(self.tasks) + len(self.instances)
+        held = pool.total_gpus - pool.free_gpus + _leased_and_withheld(tx, pool)
+        number = len(self.tasks) + len(self.instances)
         total = pool.total_gpus + len(pool.withheld())
         if number > HOLDERS_NAMED_MAX:
             names = [*names[:HOLDERS_NAMED_MAX], "others"] if self.tasks else names
@@ -103,6 +104,13 @@ class _Holders(NamedTuple):
     def ids(self) -> str:
         names = (*_holder_ids("task", list(self.tasks)), *_holder_ids("instance", [ec2_id(each) for each in self.instances]))
         return " and ".join(names)
+
+
+def _leased_and_withheld(tx: Tx[Store], pool: Pool) -> int:
+    """Return how many withheld GPUs a task still uses. `Pool.total_gpus` does not count withheld GPUs."""
+    if not pool.withheld():
+        return 0
+    return sum(len(slot.withheld.keys() & tx.store.instances.leases(slot.id)) for slot in pool.slots() if slot.withheld)
 
 
 def why_claim_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
