@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from command import Cli
 from containers.running import Containers, shell
-from engines.dockerd import Dockerd
+from engines.dockerd import GREEDY, Dockerd
 from harness import Corral, eventually
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -20,6 +21,14 @@ def test_command_and_environment(run: Containers):
         overrides={"containerOverrides": [{"name": "main", "command": ["echo $A; pwd; id -u; cat /proc/1/comm"]}]},
     )  # fmt: skip
     assert run.printed(task) == ["a b", "/tmp", "1000", "docker-init"]
+
+
+def test_corral_run_without_a_command_runs_the_command_of_the_image(corral: Corral, tmp_path: Path):
+    cli = Cli(tmp_path)
+    cli.environment["CORRAL_DATA"] = str(corral.data)
+    run = ("run", "--image", GREEDY, "--env", "COLOUR=blue")
+    assert "COLOUR=blue" in cli(*run).stdout.splitlines(), "its command is env"
+    assert cli(*run, "--", "sh", "-c", "echo $COLOUR").stdout == "blue\n"
 
 
 def test_limits(run: Containers, dockerd: Dockerd):
