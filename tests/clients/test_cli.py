@@ -271,6 +271,8 @@ def test_a_person_at_a_terminal_learns_about_sqs_of_version_1(cli: Cli, tmp_path
         environment = {**cli.environment, **aws_of(tmp_path, "1.46.0")}
         subprocess.run([BIN / "corral", "aws", "sqs", "list-queues"], env=environment, stderr=follower, stdout=subprocess.PIPE)
         assert b"version 1 of aws ignores AWS_ENDPOINT_URL for SQS" in os.read(leader, 4096)
+        subprocess.run([BIN / "corral", "env"], env=environment, stderr=follower, stdout=subprocess.PIPE)
+        assert b"is version 1" in os.read(leader, 4096)  # the files of this aws do not show its version
     finally:
         os.close(leader)
         os.close(follower)

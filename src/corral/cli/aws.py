@@ -68,9 +68,12 @@ def aws_program() -> str:
 
 
 def warn_of_version_1() -> None:
-    """Print a message if the aws command ignores the endpoint that `corral env` sets. The output of `corral env` is not changed."""
+    """Print a message if the aws command ignores the endpoint that `corral env` sets. The output of `corral env` is not changed.
+
+    In a terminal, run `aws --version` if the files of the command do not show its version, for example those of pyenv.
+    """
     program = shutil.which("aws")
-    if program is not None and installed_version(program) == 1:
+    if program is not None and (is_version_1(program) if sys.stderr.isatty() else installed_version(program) == 1):
         print_message(ENVIRONMENT_OF_VERSION_1.format(program))
 
 
