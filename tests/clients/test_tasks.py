@@ -77,7 +77,7 @@ def test_three_tasks_on_two_gpus(ecs, tmp_path):
     assert waiting["lastStatus"] == "PROVISIONING" and waiting["capacityProviderName"] == "host"
     [waiting] = ecs.describe_tasks(tasks=[waiting["taskArn"]])["tasks"]
     reason = waiting["containers"][0]["reason"]
-    assert reason.startswith("holds-gpu hold 2 of 2 GPUs; needs 1 GPU; ") and "held by" in reason
+    assert reason.startswith("holds-gpu holds 2 of 2 GPUs; needs 1 GPU; ") and "held by" in reason
 
     freed = first["tasks"][0]
     ecs.stop_task(task=freed["taskArn"])

@@ -311,7 +311,7 @@ def check_drawing(corral: Corral, name: str, task_id: str) -> None:
     for text in (
         "messages in flight 1",
         "1 to 100",
-        "object put, message sent",
+        "message sent by S3",
         "first message received",
         "1 message",
         task_id[:8],

@@ -22,7 +22,6 @@ HOW_TO_INSTALL = (
     "install version 2 (https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html; its installer needs no root "
     "with `./aws/install -i ~/.local/aws-cli -b ~/.local/bin`), or version 1 with `pipx install awscli`."
 )
-SQS_OF_VERSION_1 = "version 1 of aws ignores AWS_ENDPOINT_URL for SQS, so use `corral aws sqs`, or pass --endpoint-url"
 TAIL_OF_VERSION_1 = "version 1 of aws has no `aws logs tail`, so use `corral logs -f`"
 ENVIRONMENT_OF_VERSION_1 = (
     "the aws command on PATH ({}) is version 1, which sends the calls of `aws sqs` to AWS itself: use `corral aws sqs`, or pass "
@@ -53,9 +52,8 @@ def aws(data: DataFolder, arguments: tuple[str, ...]) -> None:
         environment |= client_environment(endpoint)
     given = any(argument.partition("=")[0] == "--endpoint-url" for argument in arguments)
     added = ["--endpoint-url", url] if url and not given else []
-    warning = _warning(arguments)
-    if warning and is_version_1(program):
-        print_message(warning)
+    if any(pair == ("logs", "tail") for pair in pairwise(arguments)) and is_version_1(program):
+        print_message(TAIL_OF_VERSION_1)
     os.execve(program, ["aws", *added, *arguments], environment)
 
 
@@ -75,19 +73,6 @@ def warn_of_version_1() -> None:
     program = shutil.which("aws")
     if program is not None and (is_version_1(program) if sys.stderr.isatty() else installed_version(program) == 1):
         print_message(ENVIRONMENT_OF_VERSION_1.format(program))
-
-
-def _warning(arguments: tuple[str, ...]) -> str | None:
-    """Return a warning about what version 1 of aws does differently for these arguments, or None.
-
-    `corral aws sqs` works with version 1, but plain `aws sqs` does not. The warning about SQS is shown only in a terminal: a script
-    that calls `corral aws sqs` works, so it needs no warning.
-    """
-    if "sqs" in arguments and sys.stderr.isatty():
-        return SQS_OF_VERSION_1
-    if any(pair == ("logs", "tail") for pair in pairwise(arguments)):
-        return TAIL_OF_VERSION_1
-    return None
 
 
 def aws_version(program: str) -> tuple[int | None, str]:

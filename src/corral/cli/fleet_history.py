@@ -183,7 +183,7 @@ def _alarm_steps(
     steps = [TimeLineStep("alarm", f"alarm {match['alarm']} enters {match['state']}", changed)]
     woken = [each for each in wakes if each["atMs"] / 1000 <= (changed or began).timestamp()]
     if woken:
-        what = "object put, message sent" if woken[-1]["sender"] == S3 else "message sent"
+        what = "message sent by S3" if woken[-1]["sender"] == S3 else "message sent"
         steps.insert(0, TimeLineStep("message", what, _time(woken[-1]["atMs"])))
     return steps
 

@@ -131,12 +131,13 @@ def peak_of(values: Sequence[float], alarm: Alarm) -> float | None:
 def announce_policies(tx: Tx[MetricStore], alarm: Alarm, before: Alarm | None = None) -> None:
     """Send the ARNs of the policies of a new or changed alarm to the state lane, and withdraw the requests of the alarm.
 
-    The caller marks the alarm. Its evaluation sends new requests. The last window is evaluated again for this, because an alarm
-    without new datapoints has no later evaluation.
+    The next evaluation of the alarm sends new requests. The last window is evaluated again for this, because an alarm without new
+    datapoints has no later evaluation.
     """
     if SCALING in alarm.config or (before is not None and SCALING in before.config):
         _request(tx, alarm, [], again=True)
         tx.store.alarms.set_evaluated(alarm.id, 0.0)
+        tx.mark(f"alarm:{alarm.id}")
 
 
 def withdraw_requests(tx: Tx[MetricStore], alarm: Alarm, *, deleted: bool = False) -> None:

@@ -135,7 +135,6 @@ def _set_enabled(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, *,
             add_configuration_item(tx, after, "Update")
             if enabled:
                 announce_policies(tx, after)
-                tx.mark(f"alarm:{after.id}")
             else:
                 withdraw_requests(tx, after)
     return {}
