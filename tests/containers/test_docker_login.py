@@ -47,6 +47,8 @@ def test_uninstall_removes_unused_networks_and_the_login(own: Cli, dockerd: Dock
     names = ("corral", "corral-inside")
     for name in set(names) - set(dockerd("network", "ls", "--format", "{{.Name}}").split()):
         dockerd("network", "create", name)
+    if left := dockerd("ps", "--all", "--quiet", "--filter", "network=corral").split():  # of tests whose agent was killed
+        dockerd("rm", "--force", *left)
     user = dockerd("run", "--detach", "--network", "corral", BUSYBOX, "sleep", "600").strip()
     try:
         listed = own.json("uninstall", "--dry-run")
