@@ -76,7 +76,7 @@ def _rows(bench: Bench, events: int) -> list[Row]:
     local.launch()
     try:
         local.wait_ready()
-        return [*_measured(local, events, f"built in {built_s:.0f} s, {size_mb:,.0f} MB"), *_ends(local)]
+        return [*_measured(local, events, f"; built in {built_s:.0f} s, {size_mb:,.0f} MB"), *_ends(local)]
     finally:
         local.stop()
         shutil.rmtree(home, ignore_errors=True)
@@ -91,9 +91,9 @@ def _measured(local: Local, events: int, note: str) -> list[Row]:
         with _others(local, busy):
             matched, pages, seconds, longest_s = _search(local, pattern, share)
         what = f"events/s: FilterLogEvents over {events * share:,.0f} in {STREAMS} streams, {name}"
-        said = f"{seconds:.1f} s, {pages} pages, the longest {1e3 * longest_s:.0f} ms, {matched:,} found; {note}"
+        said = f"{seconds:.1f} s, {pages} pages, the longest {1e3 * longest_s:.0f} ms, {matched:,} found; {pattern}{note}"
         found.append(Row(what, events * share / seconds, "/s", note=said))
-        note = pattern
+        note = ""
     with _others(local, busy):
         matched, pages, seconds, longest_s = _search(local, "", 1.0, EVERYTHING_PAGES)
     what, said = "events/s: FilterLogEvents without a pattern", f"{pages} pages, the longest {1e3 * longest_s:.0f} ms"
