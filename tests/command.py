@@ -91,10 +91,16 @@ class Cli:
 
     def clear(self) -> None:
         """End everything of this Corral, its tasks too, whatever state it is in."""
-        for pid in (*processes_about(self.data), *living_in(self.home)):
+        eventually(self._kill_all, "all processes have ended")
+        remove_cgroups(self.data / "node")
+
+    def _kill_all(self) -> bool:
+        """Kill all processes. Return whether there were none: an agent that still lives restarts a spawner that was killed."""
+        found = [*processes_about(self.data), *living_in(self.home)]
+        for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        remove_cgroups(self.data / "node")
+        return not found
 
 
 @cache

@@ -122,7 +122,8 @@ def test_a_run_that_uses_more_memory_than_it_may_is_killed(node: NodeFolder) -> 
     driver = Driver(process_engine, node)
     grow = "x = bytearray(40_000_000)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint('grown')"
     python = [sys.executable, "-c", grow]
-    driver.engine.start([spec("small", *python, memory_mib=30), spec("large", *python, memory_mib=200), spec("free", *python)])
+    stays = [sys.executable, "-c", f"{grow}\nimport time\ntime.sleep(300)"]  # on a busy machine, the limit may be set later
+    driver.engine.start([spec("small", *stays, memory_mib=30), spec("large", *python, memory_mib=200), spec("free", *python)])
     small = driver.ended("small").observed
     assert (small.exit_code, small.reason) == (137, OUT_OF_MEMORY)
     assert driver.ended("large").observed.exit_code == driver.ended("free").observed.exit_code == 0
