@@ -153,7 +153,7 @@ class StepState(NamedTuple):
     max_failed: str = ""
     reason: str = ""  # why the step waits or has failed
     ends_in_s: float | None = None  # estimate of the seconds until the end
-    reasons: tuple[StepReason, ...] = ()  # the reasons of which `reason` is the summary
+    reasons: tuple[StepReason, ...] = ()  # all reasons; `reason` summarizes them
 
     @property
     def never_ran(self) -> bool:
