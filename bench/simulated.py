@@ -17,7 +17,9 @@ from corral.core import Core, Tx
 from corral.errors import ApiError
 from corral.ids import RandomIds, simulated_gpu_id
 from corral.lane_commands import Command
-from corral.model.run import GpuDevice, Hello, Observed
+from corral.model.agent_protocol import Hello
+from corral.model.gpu import GpuDevice
+from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.services import SERVICES, hosts

@@ -5,27 +5,24 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from corral.model.run import (
+from corral.model.agent_protocol import (
     Ack,
     Declined,
     Execute,
-    GpuDevice,
     GpuFaultOrder,
-    GpuSample,
-    HealthCheck,
     Hello,
     LogChunk,
     Measure,
     Measured,
-    Observed,
     Orders,
     Report,
-    RunSpec,
     SignalOrder,
     ToAgent,
     ToCore,
-    Usage,
 )
+from corral.model.gpu import GpuDevice
+from corral.model.gpu_metrics import GpuSample
+from corral.model.run import HealthCheck, Observed, RunSpec, Usage
 
 GPU = GpuDevice("GPU-1", 0, "NVIDIA H200", 143_771, simulated=True)
 SPEC = RunSpec(

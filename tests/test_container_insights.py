@@ -16,7 +16,9 @@ from corral.core import Core
 from corral.decide.emf import batch_points
 from corral.ids import SeededIds
 from corral.lane_commands import Command
-from corral.model.run import GpuDevice, Hello, Measured, Observed, Usage
+from corral.model.agent_protocol import Hello, Measured
+from corral.model.gpu import GpuDevice
+from corral.model.run import Observed, Usage
 from corral.model.settings import Settings
 from corral.reconcile import LOGS, STATE
 from corral.server.insights_writer import InsightsWriter

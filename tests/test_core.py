@@ -15,8 +15,10 @@ from corral.database import CommitFailed
 from corral.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.ids import SeededIds
 from corral.lane_commands import Command, Wait
+from corral.model.agent_protocol import Hello, StartOrder
+from corral.model.gpu import GpuDevice
 from corral.model.instance import HOST_POOL, host_instance_id
-from corral.model.run import GpuDevice, Hello, RunSpec, RunState, StartOrder
+from corral.model.run import RunSpec, RunState
 from corral.model.settings import Settings
 from corral.model.task import Demand, Run, Task, TaskState
 from corral.store import Store

@@ -14,11 +14,12 @@ import pytest
 from corral.clock import VirtualClock
 from corral.core import Core
 from corral.ids import SeededIds
+from corral.model.agent_protocol import SILENT_S, Hello
+from corral.model.gpu import GpuDevice, GpuHealth
+from corral.model.gpu_metrics import GpuSample
 from corral.model.histogram import Histogram
-from corral.model.run import SILENT_S, GpuDevice, GpuSample, Hello
 from corral.model.settings import Settings
 from corral.node import agent
-from corral.node.gpus import GpuHealth
 from corral.reconcile import STATE
 from corral.server.metrics_page import MetricsPage
 from corral.services import hosts

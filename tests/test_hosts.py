@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from corral.lane_commands import Command
-from corral.model.run import Observed, StartOrder
+from corral.model.agent_protocol import StartOrder
+from corral.model.run import Observed
 from corral.services import hosts
 from corral.services.ecs.handlers import HANDLERS
 from simulation.clients import CALLER

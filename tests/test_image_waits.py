@@ -15,7 +15,7 @@ import pytest
 from corral.clock import VirtualClock
 from corral.core import Tx
 from corral.lane_commands import Command
-from corral.model.run import ImagePush
+from corral.model.agent_protocol import ImagePush
 from corral.model.settings import Settings
 from corral.node.docker_api import EngineError
 from corral.node.docker_images import CannotPull, EngineImages, split_name

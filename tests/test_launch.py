@@ -10,8 +10,8 @@ from msgspec.structs import fields
 from corral.core import Tx
 from corral.errors import ApiError
 from corral.lane_commands import Command
+from corral.model.agent_protocol import StartOrder
 from corral.model.instance import HOST_POOL, host_instance_id
-from corral.model.run import StartOrder
 from corral.model.settings import Settings
 from corral.model.task import TaskState
 from corral.services.ecs.errors import InvalidParameterException

@@ -17,8 +17,11 @@ from corral.core import Core, Tx
 from corral.errors import ApiError
 from corral.ids import SeededIds
 from corral.lane_commands import Command
+from corral.model.agent_protocol import Hello, Measured
+from corral.model.gpu import GpuDevice
+from corral.model.gpu_metrics import GpuPart, GpuSample
 from corral.model.metric import Metric, Point
-from corral.model.run import GpuDevice, GpuPart, GpuSample, Hello, Measured, Observed, Usage
+from corral.model.run import Observed, Usage
 from corral.model.settings import Settings
 from corral.model.task_record import GpuUse
 from corral.reconcile import METRICS, STATE

@@ -10,7 +10,8 @@ import pytest
 
 from corral.core import Tx
 from corral.errors import ApiError
-from corral.model.run import GpuSample, Observed
+from corral.model.gpu_metrics import GpuSample
+from corral.model.run import Observed
 from corral.model.settings import HistorySettings, Settings
 from corral.server.history_page import PARAMETERS, history_content
 from corral.services import hosts

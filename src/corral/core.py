@@ -32,7 +32,8 @@ from corral.database import Handover
 from corral.errors import ApiError, ServiceUnavailable, internal_failure
 from corral.ids import Ids
 from corral.lane_commands import Command, ParkedCommands, Wait
-from corral.model.run import HostOrders, ImagePush, Order, RunSpec, StartOrder, orders_by_host
+from corral.model.agent_protocol import HostOrders, ImagePush, Order, StartOrder, orders_by_host
+from corral.model.run import RunSpec
 from corral.model.settings import Settings
 
 # The number of keys that one batch reconciles. The next batch reconciles the others, so that requests do not wait for all of them.

@@ -12,8 +12,10 @@ from corral.core import Core
 from corral.errors import ApiError
 from corral.ids import RandomIds
 from corral.lane_commands import Command
+from corral.model.agent_protocol import Hello
+from corral.model.gpu import GpuDevice
 from corral.model.instance import host_instance_id
-from corral.model.run import GpuDevice, Hello, Observed
+from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.services import hosts

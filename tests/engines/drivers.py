@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from corral.channel.command_relay import END_OF_INPUT, INPUT, OUTPUT, SIZE, WINDOW, Frames, frame
 from corral.clock import WallClock
-from corral.model.run import Execute, RunSpec
+from corral.model.agent_protocol import Execute
+from corral.model.run import RunSpec
 from corral.node import node_folder
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine import Engine, Known

@@ -1,4 +1,4 @@
-"""A minimal core for the protocol in `model/run.py`, which can misbehave on demand."""
+"""A minimal core for the protocol in `model/agent_protocol.py`, which can misbehave on demand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from contextlib import suppress
 
 import msgspec
 
-from corral.model.run import Ack, GpuSample, Hello, Observed, Orders, Report, RunSpec, ToCore
+from corral.model.agent_protocol import Ack, Hello, Orders, Report, ToCore
+from corral.model.gpu_metrics import GpuSample
+from corral.model.run import Observed, RunSpec
 from corral.node import node_folder
 from engines.nodes import NodeFolder
 from eventually import soon

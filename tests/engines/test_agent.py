@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.model.run import HEARTBEAT_S, LOG_EVENT_MAX_BYTES, Report
+from corral.model.agent_protocol import HEARTBEAT_S, Report
+from corral.model.run import LOG_EVENT_MAX_BYTES
 from engines.fake_core import FakeCore
 from engines.nodes import NodeFolder, is_locked, is_running, kill, shell, spec
 from eventually import eventually

@@ -9,7 +9,8 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from corral.model.run import START_MAX_BYTES, RunSpec
+from corral.model.agent_protocol import START_MAX_BYTES
+from corral.model.run import RunSpec
 from corral.node.process_engine import RESTART_MAX_S, RESTART_MIN_S, restart_wait_s
 from corral.server.agents import ORDERS_BYTES, encode_starts, order_messages
 from engines.drivers import Driver

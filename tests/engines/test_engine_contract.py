@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from corral.channel.command_relay import ERRORS, EXIT, OUTPUT
-from corral.model.run import Execute
+from corral.model.agent_protocol import Execute
 from corral.node.engine import CannotExecute
 from corral.node.process_engine import INHERITED, ProcessEngine, environment_for
 from engines.drivers import ENGINES, Driver

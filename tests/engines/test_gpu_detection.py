@@ -14,12 +14,13 @@ import pytest
 from corral.cli.finding import WARN
 from corral.cli.machine_checks import hardware_error_reports
 from corral.errors import Refused
+from corral.model.gpu import GpuHealth
+from corral.model.gpu_metrics import gpu_values
 from corral.node import gpu_topology
 from corral.node.gpu_faults import GpuFaults
-from corral.node.gpus import MODELS, GpuHealth, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
+from corral.node.gpus import MODELS, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
 from corral.node.nvml import NvmlGpus
 from corral.node.procfs import is_ours, process_name
-from corral.services.own_metrics import dcgm_values
 from eventually import eventually
 
 
@@ -253,7 +254,8 @@ def test_distances_from_the_driver():
 def test_memory_that_the_driver_reserves_is_neither_used_nor_free():
     sample = NvmlGpus(FakeNvml([])).sample({})[0]
     assert (sample.memory_used_mib, sample.memory_reserved_mib) == (1024, 512)
-    assert dcgm_values(sample, 48 * 1024)["DCGM_FI_DEV_FB_FREE"] == (47 * 1024 - 512, "Megabytes")
+    free = [(value, metric.unit) for metric, value in gpu_values(sample, 48 * 1024) if metric.name == "DCGM_FI_DEV_FB_FREE"]
+    assert free == [(47 * 1024 - 512, "Megabytes")]
 
 
 # Whose processes compute on them

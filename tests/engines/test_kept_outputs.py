@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from corral.clock import VirtualClock
-from corral.model.run import OutputLimits
+from corral.model.agent_protocol import OutputLimits
 from corral.node import node_folder
 from corral.node.file_recycler import FileRecycler
 from corral.node.kept_outputs import KeptFile, KeptOutputs, beyond_limits

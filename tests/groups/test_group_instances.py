@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from corral.model.agent_protocol import SILENT_S
 from corral.model.instance import InstanceState
-from corral.model.run import SILENT_S
 from corral.services import instances
 from groups.group_world import GroupWorld, refused
 

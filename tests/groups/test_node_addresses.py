@@ -9,8 +9,9 @@ from typing import Any
 
 from corral.core import Outcome
 from corral.lane_commands import Command
+from corral.model.agent_protocol import StartOrder
 from corral.model.job import JobState
-from corral.model.run import Observed, StartOrder
+from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.services import hosts
 from corral.services.batch import job_definitions, job_requests, node_addresses

@@ -1,7 +1,7 @@
 """A simulated host: an engine that outlives its agent, and an agent that forgets everything when it dies.
 
-They keep the contract of model/run.py as corral.node does: starting twice is once, one report is unanswered at a time, and
-an end is forgotten only when it was acknowledged.
+They keep the contract of model/agent_protocol.py as corral.node does: starting twice is once, one report is unanswered at a
+time, and an end is forgotten only when it was acknowledged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from corral.ids import simulated_gpu_id
-from corral.model.run import HEARTBEAT_S, Foreign, GpuDevice, GpuSample, Hello, Observed, Orders, Report, RunSpec
+from corral.model.agent_protocol import HEARTBEAT_S, Hello, Orders, Report
+from corral.model.gpu import Foreign, GpuDevice
+from corral.model.gpu_metrics import GpuSample
+from corral.model.run import Observed, RunSpec
 from corral.model.stop_reasons import STOPPED_BEFORE_START
 from corral.node.gpu_topology import simulated
 from simulation.link import Connection

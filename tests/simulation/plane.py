@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from corral.core import Tx
 from corral.handovers import forget_finished
-from corral.model.run import HEARTBEAT_S, Foreign, Hello, HostOrders, Observed, Orders, Report, StartOrder
+from corral.model.agent_protocol import HEARTBEAT_S, Hello, HostOrders, Orders, Report, StartOrder
+from corral.model.gpu import Foreign
+from corral.model.run import Observed
 from corral.reconcile import LOGS, METRICS
 from corral.reconcile.receivers import RECEIVERS
 from corral.services import hosts

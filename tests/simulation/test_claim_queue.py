@@ -8,7 +8,9 @@ from typing import Any
 from corral.clock import VirtualClock
 from corral.core import Core
 from corral.lane_commands import Command
-from corral.model.run import GpuDevice, Hello, Observed
+from corral.model.agent_protocol import Hello
+from corral.model.gpu import GpuDevice
+from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.services import hosts

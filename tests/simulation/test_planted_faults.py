@@ -16,9 +16,10 @@ from corral.decide.placement import place, room_for_claim
 from corral.handovers import Delivery, PendingDelivery
 from corral.journal import Journal
 from corral.lane_commands import Command, ParkedCommands
+from corral.model.agent_protocol import Hello, HostOrders, Report, StartOrder
 from corral.model.instance import Instance, InstanceState
 from corral.model.placement import TASK, Claim, Placement, Slot
-from corral.model.run import Hello, HostOrders, Observed, Report, RunSpec, StartOrder
+from corral.model.run import Observed, RunSpec
 from corral.model.task import Run, Task
 from corral.reconcile import STATE
 from corral.reconcile.scheduler import GRANTS

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.journal import Journal
+from corral.model.agent_protocol import Hello
+from corral.model.gpu import GpuDevice
 from corral.model.instance import HOST_POOL, host_instance_id
-from corral.model.run import GpuDevice, Hello, RunState
+from corral.model.run import RunState
 from corral.model.task import Demand, PlacementRules, Run, Task, TaskState
 from corral.store import Store
 from corral.store.claims import Claims

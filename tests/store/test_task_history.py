@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from corral.database import CommitFailed
+from corral.model.gpu_metrics import GpuSample
 from corral.model.placement import Placement
-from corral.model.run import GpuSample, RunState
+from corral.model.run import RunState
 from corral.model.task import StopCode, Task, TaskState
 from corral.model.task_record import GpuUse
 from corral.services.ecs.gpu_assignment import share_gpus

@@ -1,34 +1,7 @@
-"""Runs, and the protocol between the core and the agent of a host.
-
-A run is one container of a task on a host; it is a Docker container or a process. The core is the part of the server that stores
-all state and decides what runs where. The agent is a process on the host that starts and stops runs for the core.
-
-Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToAgent` with exactly one member:
-
-    agent → core    {"hello": Hello}            the first message of a connection; contains all runs of the host
-                    {"report": Report}          changes since the last report; sent after the ack of the last one; may be empty
-                    {"measured": Measured}      the response to `measure`
-                    {"declined": Declined}      the response to `execute` if the host cannot run the command
-    core → agent    {"welcome": {"outputs": OutputLimits}}  the core has committed the hello
-                    {"ack": Ack}                the core has committed the report
-                    {"orders": Orders}          runs to start and to stop, and more; may be repeated; sent only after `welcome`
-                    {"measure": Measure}        measure the resource usage of these runs; sent when a client requests it
-                    {"execute": Execute}        run a command inside a living run (ExecuteCommand)
-                    {"signal": SignalOrder}     send a signal to the processes of living runs
-                    {"gpu_fault": GpuFaultOrder}  a fault of a simulated GPU, or the end of a fault
-                    {"quit": "why"}             the agent must exit; its runs continue
-
-On `execute`, the agent connects to the core's other socket, `sessions.sock`, and sends the line {"session": the id of the session}.
-Then it passes the connection to a relay process, which runs the command. From then on, the connection carries the frames of
-`channel/command_relay.py`. When the connection closes, the relay process ends the command.
-
-After the core has acknowledged the stop of a run, the host may delete its data about the run. The core acknowledges a report with
-`ack`, and a hello with `welcome`.
-"""
+"""Runs. A run is one container of a task on a host; it is a Docker container or a process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -36,14 +9,8 @@ from msgspec import Struct, field
 
 from corral.model.blob import Slice
 
-HEARTBEAT_S = 5.0
-# A host that is silent for this time gets no new tasks. Its runs keep their GPUs, because the runs may be alive.
-SILENT_S = 3 * HEARTBEAT_S
 STOP_GRACE_S = 30.0  # the default of ECS_CONTAINER_STOP_TIMEOUT
-# The maximum size of an order to start, as JSON. It is larger than the arguments and environment that Linux accepts (2 MiB).
-START_MAX_BYTES = 8 * 1024 * 1024
 LOG_EVENT_MAX_BYTES = 262_118  # limit of CloudWatch Logs: 256 KiB minus 26 bytes of overhead
-assert SILENT_S > 2 * HEARTBEAT_S
 
 
 class RunState(StrEnum):
@@ -123,54 +90,6 @@ class LogTarget(Struct, frozen=True):
     named_by_container: bool = False
 
 
-class StartOrder(Struct, frozen=True):
-    """An order to start a run. It is sent when the log stream of the run is open. An order with a `fault` is not sent."""
-
-    spec: RunSpec
-    log: LogTarget | None
-    fault: str | None = None  # the reason why the run cannot start; the run fails with this reason
-
-
-class ImagePush(Struct, frozen=True):
-    """An image that a client has just pushed to Corral's registry. Runs that wait for it pull it at once."""
-
-    image: str  # the name that hosts pull, without tag and digest
-    references: list[str]  # the digest, and the tag if the push has set one
-
-
-# A StartOrder starts a run, the id of a run stops it, a RunSpec asks for health checks of a run, a ImagePush ends the wait of runs
-# for this image, and None discards earlier orders.
-Order = StartOrder | str | RunSpec | ImagePush | None
-
-
-class HostOrders(Struct):
-    """The orders of one transaction for one host."""
-
-    start: list[StartOrder] = field(default_factory=list)
-    stop: list[str] = field(default_factory=list)  # the ids of the runs to stop
-    check: list[RunSpec] = field(default_factory=list)
-    pushed: list[ImagePush] = field(default_factory=list)
-    replaces_earlier: bool = False  # True: do not send earlier orders that are still queued (see `Tx.reset_orders`)
-
-
-def orders_by_host(orders: Iterable[tuple[str, Order]]) -> dict[str, HostOrders]:
-    found: dict[str, HostOrders] = {}
-    for host_id, order in orders:
-        if order is None:
-            found[host_id] = HostOrders(replaces_earlier=True)
-            continue
-        of_host = found.setdefault(host_id, HostOrders())
-        if isinstance(order, StartOrder):
-            of_host.start.append(order)
-        elif isinstance(order, RunSpec):
-            of_host.check.append(order)
-        elif isinstance(order, ImagePush):
-            of_host.pushed.append(order)
-        else:
-            of_host.stop.append(order)
-    return found
-
-
 class Observed(Struct, frozen=True):
     """The state of a run, as its host reports it. The run is alive while `stopped_at_s` is None."""
 
@@ -186,118 +105,6 @@ class Observed(Struct, frozen=True):
     about: dict[str, Any] | None = None  # imageDigest, networkBindings...; None: the core does not change the stored values
 
 
-class GpuDevice(Struct, frozen=True):
-    gpu_id: str
-    index: int
-    model: str
-    memory_mib: int
-    simulated: bool = False
-    excluded: bool = False  # excluded by --exclude-gpus: clients see the GPU, but tasks do not get it
-
-
-Foreign = tuple[int, str]  # pid and name of a process that uses a GPU and belongs to no run
-
-
-class Hello(Struct, frozen=True):
-    host_id: str
-    boot_id: str
-    name: str
-    gpus_flag: str  # the agent's value of --gpus; the core sends `quit` if this value differs from the core's value
-    cpu_units: int
-    memory_mib: int
-    gpus: list[GpuDevice]
-    runs: list[Observed]
-    runtime: str = "process"  # the agent's value of --runtime; the core compares it in the same way
-    docker: str = ""  # name and version of the container engine; empty: the host has none
-    excluded_gpus: str = ""  # the agent's value of --exclude-gpus; the core compares it in the same way
-    links: list[list[int]] | None = None  # the distance between every two GPUs, in the order of `gpus`; None: unknown
-    # GPU id → the foreign processes on the GPU. GPUs without foreign processes are left out.
-    foreign: dict[str, list[Foreign]] = field(default_factory=dict)
-    faults: dict[str, str] = field(default_factory=dict)  # GPU id → why no task should get the GPU
-
-
-class GpuFault(Struct, frozen=True):
-    """A fault of a GPU. While a GPU has a fault, no task gets it."""
-
-    text: str
-    at_s: float
-    owner: str  # the id of the instance that owns the GPU
-
-
-class OutputLimits(Struct, frozen=True):
-    """The limits of the files in which a host keeps the output of runs. The core sends them with `welcome`."""
-
-    file_bytes: int = 256 * 1024 * 1024  # of a longer output, only the newest part is kept
-    total_bytes: int = 8 * 1024 * 1024 * 1024
-    max_age_s: float = 30 * 86_400.0
-
-
-class LogChunk(Struct, frozen=True):
-    """Log events from the output of a run. `start` and `end` are the range of bytes in the output that contains the events.
-
-    The core stores how many bytes it has accepted. It accepts a chunk only if `start` equals that number.
-    """
-
-    run_id: str
-    start: int
-    end: int
-    events: list[tuple[int, str]]  # (milliseconds since the epoch, text without its newline)
-    size: int = 0  # the number of bytes that the run has printed, if more chunks follow at once; otherwise not more than `end`
-    dropped: int = 0  # how many bytes from `start` on are not in the events, because they were dropped
-
-
-class GpuPart(Struct, frozen=True, array_like=True):
-    """The part of the load of a GPU that one of several runs on the GPU causes."""
-
-    utilization_percent: float  # of the whole GPU: the parts of all runs together are at most the load of the GPU
-    memory_used_mib: int | None = None  # None: the driver does not report it
-
-
-class GpuSample(Struct, frozen=True):
-    gpu_id: str
-    utilization_percent: float
-    memory_used_mib: int
-    power_w: float | None = None
-    temperature_c: float | None = None
-    foreign: list[Foreign] = field(default_factory=list)
-    sm_clock_mhz: int | None = None
-    memory_reserved_mib: int = 0  # memory that the driver reserves, which is neither used nor free
-    last_xid: int = 0  # the last Xid (error) since the agent started, also one that an application caused; 0: none
-    # Run id → its part, if several runs share the GPU. None if not, or if the parts are not known.
-    parts: dict[str, GpuPart] | None = None
-    why_no_parts: str = ""  # why the parts of the runs that share the GPU are not known; empty if they are known
-
-
-class Report(Struct, frozen=True):
-    """Changes on a host. The core commits `logs` before `runs`, so that the whole log of a task can be read once it is STOPPED."""
-
-    runs: list[Observed] = field(default_factory=list)
-    logs: list[LogChunk] = field(default_factory=list)
-    gpus: list[GpuSample] = field(default_factory=list)
-    problem: str = ""  # why the host can currently neither start nor stop runs; empty: there is no problem
-    faults: dict[str, str] | None = None  # as in Hello; None: not changed since the last report
-
-
-class Ack(Struct, frozen=True):
-    # Run id → number of bytes that the core has stored, for every run in Report.logs.
-    shipped: dict[str, int] = field(default_factory=dict)
-    is_busy: bool = False  # other commands needed the lanes of the core while it stored Report.logs
-
-
-class Orders(Struct, frozen=True):
-    start: list[RunSpec] = field(default_factory=list)
-    # The ids of runs to stop: send SIGTERM, wait for the run's grace period, then send SIGKILL. Unknown ids are ignored.
-    stop: list[str] = field(default_factory=list)
-    # Living runs whose health the host must check. The core sends them after every hello.
-    check: list[RunSpec] = field(default_factory=list)
-    pushed: list[ImagePush] = field(default_factory=list)
-
-
-class Measure(Struct, frozen=True):
-    number: int  # the id of this request
-    runs: list[str]
-
-
 class Usage(Struct, frozen=True):
     """The resources that the processes of a run use now, and their CPU time and I/O since the run started."""
 
@@ -309,64 +116,3 @@ class Usage(Struct, frozen=True):
     threads: int
     read_bytes: int
     written_bytes: int
-
-
-class Measured(Struct, frozen=True):
-    """The usage of each requested run that is alive. `before` is the previous measurement, at least one second older."""
-
-    number: int
-    now: dict[str, Usage] = field(default_factory=dict)
-    before: dict[str, Usage] = field(default_factory=dict)
-
-
-class Execute(Struct, frozen=True):
-    """A command that the host runs with the environment, folder and GPUs of a living run. The command ends when the run ends."""
-
-    session_id: str
-    run: RunSpec
-    command: list[str]
-    has_terminal: bool  # False: the input and the outputs of the command are pipes
-
-
-class GpuFaultOrder(Struct, frozen=True):
-    """Simulate an error of a simulated GPU, or forget the errors of a GPU (`xid` is None) because it works again."""
-
-    gpu_id: str
-    xid: int | None = None
-
-
-class SignalOrder(Struct, frozen=True):
-    """Send a signal to the process group of each run, or to the first process of its container.
-
-    The order is not repeated. Runs that have not started or have ended ignore it.
-    """
-
-    runs: list[str]
-    signal: str  # one of `model/run_signals.py`
-
-
-class Declined(Struct, frozen=True):
-    session_id: str
-    reason: str
-
-
-class ToCore(Struct, frozen=True):
-    """A message from an agent."""
-
-    hello: Hello | None = None
-    report: Report | None = None
-    measured: Measured | None = None
-    declined: Declined | None = None
-
-
-class ToAgent(Struct, frozen=True):
-    """A message from the core."""
-
-    welcome: dict[str, Any] | None = None
-    ack: Ack | None = None
-    orders: Orders | None = None
-    measure: Measure | None = None
-    execute: Execute | None = None
-    signal: SignalOrder | None = None
-    gpu_fault: GpuFaultOrder | None = None
-    quit: str | None = None

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import HOST_POOL
-from corral.model.run import GpuSample
 from corral.model.task import Run, StopCode, Task
 
 ENVIRONMENT = ("environment", "environmentFiles")  # members of a container override that are not recorded

@@ -24,15 +24,12 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from corral.clock import Clock
-from corral.model.run import (
+from corral.model.agent_protocol import (
     HEARTBEAT_S,
     Ack,
     Declined,
     Execute,
-    Foreign,
     GpuFaultOrder,
-    GpuSample,
-    Health,
     Hello,
     Measure,
     Measured,
@@ -41,10 +38,13 @@ from corral.model.run import (
     Report,
     ToAgent,
 )
+from corral.model.gpu import Foreign, GpuHealth
+from corral.model.gpu_metrics import GpuSample
+from corral.model.run import Health
 from corral.node import node_folder
 from corral.node.engine import CannotExecute, Engine, Known
 from corral.node.gpu_faults import GpuFaults
-from corral.node.gpus import GpuHealth, Gpus
+from corral.node.gpus import Gpus
 from corral.node.health_checks import HealthChecks
 from corral.node.host import Host
 from corral.node.inotify import FolderWatch

@@ -25,7 +25,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.clock import Clock
-from corral.model.run import Execute, ImagePush, Observed, RunSpec
+from corral.model.agent_protocol import Execute, ImagePush
+from corral.model.run import Observed, RunSpec
 from corral.model.stop_reasons import OUT_OF_MEMORY
 from corral.node import docker_settings as settings
 from corral.node.docker_api import DockerApi, EngineError, EngineGone

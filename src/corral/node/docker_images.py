@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from corral.clock import Clock
 from corral.errors import Refused
-from corral.model.run import ImagePush
+from corral.model.agent_protocol import ImagePush
 from corral.model.stop_reasons import STOPPED_BEFORE_START
 from corral.node.docker_api import DockerApi, EngineError
 

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from corral.model.run import Execute, ImagePush, Observed, RunSpec
+from corral.model.agent_protocol import Execute, ImagePush
+from corral.model.run import Observed, RunSpec
 
 
 class Known(Struct, frozen=True):
@@ -78,7 +79,7 @@ class Engine(Protocol):
         ...
 
     async def execute(self, order: Execute) -> None:
-        """Run a command in the environment of a living run (see model/run.py). Raises CannotExecute if it cannot be started."""
+        """Run a command in the environment of a living run. Raises CannotExecute if it cannot be started."""
         ...
 
     def observe(self) -> Mapping[str, Known]:

@@ -12,7 +12,8 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
-from corral.model.run import Execute, ImagePush, RunSpec
+from corral.model.agent_protocol import Execute, ImagePush
+from corral.model.run import RunSpec
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine import Changed, Known
 from corral.node.process_engine import ProcessEngine

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from corral.channel import command_relay
-from corral.model.run import Execute
+from corral.model.agent_protocol import Execute
 from corral.node import lock_files, node_folder
 
 TERMINAL = "xterm-256color"

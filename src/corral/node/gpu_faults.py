@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from corral.model.gpu_fault import xid_text
+from corral.model.gpu import xid_text
 
 log = logging.getLogger("corral.node")
 

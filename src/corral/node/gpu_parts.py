@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from corral.model.run import GpuPart
+from corral.model.gpu_metrics import GpuPart
 from corral.node.procfs import NO_OWNER, owner_of, with_variable
 from corral.node.spawner_protocol import RUN_VARIABLE
 

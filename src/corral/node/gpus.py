@@ -17,14 +17,14 @@ from msgspec import Struct
 
 from corral.errors import Refused
 from corral.ids import simulated_gpu_id
-from corral.model.run import Foreign, GpuDevice, GpuPart, GpuSample
+from corral.model.gpu import FOREIGN_MAX, Foreign, GpuDevice, GpuHealth
+from corral.model.gpu_metrics import GpuPart, GpuSample
 from corral.node import gpu_topology
 from corral.node.gpu_parts import divide, run_of
 from corral.node.procfs import environment, is_ours, process_name, processes, waited_s
 
 SIMULATED_MAX = 64
 DEFAULT_MODEL = "H100"
-FOREIGN_MAX = 4  # maximum number of foreign processes that are listed per GPU
 VISIBLE = (b"CUDA_VISIBLE_DEVICES=", b"NVIDIA_VISIBLE_DEVICES=")
 
 # Model → the name and the memory in MiB that NVML reports.
@@ -66,11 +66,6 @@ class Gpus(Protocol):
     def health(self) -> GpuHealth:
         """Return the errors that the driver has reported since the last call, and the faults that exist now."""
         ...
-
-
-class GpuHealth(Struct, frozen=True):
-    xids: Sequence[tuple[str, int]] = ()  # (GPU id, Xid) of new errors; an Xid is an error number of NVIDIA
-    conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver reports for as long as it lasts
 
 
 class GpusFlag(Struct, frozen=True):

@@ -30,7 +30,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from corral.clock import Clock
-from corral.model.run import LOG_EVENT_MAX_BYTES, LogChunk
+from corral.model.agent_protocol import LogChunk
+from corral.model.run import LOG_EVENT_MAX_BYTES
 from corral.node.output_bounds import bound_output, first_data, make_hole
 
 EVENT_BYTES = 26  # the cost of an event in bytes is this number plus the length of its text, as CloudWatch Logs counts

@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.model.run import Foreign, GpuDevice, GpuSample
+from corral.model.gpu import FOREIGN_MAX, Foreign, GpuDevice, GpuHealth
+from corral.model.gpu_metrics import GpuSample
 from corral.node import gpu_topology
 from corral.node.gpu_parts import divide, run_of
-from corral.node.gpus import FOREIGN_MAX, GpuHealth
 from corral.node.procfs import is_ours, process_name
 
 HEALTH_S = 5.0  # the interval between two reads of lasting faults

@@ -21,7 +21,8 @@ from typing import Any
 import msgspec
 
 from corral.errors import Refused
-from corral.model.run import Execute, ImagePush, Observed, RunSpec
+from corral.model.agent_protocol import Execute, ImagePush
+from corral.model.run import Observed, RunSpec
 from corral.node import node_folder, procfs
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions

@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from corral.model.run import Ack, GpuSample, Health, Observed, Report
+from corral.model.agent_protocol import Ack, Report
+from corral.model.gpu_metrics import GpuSample
+from corral.model.run import Health, Observed
 from corral.node.engine import Known
 from corral.node.log_shipper import LogShipper
 

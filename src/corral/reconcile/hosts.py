@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.core import Tx
-from corral.model.run import SILENT_S
+from corral.model.agent_protocol import SILENT_S
 from corral.services.instances import host_changed
 from corral.store import Store
 

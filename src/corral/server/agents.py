@@ -1,7 +1,7 @@
 """The server's connections to the agents of hosts, and the supervision of the agent on this machine.
 
 An agent sends a hello message when it connects, and reports later. The server sends orders to start, stop or check runs. A run is
-one container of a task on a host. The protocol is in `model/run.py`.
+one container of a task on a host. The protocol is in `model/agent_protocol.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from corral.blobs import Blobs
 from corral.clock import Clock
 from corral.log_times import without_time
-from corral.model.run import (
+from corral.model.agent_protocol import (
     HEARTBEAT_S,
     SILENT_S,
     START_MAX_BYTES,
@@ -34,19 +34,18 @@ from corral.model.run import (
     Declined,
     Execute,
     GpuFaultOrder,
-    GpuSample,
     Hello,
     HostOrders,
     ImagePush,
     Measure,
     Measured,
-    Observed,
     OutputLimits,
-    RunSpec,
     SignalOrder,
     StartOrder,
     ToCore,
 )
+from corral.model.gpu_metrics import GpuSample
+from corral.model.run import Observed, RunSpec
 from corral.model.settings import OutputSettings
 from corral.node import node_folder, procfs
 from corral.server.environment_files import with_files

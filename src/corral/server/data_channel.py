@@ -26,8 +26,8 @@ from corral.channel.messages import NotAMessage, unpack
 from corral.clock import Clock
 from corral.errors import ApiError
 from corral.ids import Ids
+from corral.model.agent_protocol import Execute
 from corral.model.json_documents import read_json
-from corral.model.run import Execute
 from corral.model.settings import Settings
 from corral.node import node_folder
 from corral.server.agents import Agents

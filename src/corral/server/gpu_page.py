@@ -12,8 +12,8 @@ from corral import aws
 from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.lane_commands import Wait
-from corral.model.gpu_fault import XID_MAX, xid_text
-from corral.model.run import GpuFaultOrder
+from corral.model.agent_protocol import GpuFaultOrder
+from corral.model.gpu import XID_MAX, xid_text
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane

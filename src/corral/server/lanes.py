@@ -22,8 +22,8 @@ from corral.errors import ServiceUnavailable
 from corral.handovers import Delivery, Done, receive
 from corral.ids import Ids
 from corral.lane_commands import Command
+from corral.model.agent_protocol import HostOrders
 from corral.model.histogram import DURATIONS_S, SIZES, Histogram
-from corral.model.run import HostOrders
 from corral.model.settings import Settings
 from corral.server.batcher import Batcher
 from corral.server.heavy_reads import HeavyReads, Step

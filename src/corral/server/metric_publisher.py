@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from corral.clock import Clock
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.model.agent_protocol import Measured
 from corral.model.metric import Point
-from corral.model.run import Measured
 from corral.server.agents import Agents
 from corral.server.lanes import Lane
 from corral.services import own_metrics

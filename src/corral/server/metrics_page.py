@@ -17,9 +17,11 @@ from corral import aws
 from corral.clock import Clock
 from corral.core import Tx
 from corral.errors import ApiError, api_error
+from corral.model.agent_protocol import SILENT_S
+from corral.model.gpu import GpuDevice
+from corral.model.gpu_metrics import GPU_METRICS, GpuSample, gpu_values
 from corral.model.histogram import Histogram
 from corral.model.instance import ec2_id, host_instance_id
-from corral.model.run import SILENT_S, GpuDevice, GpuSample
 from corral.model.task import Task
 from corral.server.authentication import Authentication
 from corral.server.exposition import CONTENT_TYPE, Exposition, Labels
@@ -27,7 +29,7 @@ from corral.server.lanes import Lane
 from corral.server.request_times import RequestTimes
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
-from corral.services.own_metrics import dcgm_values, service_of
+from corral.services.own_metrics import service_of
 from corral.store import Store
 
 PATH = "/metrics"
@@ -36,16 +38,6 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 Unauthorized = api_error("Unauthorized", 401)
 MethodNotAllowed = api_error("MethodNotAllowed", 405)
-
-DCGM_HELP = {
-    "DCGM_FI_DEV_GPU_UTIL": "GPU utilization (in %).",
-    "DCGM_FI_DEV_FB_USED": "Frame buffer memory used (in MiB).",
-    "DCGM_FI_DEV_FB_FREE": "Frame buffer memory free (in MiB).",
-    "DCGM_FI_DEV_POWER_USAGE": "Power draw (in W).",
-    "DCGM_FI_DEV_GPU_TEMP": "GPU temperature (in C).",
-    "DCGM_FI_DEV_SM_CLOCK": "SM clock frequency (in MHz).",
-    "DCGM_FI_DEV_XID_ERRORS": "Value of the last Xid error, also of errors of applications. 0: none since the agent started.",
-}
 
 
 class MetricFacts(Struct, frozen=True):
@@ -84,18 +76,17 @@ class MetricsPage:
         return page.text()
 
     def _write_gpus(self, page: Exposition, facts: MetricFacts) -> None:
-        values: dict[str, list[tuple[Labels, float]]] = {name: [] for name in DCGM_HELP}
+        values: dict[str, list[tuple[Labels, float]]] = {metric.name: [] for metric in GPU_METRICS}
         oldest_s = self._clock.now_s() - SILENT_S
         for labels, device in facts.gpus:
             past = self._history.get(device.gpu_id)
             if not past or past[-1][0] < oldest_s:
                 continue  # the host is silent, or the driver cannot reach the GPU
             _, sample = past[-1]
-            for name, (value, _) in dcgm_values(sample, device.memory_mib).items():
-                values[name].append((labels, value))
-            values["DCGM_FI_DEV_XID_ERRORS"].append((labels, sample.last_xid))
-        for name, samples in values.items():
-            page.gauge(name, DCGM_HELP[name], samples)
+            for metric, value in gpu_values(sample, device.memory_mib):
+                values[metric.name].append((labels, value))
+        for metric in GPU_METRICS:
+            page.gauge(metric.name, metric.help, values[metric.name])
         page.gauge("corral_gpu_healthy", "1 if the GPU works, 0 if it has failed and gets no tasks.",
                    [(labels, float(device.gpu_id not in facts.failed_gpus)) for labels, device in facts.gpus])  # fmt: skip
         page.gauge(

@@ -19,7 +19,8 @@ from msgspec import Struct
 from corral import aws
 from corral.core import Tx
 from corral.errors import ApiError, api_error
-from corral.model.run import RunState, SignalOrder
+from corral.model.agent_protocol import SignalOrder
+from corral.model.run import RunState
 from corral.model.run_signals import SIGNALS
 from corral.model.task import Task
 from corral.server.agents import Agents

@@ -31,10 +31,11 @@ from corral.decide.placement import standing_reservation
 from corral.decide.start_estimates import estimates
 from corral.errors import ApiError, api_error
 from corral.ids import Ids
+from corral.model.agent_protocol import HEARTBEAT_S
+from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
 from corral.model.numbers import whole_number
 from corral.model.placement import INSTANCE, JOB, TASK, Claim
-from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.settings import Settings
 from corral.model.task import Task
 from corral.server.agents import Agents

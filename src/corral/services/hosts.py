@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.task_lifecycle import observe, stoppable
-from corral.model.run import SILENT_S, Foreign, Hello, Observed, RunState, run_of_attempt
+from corral.model.agent_protocol import SILENT_S, Hello
+from corral.model.gpu import Foreign
+from corral.model.run import Observed, RunState, run_of_attempt
 from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
 from corral.model.task import Run, Task, TaskState
 from corral.services.ecs.gpu_assignment import give_spare_gpus

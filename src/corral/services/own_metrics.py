@@ -12,19 +12,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core import Tx
+from corral.model.agent_protocol import Measured
 from corral.model.ecs_service import STARTED_BY
+from corral.model.gpu_metrics import GpuMetric, GpuPart, GpuSample, gpu_values
 from corral.model.instance import HOST_POOL
 from corral.model.metric import COLLECTOR_NAMESPACE, Dimensions, Metric, Point, Sample
 from corral.model.placement import Slot
 from corral.model.queue import QueueActivity
-from corral.model.run import GpuPart, GpuSample, Measured, RunState, Usage, run_of_attempt
+from corral.model.run import RunState, Usage, run_of_attempt
 from corral.model.task import Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.services.ecs.lookup import slots_of
 from corral.store import Store
 
 GPU_NAMESPACE = "Corral/GPU"
-UTILIZATION, MEMORY_USED = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"
 # A task that has run for less than this time gets no series of its own in COLLECTOR_NAMESPACE. Series are kept for 15 months, and
 # many short tasks would create very many series.
 SERIES_OF_TASK_AFTER_S = 10.0
@@ -272,35 +273,23 @@ def _task_targets(tx: Tx[Store], task: Task, gpu_id: str) -> Iterator[Target]:
 
 
 def gpu_points(gpu: GpuReading, at_s: float, seconds: float) -> Iterator[Point]:
-    values = dcgm_values(gpu.sample, gpu.memory_mib)
-    series = [(gpu.targets, values), *((task.targets, _values_of_task(values, task)) for task in gpu.tasks)]
-    for targets, of_target in series:
-        for region, namespace, dimensions in targets:
-            for name, (value, unit) in of_target.items():
-                yield Point(Metric(region, namespace, name, dimensions), at_s, _weighted(value, seconds), unit, 1)
+    for metric, value in gpu_values(gpu.sample, gpu.memory_mib):
+        if not metric.in_cloudwatch:
+            continue
+        series = [(gpu.targets, value), *((task.targets, _value_of_task(metric, value, task)) for task in gpu.tasks)]
+        for targets, of_target in series:
+            if of_target is not None:
+                for region, namespace, dimensions in targets:
+                    yield Point(
+                        Metric(region, namespace, metric.name, dimensions), at_s, _weighted(of_target, seconds), metric.unit, 1
+                    )
 
 
-def _values_of_task(values: Mapping[str, tuple[float, str]], task: TaskReading) -> Mapping[str, tuple[float, str]]:
-    """The values of a GPU for one of its tasks: if the task shares the GPU, with its own utilization and memory, if known."""
-    if not task.shares:
-        return values
-    own: dict[str, float | None] = dict.fromkeys((UTILIZATION, MEMORY_USED))
-    if task.part is not None:
-        own = {UTILIZATION: task.part.utilization_percent, MEMORY_USED: task.part.memory_used_mib}
-    changed = {name: (own.get(name, value), unit) for name, (value, unit) in values.items()}
-    return {name: (value, unit) for name, (value, unit) in changed.items() if value is not None}
-
-
-def dcgm_values(sample: GpuSample, memory_mib: int) -> Mapping[str, tuple[float, str]]:
-    known = {
-        UTILIZATION: (sample.utilization_percent, "Percent"),
-        MEMORY_USED: (sample.memory_used_mib, "Megabytes"),
-        "DCGM_FI_DEV_FB_FREE": (memory_mib - sample.memory_used_mib - sample.memory_reserved_mib, "Megabytes"),
-        "DCGM_FI_DEV_POWER_USAGE": (sample.power_w, "None"),
-        "DCGM_FI_DEV_GPU_TEMP": (sample.temperature_c, "None"),
-        "DCGM_FI_DEV_SM_CLOCK": (sample.sm_clock_mhz, "None"),
-    }
-    return {name: (value, unit) for name, (value, unit) in known.items() if value is not None}
+def _value_of_task(metric: GpuMetric, value: float, task: TaskReading) -> float | None:
+    """Return the value of a GPU for one of its tasks: if the task shares the GPU, its own part, or None if that is not known."""
+    if not task.shares or metric.of_part is None:
+        return value
+    return None if task.part is None else metric.of_part(task.part)
 
 
 def _weighted(value: float, seconds: float) -> Sample:

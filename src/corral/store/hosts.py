@@ -8,9 +8,10 @@ from typing import Any
 import orjson
 
 from corral.database import Database
+from corral.model.agent_protocol import Hello
+from corral.model.gpu import Foreign, GpuDevice, GpuFault
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE, Instance, InstanceState, host_instance_id
 from corral.model.placement import Links
-from corral.model.run import Foreign, GpuDevice, GpuFault, Hello
 from corral.store.instances import Instances
 
 # The condition for failed GPUs. It includes real GPUs that are not present: after a restart, the agent does not report a GPU that

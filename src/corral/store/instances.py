@@ -14,9 +14,9 @@ import orjson
 from msgspec.structs import replace
 
 from corral.database import Database, Row
+from corral.model.gpu import GpuDevice
 from corral.model.instance import MOVES, Instance, InstanceState, host_instance_id
 from corral.model.placement import INSTANCE, Claim, Ending, Links, Placement, Rank, Slot
-from corral.model.run import GpuDevice
 from corral.model.task import Demand
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet

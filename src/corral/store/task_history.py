@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from corral.database import Database, Row
-from corral.model.run import GpuSample
+from corral.model.gpu_metrics import GpuSample
 from corral.model.task import Task
 from corral.model.task_record import GpuUse, TaskRecord, is_failure, task_record, with_sample
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.manifest import NotAManifest, read_manifest
+from corral.model.agent_protocol import ImagePush
 from corral.model.blob import GARBAGE, StoredBlob
 from corral.model.image import Layer, Manifest, RegistryImage, Repository
 from corral.model.objects import ContentPart
-from corral.model.run import ImagePush
 from corral.services.ecr.errors import (
     ImageDigestDoesNotMatchException,
     ImageTagAlreadyExistsException,

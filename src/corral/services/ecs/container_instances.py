@@ -15,9 +15,9 @@ import corral
 from corral.core import Tx
 from corral.decide.instance_query import parse_instance_query
 from corral.decide.placement_rules import ZONE, values_of, zone_of
+from corral.model.gpu import GpuDevice
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.placement import Slot
-from corral.model.run import GpuDevice
 from corral.services import instances
 from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import provider_of_instance

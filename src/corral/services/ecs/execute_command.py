@@ -14,7 +14,8 @@ import orjson
 from msgspec import Struct
 
 from corral.core import Tx
-from corral.model.run import Execute, RunState
+from corral.model.agent_protocol import Execute
+from corral.model.run import RunState
 from corral.model.settings import Settings
 from corral.model.task import Run, Task, TaskState
 from corral.services import sessions

@@ -11,8 +11,9 @@ from typing import Any
 
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.model.agent_protocol import StartOrder
 from corral.model.blob import Slice
-from corral.model.run import LogTarget, RunSpec, StartOrder
+from corral.model.run import LogTarget, RunSpec
 from corral.model.run_environment import BUCKET, private_objects
 from corral.model.settings import Settings
 from corral.model.task import Run, Task

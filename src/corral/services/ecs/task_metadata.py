@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from corral.core import Tx
+from corral.model.agent_protocol import Measured
 from corral.model.instance import Instance
-from corral.model.run import Measured, RunState, Usage
+from corral.model.run import RunState, Usage
 from corral.model.session import Credentials
 from corral.model.task import Run, Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB

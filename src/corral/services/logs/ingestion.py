@@ -11,8 +11,9 @@ from typing import Any
 
 from corral.core import Tx
 from corral.decide.emf import BATCH_POINTS_MAX, batch_points
+from corral.model.agent_protocol import LogChunk, StartOrder
 from corral.model.metric import Point
-from corral.model.run import LogChunk, LogTarget, Observed, StartOrder
+from corral.model.run import LogTarget, Observed
 from corral.services.cloudwatch.metric_writes import hand_over_points
 from corral.services.logs.common import now_ms
 from corral.telemetry import LogStore, LogStream

@@ -1,6 +1,10 @@
-"""GPU faults: the errors that the driver reports as Xids, and which of them exclude a GPU from placement."""
+"""GPUs: devices and faults."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
 
 # Xids of NVIDIA's catalogue that need a reset, a reboot or another GPU. No task gets a GPU with such an Xid. Most other Xids are
 # errors of an application (13, 31, 43, 45, 68, 109), and are over when the application has ended. Others are notes of the driver:
@@ -22,6 +26,30 @@ HARDWARE_XIDS = {
     158: "a fatal timeout of the GPU",
 }
 XID_MAX = 100_000
+Foreign = tuple[int, str]  # pid and name of a process that uses a GPU and belongs to no run
+FOREIGN_MAX = 4  # maximum number of foreign processes that are listed per GPU
+
+
+class GpuDevice(Struct, frozen=True):
+    gpu_id: str
+    index: int
+    model: str
+    memory_mib: int
+    simulated: bool = False
+    excluded: bool = False  # excluded by --exclude-gpus: clients see the GPU, but tasks do not get it
+
+
+class GpuFault(Struct, frozen=True):
+    """A fault of a GPU. While a GPU has a fault, no task gets it."""
+
+    text: str
+    at_s: float
+    owner: str  # the id of the instance that owns the GPU
+
+
+class GpuHealth(Struct, frozen=True):
+    xids: Sequence[tuple[str, int]] = ()  # (GPU id, Xid) of new errors; an Xid is an error number of NVIDIA
+    conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver reports for as long as it lasts
 
 
 def xid_text(xid: int) -> str | None:
