@@ -1,7 +1,7 @@
 """The errors that a client of Corral's API or a user of its command can see.
 
 ApiError                    an error in a request; only aws/ converts it to a response
-├── ...                     one subclass per AWS error code, created by `api_error(code)`
+├── ...                     one subclass per AWS error code, from botocore's models (`aws/error_classes.py`) or `api_error(code)`
 └── InternalFailure         a bug of Corral; the caller may retry
 Refused                     Corral refuses to start, or refuses a command; the message says what the user must do
 """

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +15,16 @@ from botocore.awsrequest import HeadersDict
 from botocore.exceptions import ClientError
 from botocore.parsers import create_parser
 
+import corral
 from corral.aws import Request, Response, WrongResult, not_served, recognise, serialize_refusal
+from corral.aws.error_classes import ModelledError
 from corral.aws.sqs_query_names import SQS_QUERY_CODES
 from corral.errors import ApiError, InternalFailure, api_error
 from each import check_each
 from wire.generate import Generator
 from wire.oracle import SERVED, client, comparable, model_of, protocols_of, seen, sent_by_botocore
 
+SERVICES = Path(corral.__file__).with_name("services")
 MESSAGE = 'it is not there: <x> & "y" — ünïcode'
 # One operation of each service, for which the tests raise all errors.
 OPERATION = {
@@ -64,6 +71,17 @@ def test_boto3_raises_every_modelled_error(service: str) -> None:
         modelled = shape.metadata.get("error", {}).get("httpStatusCode")
         status = caught.value.response["ResponseMetadata"]["HTTPStatusCode"]
         assert status == (modelled or status), shape.name
+
+
+def test_services_raise_errors_that_they_declare_or_that_the_model_has() -> None:
+    """A module `errors.py` has every error of the model (`error_classes`). A wrong name would fail only when it is raised."""
+    for path in SERVICES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and re.fullmatch(r"corral\.services\.\w+\.errors", node.module):
+                module = import_module(node.module)
+                for found in (getattr(module, alias.name) for alias in node.names):
+                    if isinstance(found, type) and issubclass(found, ModelledError):
+                        assert 400 <= found("x").status < 600, path
 
 
 @pytest.mark.parametrize("service", SERVED)

@@ -1,13 +1,11 @@
 """The errors of Application Auto Scaling: one class per error code."""
 
-from corral.errors import ApiError, api_error
+from corral.aws.error_classes import error_classes
+from corral.errors import ApiError
 
-InvalidNextTokenException = api_error("InvalidNextTokenException")
-LimitExceededException = api_error("LimitExceededException")
-ObjectNotFoundException = api_error("ObjectNotFoundException")
-ResourceNotFoundException = api_error("ResourceNotFoundException")
-TooManyTagsException = api_error("TooManyTagsException")
-ValidationException = api_error("ValidationException")
+__getattr__ = error_classes("application-autoscaling", globals())
+
+ObjectNotFoundException = __getattr__("ObjectNotFoundException")
 
 
 def not_found(kind: str, resource: str, dimension: str, name: str = "") -> ApiError:

@@ -1,17 +1,10 @@
 """The errors of Auto Scaling: one class per error code."""
 
+from corral.aws.error_classes import error_classes
 from corral.errors import ApiError, api_error
 
-ActiveInstanceRefreshNotFoundFault = api_error("ActiveInstanceRefreshNotFoundFault")
-AlreadyExistsFault = api_error("AlreadyExistsFault")
-IdempotentParameterMismatchError = api_error("IdempotentParameterMismatchError")
-InstanceRefreshInProgressFault = api_error("InstanceRefreshInProgressFault")
-InvalidNextToken = api_error("InvalidNextToken")
-IrreversibleInstanceRefreshFault = api_error("IrreversibleInstanceRefreshFault")
-LimitExceededFault = api_error("LimitExceededFault")
-ResourceContentionFault = api_error("ResourceContentionFault", 500)
-ResourceInUseFault = api_error("ResourceInUseFault")
-ScalingActivityInProgressFault = api_error("ScalingActivityInProgressFault")
+__getattr__ = error_classes("autoscaling", globals())
+
 ValidationError = api_error("ValidationError")
 
 

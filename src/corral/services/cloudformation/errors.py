@@ -1,12 +1,11 @@
 """The errors of CloudFormation: one class per error code, and the texts that several operations share."""
 
+from corral.aws.error_classes import error_classes
 from corral.errors import ApiError, api_error
 
-AlreadyExistsException = api_error("AlreadyExistsException")
-ChangeSetNotFound = api_error("ChangeSetNotFound", 404)
-InsufficientCapabilitiesException = api_error("InsufficientCapabilitiesException")
-InvalidChangeSetStatus = api_error("InvalidChangeSetStatus")
-TokenAlreadyExistsException = api_error("TokenAlreadyExistsException")
+__getattr__ = error_classes("cloudformation", globals())
+
+ChangeSetNotFound = __getattr__("ChangeSetNotFound")
 ValidationError = api_error("ValidationError")
 
 

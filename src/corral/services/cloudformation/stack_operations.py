@@ -13,9 +13,9 @@ from msgspec import Struct, field
 from corral.core import Tx
 from corral.decide.stack_plan import CAN_BE_DELETED, CAN_BE_UPDATED, STEADY
 from corral.decide.templates import Evaluation, ParameterValues
-from corral.errors import api_error
 from corral.model.stack import ENDED, ResourceStatus, Stack, StackStatus, StackVersion
 from corral.services.caller import Caller
+from corral.services.cloudformation.errors import AlreadyExistsException
 from corral.services.cloudformation.resource_types import resource_type
 from corral.services.cloudformation.schemas import ValidationError
 from corral.services.cloudformation.stack_changes import Change as Change
@@ -26,7 +26,6 @@ from corral.services.cloudformation.stack_events import add_event, set_status, s
 from corral.services.cloudformation.step_execution import cancel_steps, step_key
 from corral.store import Store
 
-AlreadyExists = api_error("AlreadyExistsException")
 ROLLED_BACK = StackStatus.UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS
 ROLLBACK, DELETE, DO_NOTHING = "ROLLBACK", "DELETE", "DO_NOTHING"
 USER_INITIATED = "User Initiated"
@@ -54,7 +53,7 @@ class StackSpec(Struct, frozen=True):
 
 def new_stack(tx: Tx[Store], caller: Caller, spec: StackSpec, parent: Stack | None = None) -> Stack:
     if tx.store.stacks.named(caller.region, spec.name) is not None:
-        raise AlreadyExists(f"Stack [{spec.name}] already exists")
+        raise AlreadyExistsException(f"Stack [{spec.name}] already exists")
     arn = f"arn:aws:cloudformation:{caller.region}:{caller.account}:stack/{spec.name}/{tx.ids.uuid()}"
     root_id = (parent.root_id or parent.id) if parent is not None else ""
     return Stack(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from corral.errors import ApiError, api_error
+from corral.aws.error_classes import error_classes
+from corral.errors import ApiError
 
-InvalidParameterValueException = api_error("InvalidParameterValueException")
-InvalidRequestContentException = api_error("InvalidRequestContentException")
-PolicyLengthExceededException = api_error("PolicyLengthExceededException")
-PreconditionFailedException = api_error("PreconditionFailedException", 412)
-RequestTooLargeException = api_error("RequestTooLargeException", 413)
-ResourceConflictException = api_error("ResourceConflictException", 409)
-ResourceNotFoundException = api_error("ResourceNotFoundException", 404)
-ServiceException = api_error("ServiceException", 500)
-TooManyRequestsException = api_error("TooManyRequestsException", 429)
+__getattr__ = error_classes("lambda", globals())
+
+ResourceNotFoundException = __getattr__("ResourceNotFoundException")
 
 ISOLATED = (
     "Corral was started with --isolate, so it runs no Lambda functions: they are processes of this machine, without a container. "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from corral.aws.error_classes import error_classes
 from corral.errors import S3_MALFORMED_XML, ApiError, api_error
 
-AccessDenied = api_error("AccessDenied", 403)
+__getattr__ = error_classes("s3", globals())
+
 AuthorizationHeaderMalformed = api_error("AuthorizationHeaderMalformed")
 BadDigest = api_error("BadDigest")
-BucketAlreadyOwnedByYou = api_error("BucketAlreadyOwnedByYou", 409)
 BucketNotEmpty = api_error("BucketNotEmpty", 409)
 EntityTooLarge = api_error("EntityTooLarge")
 EntityTooSmall = api_error("EntityTooSmall")
@@ -22,7 +23,6 @@ InvalidPartNumber = api_error("InvalidPartNumber", 416)
 InvalidPartOrder = api_error("InvalidPartOrder")
 InvalidPolicyDocument = api_error("InvalidPolicyDocument")
 InvalidRange = api_error("InvalidRange", 416)
-InvalidRequest = api_error("InvalidRequest")
 InvalidStorageClass = api_error("InvalidStorageClass")
 InvalidTag = api_error("InvalidTag")
 InvalidTargetBucketForLogging = api_error("InvalidTargetBucketForLogging")
@@ -33,9 +33,8 @@ MetadataTooLarge = api_error("MetadataTooLarge")
 MethodNotAllowed = api_error("MethodNotAllowed", 405)
 MissingContentLength = api_error("MissingContentLength", 411)
 MissingSecurityHeader = api_error("MissingSecurityHeader")
-NoSuchBucket = api_error("NoSuchBucket", 404)
-NoSuchKey = api_error("NoSuchKey", 404)
-NoSuchUpload = api_error("NoSuchUpload", 404)
+NoSuchKey = __getattr__("NoSuchKey")
+NoSuchUpload = __getattr__("NoSuchUpload")
 NoSuchVersion = api_error("NoSuchVersion", 404)
 NotImplementedHere = api_error("NotImplemented", 501)
 NotModified = api_error("NotModified", 304)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from corral.errors import ApiError, api_error
+from corral.aws.error_classes import error_classes
+from corral.errors import ApiError
 
-AuthorizationErrorException = api_error("AuthorizationErrorException", 403)
-BatchEntryIdsNotDistinctException = api_error("BatchEntryIdsNotDistinctException")
-BatchRequestTooLongException = api_error("BatchRequestTooLongException")
-FilterPolicyLimitExceededException = api_error("FilterPolicyLimitExceededException", 403)
-InvalidParameterException = api_error("InvalidParameterException")
-InvalidParameterValueException = api_error("InvalidParameterValueException")
-NotFoundException = api_error("NotFoundException", 404)
-ResourceNotFoundException = api_error("ResourceNotFoundException", 404)
-TagLimitExceededException = api_error("TagLimitExceededException")
+__getattr__ = error_classes("sns", globals())
+
+InvalidParameterException = __getattr__("InvalidParameterException")
+NotFoundException = __getattr__("NotFoundException")
 
 
 def invalid(parameter: str, reason: str = "") -> ApiError:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from corral.aws.error_classes import error_classes
 from corral.errors import ApiError, api_error
 
-BatchEntryIdsNotDistinct = api_error("BatchEntryIdsNotDistinct")
-BatchRequestTooLong = api_error("BatchRequestTooLong")
-InvalidAddress = api_error("InvalidAddress")
-InvalidAttributeName = api_error("InvalidAttributeName")
-InvalidAttributeValue = api_error("InvalidAttributeValue")
-InvalidMessageContents = api_error("InvalidMessageContents")
+__getattr__ = error_classes("sqs", globals())
+
 InvalidParameterValue = api_error("InvalidParameterValue")
-MessageNotInflight = api_error("MessageNotInflight")
 MissingParameter = api_error("MissingParameter")
 OverLimit = api_error("OverLimit", 403)
 PurgeQueueInProgress = api_error("PurgeQueueInProgress", 403)
-QueueDoesNotExist = api_error("QueueDoesNotExist")
-QueueNameExists = api_error("QueueNameExists")
+QueueDoesNotExist = __getattr__("QueueDoesNotExist")
 ReceiptHandleIsInvalid = api_error("ReceiptHandleIsInvalid", 404)
 ResourceNotFoundException = api_error("ResourceNotFoundException", 404)
-UnsupportedOperation = api_error("UnsupportedOperation")
 
 NOT_FOR_THIS_TYPE = "The request include parameter that is not valid for this queue type."  # AWS's text
 

@@ -1,26 +1,5 @@
 """The errors of Systems Manager: one class per error code."""
 
-from corral.errors import api_error
+from corral.aws.error_classes import error_classes
 
-AccessDeniedException = api_error("AccessDeniedException")
-HierarchyLevelLimitExceededException = api_error("HierarchyLevelLimitExceededException")
-HierarchyTypeMismatchException = api_error("HierarchyTypeMismatchException")
-IncompatiblePolicyException = api_error("IncompatiblePolicyException")
-InvalidAllowedPatternException = api_error("InvalidAllowedPatternException")
-InvalidFilterKey = api_error("InvalidFilterKey")
-InvalidFilterOption = api_error("InvalidFilterOption")
-InvalidFilterValue = api_error("InvalidFilterValue")
-InvalidKeyId = api_error("InvalidKeyId")
-InvalidNextToken = api_error("InvalidNextToken")
-InvalidPolicyTypeException = api_error("InvalidPolicyTypeException")
-InvalidResourceId = api_error("InvalidResourceId")
-InvalidResourceType = api_error("InvalidResourceType")
-ParameterAlreadyExists = api_error("ParameterAlreadyExists")
-ParameterMaxVersionLimitExceeded = api_error("ParameterMaxVersionLimitExceeded")
-ParameterNotFound = api_error("ParameterNotFound")
-ParameterPatternMismatchException = api_error("ParameterPatternMismatchException")
-ParameterVersionLabelLimitExceeded = api_error("ParameterVersionLabelLimitExceeded")
-ParameterVersionNotFound = api_error("ParameterVersionNotFound")
-PoliciesLimitExceededException = api_error("PoliciesLimitExceededException")
-TooManyTagsError = api_error("TooManyTagsError")
-ValidationException = api_error("ValidationException")
+__getattr__ = error_classes("ssm", globals())
