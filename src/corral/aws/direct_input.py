@@ -66,6 +66,12 @@ def _renamed(shape: Shape, value: Any) -> Any:
     return value
 
 
+@cache
+def members_of(service: str, shape: str) -> frozenset[str]:
+    """Return the names of the members of a structure in the model of a service."""
+    return frozenset(service_model(service, SERVICE_BY_NAME[service].protocols[0]).shapes[shape]["members"])
+
+
 def denied(service: str, message: str) -> ApiError:
     """Return the service's error for a caller who has no permission for the action."""
     return denied_action(SERVICE_BY_NAME[service].protocols[0], message)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from corral.aws.direct_input import direct_input
+from corral.aws.direct_input import direct_input, members_of
 from corral.core import Tx
 from corral.errors import ApiError
 from corral.services.batch.definition_rules import FARGATE, cpu_units_of, memory_mib_of, size_of
@@ -30,12 +30,8 @@ CONTAINER = "default"  # the name of the only container of a job, unless the job
 LOG_GROUP = "/aws/batch/job"
 MEMORY_MIN_MIB = 6  # the smallest memory that ECS accepts; Batch accepts 4
 REFERENCE = re.compile(r"Ref::([A-Za-z0-9_-]+)")
-# Members of a container that Batch and ECS both have, with the same meaning.
-SAME = (
-    "image", "environment", "mountPoints", "ulimits", "privileged", "readonlyRootFilesystem", "user", "linuxParameters", "secrets",
-    "repositoryCredentials", "dependsOn", "essential", "firelensConfiguration", "startTimeout", "stopTimeout",
-)  # fmt: skip
-SAME_IN_TASK = ("executionRoleArn", "ephemeralStorage", "runtimePlatform", "ipcMode", "pidMode", "volumes")
+# Members of a container that Batch and ECS both have, but with another form or meaning. All other common members are the same.
+CONVERTED = {"command", "logConfiguration", "memory", "resourceRequirements"}
 
 
 def substituted(command: list[str], parameters: Mapping[str, str]) -> list[str]:
@@ -73,7 +69,7 @@ def task_properties(properties: Properties, container: str) -> Properties:
             return {**task, "containers": [{**containers[0], "name": CONTAINER}]}
         return task
     given = properties[container]
-    task = {name: given[name] for name in (*SAME_IN_TASK, "enableExecuteCommand", "networkConfiguration") if name in given}
+    task = {name: value for name, value in given.items() if name in members_of("batch", "EcsTaskProperties")}
     if given.get("jobRoleArn"):
         task["taskRoleArn"] = given["jobRoleArn"]
     if platform_version := given.get("fargatePlatformConfiguration", {}).get("platformVersion"):
@@ -84,9 +80,8 @@ def task_properties(properties: Properties, container: str) -> Properties:
 def _register(
     tx: Tx[Store], caller: Caller, family: str, name: str, task: Properties, parameters: Mapping[str, str], platform: str
 ) -> str:
-    document = {member: task[member] for member in SAME_IN_TASK if member in task}
-    if task.get("taskRoleArn"):
-        document["taskRoleArn"] = task["taskRoleArn"]
+    same = members_of("ecs", "RegisterTaskDefinitionRequest")
+    document = {member: value for member, value in task.items() if member in same and value != ""}
     document["requiresCompatibilities"] = [platform]
     containers = [_container(each, name, caller.region, parameters, platform) for each in task["containers"]]
     if platform == FARGATE:
@@ -109,8 +104,8 @@ def _task_size(containers: list[Properties]) -> dict[str, str]:
 
 
 def _container(given: Properties, name: str, region: str, parameters: Mapping[str, str], platform: str) -> Properties:
-    container = {member: given[member] for member in SAME if member in given}
-    container["name"] = given["name"]
+    same = members_of("ecs", "ContainerDefinition") - CONVERTED
+    container = {member: value for member, value in given.items() if member in same}
     if given.get("command"):
         container["command"] = substituted(given["command"], parameters)
     container |= _size(given, platform)
