@@ -81,12 +81,16 @@ redraw: .venv/.run
 	@touch .venv/.run $@
 
 # A new release of a dependency must not break the suite on its own day, so the suite uses fixed versions. This target writes the
-# newest versions to the list. Run the suite before you commit them.
+# newest versions to the list, and the next minor version of botocore as the upper bound of boto3 and botocore to pyproject.toml. Run
+# the suite before you commit them.
 constraints:
 	$(PYTHON) -m venv .venv-newest
+	sed -i -E 's/"(boto3|botocore)(>=[0-9.]+),<[0-9.]+"/"\1\2"/' pyproject.toml
 	.venv-newest/bin/pip install --quiet --disable-pip-version-check -e '.[test]'
 	sed -n '1p' constraints.txt > .venv-newest/list && .venv-newest/bin/pip freeze --exclude-editable >> .venv-newest/list
 	mv .venv-newest/list constraints.txt && rm -rf .venv-newest
+	bound=$$(sed -n -E 's/^botocore==([0-9]+)\.([0-9]+)\..*/echo \1.$$((\2 + 1))/p' constraints.txt | sh) && \
+	  sed -i -E "s/\"(boto3|botocore)(>=[0-9.]+)\"/\"\1\2,<$$bound\"/" pyproject.toml
 
 # The demonstration uses the aws command. A machine without one gets version 1 in .venv.
 .venv/.aws: .venv/.run

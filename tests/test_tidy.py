@@ -265,3 +265,11 @@ def test_the_architecture_names_files_that_exist() -> None:
     in_data_folder = {"host.json", "restored.json", "server.json"}
     missing = {name for name in named - in_data_folder if not any(path.endswith(f"/{name}") or path == name for path in known)}
     assert len(named) > 50 and not missing, missing
+
+
+def test_the_range_of_botocore_ends_after_the_version_of_the_suite() -> None:
+    """Corral reads botocore's data files, whose content a later version may change. `make constraints` renews the bound."""
+    listed = re.findall(r"^(boto3|botocore)==(\d+)\.(\d+)\.", (REPOSITORY / "constraints.txt").read_text(), re.MULTILINE)
+    project = (REPOSITORY / "pyproject.toml").read_text()
+    bounds = dict(re.findall(r'"(boto3|botocore)>=[0-9.]+,<([0-9.]+)"', project))
+    assert bounds == {name: f"{major}.{int(minor) + 1}" for name, major, minor in listed}
