@@ -83,6 +83,7 @@ def _sorting(rules: PlacementRules) -> CompiledRules:
         spreads=tuple(_spread_over(rules, field) for _, field in leading),
         group=rules.group,
         by_cpu=after == (("binpack", "cpu"),),
+        packs=bool(after) and after[0][0] == "binpack",
         drawn=bool(after) and after[0][0] == "random",
     )
 
@@ -120,11 +121,16 @@ def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen, reserve
     rules = demand.rules
     assert rules is not None
     selection = select(pool, rules)
-    if not any(True for group in selection.groups(demand.idle_gpus) for _ in group.fitting(demand.memory_mib, demand.cpu_units)):
-        return None  # no slot has enough free capacity, so do not try each part
     steps = rules.strategy
     while steps and steps[0][0] == "spread":
         steps = steps[1:]
+    if all(kind == "binpack" for kind, _ in steps):
+        first = selection.first_fitting((demand.idle_gpus, demand.memory_mib, demand.cpu_units))
+        found = next(_open_ones((first,), demand, is_open, reserved), None)
+        if found is not None or not first:
+            return found  # otherwise an older claim reserves these slots, so try the next ones
+    elif not any(True for group in selection.groups(demand.idle_gpus) for _ in group.fitting(demand.memory_mib, demand.cpu_units)):
+        return None  # no slot has enough free capacity, so do not try each part
     for parts in selection.in_order():
         found = _choose(pool, parts, demand, steps, seed, is_open, reserved)
         if found is not None:

@@ -188,6 +188,7 @@ class CompiledRules(Struct, frozen=True):
     spreads: tuple[Callable[[Slot], str] | None, ...] = ()
     group: str = ""  # the group whose tasks are spread
     by_cpu: bool = False  # True: sort the slots of a SpreadPart by free CPU, least first; False: by free memory
+    packs: bool = False  # the strategy is `binpack`: prefer the slot with the least free resources of all parts with equal tasks
     drawn: bool = False  # the strategy is `random`: each SpreadPart must support `sample`
 
 
@@ -195,6 +196,13 @@ class Selection(FreeSlots, Protocol):
     """The slots that placement rules allow. The selection is updated when slots or tasks change."""
 
     allowed: int  # number of slots
+
+    def first_fitting(self, wanted: tuple[int, int, int]) -> Sequence[str]:
+        """Return the slots that the spread and binpack steps of the strategy prefer, among the slots with this much free.
+
+        `wanted` is a number of GPUs, memory and CPU. All slots of the result have equal free resources.
+        """
+        ...
 
     def in_order(self) -> Iterable[Sequence[SpreadPart]]:
         """Yield all slots in parts, those with the fewest tasks of the group first.

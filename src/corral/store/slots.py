@@ -13,6 +13,7 @@ from operator import itemgetter
 
 from corral.model.placement import CompiledRules, Slot
 
+WANTED_MAX = 8  # the number of different amounts for which a selection keeps its parts sorted
 FreeShape = tuple[int, int]  # (free memory, free CPU), or (free CPU, free memory) in an index that sorts by CPU
 SpreadValues = tuple[str | int, ...]  # a slot's value for each spread strategy, such as its instance id
 FreeAmounts = tuple[int, int, int]  # free (GPUs, memory, CPU)
@@ -37,6 +38,18 @@ class GroupIndex:
             for at in range(bisect_left(self.shapes, (first, -1)), len(self.shapes)):
                 if self.shapes[at][1] >= second:
                     yield self._ids[self.shapes[at]]
+
+    def first_shape(self, memory_mib: int, cpu_units: int) -> FreeShape | None:
+        """Return the first shape of `fitting`. Return None if no slot has this much free."""
+        first, second = (cpu_units, memory_mib) if self._by_cpu else (memory_mib, cpu_units)
+        if self._seconds[-1] >= second:
+            for at in range(bisect_left(self.shapes, (first, -1)), len(self.shapes)):
+                if self.shapes[at][1] >= second:
+                    return self.shapes[at]
+        return None
+
+    def with_shape(self, shape: FreeShape) -> Sequence[str]:
+        return self._ids[shape]
 
     def roomiest(self) -> Iterator[str]:
         for shape in reversed(self.shapes):
@@ -84,6 +97,20 @@ class SlotIndex:
 
     def groups(self, min_gpus: int = 0) -> list[GroupIndex]:
         return self._in_order[bisect_left(self._gpus, min_gpus) :]
+
+    def first_fitting(self, wanted: FreeAmounts, *, packs: bool) -> tuple[FreeShape, Sequence[str]] | None:
+        """Return the slots that fit best, which all have the same shape, and this shape. Return None if no slot fits.
+
+        The slots with the fewest free GPUs fit best. With `packs`, the slots with the smallest shape fit best.
+        """
+        best: tuple[FreeShape, GroupIndex] | None = None
+        for group in self.groups(wanted[0]):
+            shape = group.first_shape(wanted[1], wanted[2])
+            if shape is not None and (best is None or shape < best[0]):
+                best = shape, group
+                if not packs:
+                    break
+        return None if best is None else (best[0], best[1].with_shape(best[0]))
 
     def __len__(self) -> int:
         return self._size
@@ -141,6 +168,35 @@ class SlotIndex:
         del self._in_order[at]
 
 
+class SortedParts:
+    """The parts of a selection that have certain free amounts, in the order in which the rules prefer them.
+
+    The part with the fewest tasks is first. With `CompiledRules.packs`, the part with the smallest shape is first among parts with
+    equal numbers of tasks.
+    """
+
+    def __init__(self, parts: Iterable[SpreadValues]) -> None:
+        self.changed: dict[SpreadValues, None] = dict.fromkeys(parts)  # the parts that `SelectionIndex` must sort again
+        self._order: list[tuple[tuple[int, ...], FreeShape | tuple[()], SpreadValues]] = []
+        self._entries: dict[SpreadValues, tuple[tuple[int, ...], FreeShape | tuple[()], SpreadValues]] = {}
+        self._ids: dict[SpreadValues, Sequence[str]] = {}  # part → its slots that fit best
+
+    def first(self) -> Sequence[str]:
+        """Return the slots that fit best in the first part. Return () if no slot fits."""
+        return self._ids[self._order[0][2]] if self._order else ()
+
+    def drop(self, part: SpreadValues) -> None:
+        entry = self._entries.pop(part, None)
+        if entry is not None:
+            del self._order[bisect_left(self._order, entry)]
+            del self._ids[part]
+
+    def add(self, part: SpreadValues, rank: tuple[int, ...], shape: FreeShape | tuple[()], ids: Sequence[str]) -> None:
+        entry = self._entries[part] = rank, shape, part
+        insort(self._order, entry)
+        self._ids[part] = ids
+
+
 class SelectionIndex:
     """The slots that placement rules allow (implements `model.placement.Selection`).
 
@@ -162,6 +218,7 @@ class SelectionIndex:
         self._shares: dict[str, tuple[SpreadValues, int]] = {}  # slot id → spread values, number of tasks of the task group
         self._sums: list[dict[str | int, int]] = [{} for _ in compiled.spreads]  # per spread: value → tasks of the task group
         self._having: list[dict[str | int, dict[SpreadValues, None]]] = [{} for _ in compiled.spreads]  # per spread: value → parts
+        self._sorted: dict[FreeAmounts, SortedParts] = {}  # the parts that have these amounts free; the last used is last
 
     def groups(self, min_gpus: int = 0) -> list[GroupIndex]:
         return self._all.groups(min_gpus)
@@ -170,6 +227,29 @@ class SelectionIndex:
         if self._plain:
             return ((self._all,),)
         return ([self._parts[key] for _, key in equal] for _, equal in groupby(self._order, key=itemgetter(0)))
+
+    def first_fitting(self, wanted: FreeAmounts) -> Sequence[str]:
+        """Return the slots that fit best in the first part with such slots. All of them have the same free resources.
+
+        Return () if no slot has the wanted amounts free. Only the parts that have changed since the last call are read.
+        """
+        if self._plain:
+            found = self._all.first_fitting(wanted, packs=self.compiled.packs)
+            return () if found is None else found[1]
+        parts = self._sorted.pop(wanted, None)
+        if parts is None:
+            parts = SortedParts(self._parts)
+            if len(self._sorted) >= WANTED_MAX:
+                del self._sorted[next(iter(self._sorted))]
+        self._sorted[wanted] = parts
+        for key in parts.changed:
+            parts.drop(key)
+            part = self._parts.get(key)
+            found = part.first_fitting(wanted, packs=self.compiled.packs) if part is not None else None
+            if found is not None:
+                parts.add(key, self._ranks[key], found[0] if self.compiled.packs else (), found[1])
+        parts.changed.clear()
+        return parts.first()
 
     def refresh(self, slot_id: str, slot: Slot | None) -> None:
         """Apply the change of a slot. `slot` is None if the slot was removed."""
@@ -197,6 +277,7 @@ class SelectionIndex:
                 having.setdefault(value, {})[key] = None
             self._rank(key)
         part.add(slot.id, *free)
+        self._note_change(key)
 
     def _drop(self, slot_id: str) -> None:
         key, free = self._slots.pop(slot_id, (None, (0, 0, 0)))
@@ -204,7 +285,10 @@ class SelectionIndex:
             return
         self.allowed -= 1
         self._all.remove(slot_id, *free)
-        if self._plain or self._parts[key].remove(slot_id, *free):
+        if self._plain:
+            return
+        self._note_change(key)
+        if self._parts[key].remove(slot_id, *free):
             return
         del self._parts[key]
         del self._order[bisect_left(self._order, (self._ranks.pop(key), key))]
@@ -244,3 +328,8 @@ class SelectionIndex:
                 del self._order[bisect_left(self._order, (before, key))]
             insort(self._order, (rank, key))
             self._ranks[key] = rank
+            self._note_change(key)
+
+    def _note_change(self, key: SpreadValues) -> None:
+        for parts in self._sorted.values():
+            parts.changed[key] = None
