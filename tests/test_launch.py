@@ -12,8 +12,10 @@ from corral.errors import ApiError
 from corral.lane_commands import Command
 from corral.model.agent_protocol import StartOrder
 from corral.model.instance import HOST_POOL, host_instance_id
+from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.model.task import TaskState
+from corral.services import hosts
 from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.launch import LaunchRequest, LaunchResult, launch
@@ -192,3 +194,38 @@ def test_an_override_equals_a_definition_with_the_same_settings(override: dict[s
     for name, container in expected.containers.items():
         for field in fields(container):
             assert getattr(found.containers[name], field.name) == getattr(container, field.name)
+
+
+def test_the_description_of_a_stopped_task_is_kept_until_the_task_changes() -> None:
+    world = World()
+    [task] = world.launch(WAITS, tags=[{"key": "k", "value": "1"}]).tasks
+    described = {"tasks": [task.id], "include": ["TAGS"]}
+    stopped = Observed(world.started[0].spec.run_id, 1, world.clock.now_s(), world.clock.now_s(), 0)
+    world.ask(lambda tx: hosts.report(tx, "h0", [stopped]))
+
+    def describe(params: dict[str, Any] = described) -> dict[str, Any]:
+        [found] = world.ask(lambda tx: HANDLERS["DescribeTasks"](tx, params, CALLER))["tasks"]
+        return found
+
+    def tag(tx: Tx[Store]) -> None:
+        params = {"resourceArn": describe_in(tx)["taskArn"], "tags": [{"key": "k", "value": "2"}]}
+        HANDLERS["TagResource"](tx, params, CALLER)
+
+    def describe_in(tx: Tx[Store]) -> dict[str, Any]:
+        return HANDLERS["DescribeTasks"](tx, described, CALLER)["tasks"][0]
+
+    def tag_and_fail(tx: Tx[Store]) -> None:
+        tag(tx)
+        assert describe_in(tx)["tags"] == [{"key": "k", "value": "2"}]
+        raise InvalidParameterException("undo the tag")
+
+    first = describe()
+    assert first["lastStatus"] == "STOPPED" and first["tags"] == [{"key": "k", "value": "1"}]
+    assert describe() is first and describe({"tasks": [task.id]})["tags"] == []
+    with pytest.raises(InvalidParameterException):
+        world.ask(tag_and_fail)
+    assert describe() == first
+    world.ask(tag)
+    assert describe() == {**first, "tags": [{"key": "k", "value": "2"}]}
+    world.ask(lambda tx: tx.store.tasks.drop_stopped(tx.now_s, 10))
+    assert world.ask(lambda tx: HANDLERS["DescribeTasks"](tx, described, CALLER))["tasks"] == []

@@ -36,6 +36,7 @@ from corral.store.task_rows import (
 )
 
 CACHED_MAX = 10_000
+STOPPED_CACHED_MAX = 2_000
 CHANGEABLE = ("desired", "started_at", "stopping_at", "stopped_at", "stop_code", "stopped_reason")  # columns that `change` writes
 _changeable = attrgetter("desired", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason")
 
@@ -55,6 +56,7 @@ class Tasks:
         self._instances = instances
         self._cached: dict[str, Task] = {}  # tasks that have not stopped; saves queries
         self._cached_by_run: dict[str, str] = {}  # run id → task id
+        self._stopped: dict[str, Task] = {}  # stopped tasks that DescribeTasks has read
         self._just_stopped: dict[str, Task] = {}  # tasks that this transaction has stopped; its reconcilers read them
         self._caches = not database.reads_only
         self.deployment_counts = DeploymentCounts(database)
@@ -78,6 +80,7 @@ class Tasks:
 
     def _evict(self, task_id: str) -> None:
         self._just_stopped.pop(task_id, None)
+        self._stopped.pop(task_id, None)
         task = self._cached.pop(task_id, None)
         for run in task.runs if task is not None else ():
             self._cached_by_run.pop(run.id, None)
@@ -313,7 +316,7 @@ class Tasks:
 
     def several(self, task_ids: Sequence[str]) -> dict[str, Task]:
         """The tasks with these ids, by id. Ids that do not exist are omitted."""
-        found = {task_id: self._cached[task_id] for task_id in task_ids if task_id in self._cached}
+        found = {task_id: task for task_id in task_ids if (task := self._cached.get(task_id) or self._stopped.get(task_id))}
         if found:
             task_ids = [task_id for task_id in task_ids if task_id not in found]
             if not task_ids:
@@ -323,7 +326,17 @@ class Tasks:
         for run in self._execute(f"SELECT {RUN_COLUMNS} FROM run WHERE task_id IN ({marks}) ORDER BY position", task_ids):
             runs.setdefault(run[1], []).append(run)
         rows = self._execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id IN ({marks})", task_ids)
-        return found | {row[0]: task_of(row, runs[row[0]]) for row in rows}
+        for row in rows:
+            found[row[0]] = task = task_of(row, runs[row[0]])
+            if task.state is TaskState.STOPPED and self._caches:
+                if len(self._stopped) >= STOPPED_CACHED_MAX:
+                    del self._stopped[next(iter(self._stopped))]
+                self._stopped[task.id] = task
+        return found
+
+    def is_cached(self, task: Task) -> bool:
+        """Whether later reads return this same object. They do so until the task changes or is evicted."""
+        return (self._cached.get(task.id) or self._stopped.get(task.id)) is task
 
     def of_run(self, run_id: str) -> Task | None:
         task_id = self._cached_by_run.get(run_id)
@@ -466,10 +479,13 @@ class Tasks:
 
     def drop_stopped(self, before_s: float, limit: int) -> int:
         """Delete up to `limit` tasks that stopped before `before_s`. Return their number."""
-        return self._execute(
-            "DELETE FROM task WHERE id IN (SELECT id FROM task WHERE state = 'STOPPED' AND stopped_at < ? LIMIT ?)",
+        dropped = self._execute(
+            "DELETE FROM task WHERE id IN (SELECT id FROM task WHERE state = 'STOPPED' AND stopped_at < ? LIMIT ?) RETURNING id",
             (before_s, limit),
-        ).rowcount
+        ).fetchall()
+        for (task_id,) in dropped:
+            self._evict(task_id)
+        return len(dropped)
 
     def set_details(self, task: Task, details: dict[str, Any]) -> Task:
         """Replace the details of a task, such as its tags and its protection."""

@@ -12,6 +12,7 @@ from corral.core import Tx
 from corral.decide.placement import place_text, shortage_of, withheld_text
 from corral.decide.start_estimates import estimates, start_text
 from corral.decide.task_lifecycle import task_health
+from corral.model.constant_result import ConstantResult
 from corral.model.instance import ec2_id
 from corral.model.placement import TASK, Claim, Pool
 from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
@@ -22,11 +23,30 @@ from corral.services.ecs.task_spec import ContainerSpec, spec_of
 from corral.store import Store
 
 HOLDERS_NAMED_MAX = 3
+KEPT_MAX = 2_000
+KEPT_STATES = (TaskState.RUNNING, TaskState.STOPPED)
+
+# Task id, and whether the tags are included → the task and its description. The description is valid as long as the store returns
+# the same object for the task.
+_kept: dict[tuple[str, bool], tuple[Task, ConstantResult]] = {}
 
 
 def task_descriptions(tx: Tx[Store], tasks: Iterable[Task], *, tags: bool = True) -> list[dict[str, Any]]:
-    reasons = WaitReasons(tx)
-    return [_description(tx, task, _why_waiting(tx, task, reasons), tags=tags) for task in tasks]
+    """Describe tasks. The caller must not change the descriptions, because they are kept for the next call."""
+    reasons, found = WaitReasons(tx), list[dict[str, Any]]()
+    for task in tasks:
+        kept = _kept.get((task.id, tags))
+        if kept is not None and kept[0] is task:
+            found.append(kept[1])
+        elif task.state in KEPT_STATES and tx.store.tasks.is_cached(task):
+            while len(_kept) >= KEPT_MAX:
+                del _kept[next(iter(_kept))]
+            description = ConstantResult(_description(tx, task, None, tags=tags))
+            _kept[task.id, tags] = task, description
+            found.append(description)
+        else:
+            found.append(_description(tx, task, _why_waiting(tx, task, reasons), tags=tags))
+    return found
 
 
 class WaitReasons:

@@ -169,10 +169,11 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
 def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     tasks, failures = [], []
-    found = tx.store.tasks.several([short(given) for given in params["tasks"]])
-    for given in params["tasks"]:
-        task = found.get(short(given))
-        if task is not None and (task.region, task.cluster) == (caller.region, cluster):
+    ids = [short(given) for given in params["tasks"]]
+    found = tx.store.tasks.several(ids)
+    for given, task_id in zip(params["tasks"], ids):
+        task = found.get(task_id)
+        if task is not None and task.region == caller.region and task.cluster == cluster:
             tasks.append(task)
         else:
             task_arn = given if given.startswith("arn:") else arn(caller.account, caller.region, f"task/{cluster}/{given}")
