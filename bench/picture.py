@@ -26,7 +26,7 @@ from typing import Any
 
 from picture_screens import FOLDER, RESPONSES, SCREENS, Request, Screen, run_in_terminal, serve, write_pictures
 
-from corral.cli.lean_http import ConnectionPool, SigningKeys, signed_headers
+from corral.cli.client.http import ConnectionPool, SigningKeys, signed_headers
 
 SCALE = 60  # a second is shown as a minute
 END = datetime(2026, 3, 2, 17, 0, tzinfo=UTC)  # the time in the pictures

@@ -15,8 +15,8 @@ from random import Random
 from rows import Bench, Row
 from simulated import GPUS_PER_HOST, simulated
 
-from corral.decide.placement import place, serve
-from corral.journal import Journal
+from corral.core.undo_log import Journal
+from corral.decide.placement.place import place, serve
 from corral.model.instance import HOST_POOL
 from corral.model.placement import TASK, Claim, Placement, Slot
 from corral.model.task import Demand, PlacementRules

@@ -19,9 +19,9 @@ from client import ACCESS_KEY, REGION, SECRET_KEY
 from local import corral
 from rows import Bench, Row, percentile
 
-from corral.cli.endpoint import Endpoint, client
-from corral.cli.fleet_facts import read_fleet
-from corral.cli.fleet_search import WorkerFleet, find_fleet
+from corral.cli.client.endpoint import Endpoint, client
+from corral.cli.fleets.facts import read_fleet
+from corral.cli.fleets.search import WorkerFleet, find_fleet
 
 TEMPLATE = Path(__file__).parent.parent / "templates" / "queue-fleet.yaml"
 GPUS = "sim:16"

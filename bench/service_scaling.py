@@ -18,7 +18,7 @@ from client import ACCESS_KEY, REGION, SECRET_KEY
 from local import corral
 from rows import Bench, Row, percentile
 
-from corral.cli.endpoint import Endpoint, client
+from corral.cli.client.endpoint import Endpoint, client
 
 GPUS = "sim:16"
 NAMESPACE, METRIC = "Bench", "GpuUtilization"

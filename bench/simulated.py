@@ -12,17 +12,18 @@ from typing import Any
 from local import definition
 from rows import Bench
 
-from corral.clock import VirtualClock
-from corral.core import Core, Tx
-from corral.errors import ApiError
-from corral.ids import RandomIds, simulated_gpu_id
-from corral.lane_commands import Command
+from corral.core.clock import VirtualClock
+from corral.core.commands import Command
+from corral.core.errors import ApiError
+from corral.core.ids import RandomIds, simulated_gpu_id
+from corral.core.transactions import Core, Tx
+from corral.fleet import hosts
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.services import SERVICES, hosts
+from corral.services import SERVICES
 from corral.services.caller import Caller
 from corral.store import Store
 

@@ -234,8 +234,8 @@ def share_schemas() -> None:
 
     Servers that are not forks, such as those of the README's commands, execute the statements.
     """
-    from corral import database
-    from corral.schema_origin import Origin, write_origin
+    from corral.core import database
+    from corral.core.schema_origin import Origin, write_origin
     from corral.store.state import Store
     from corral.telemetry.logs import LogStore
     from corral.telemetry.metrics import MetricStore

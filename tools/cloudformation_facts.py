@@ -1,4 +1,4 @@
-"""Generate src/corral/services/cloudformation/schemas.dat from AWS's resource provider schemas, as cfn-lint ships them.
+"""Generate src/corral/template_types/schemas.dat from AWS's resource provider schemas, as cfn-lint ships them.
 
     pip download --no-deps cfn-lint==1.58.0
     python tools/cloudformation_facts.py cfn_lint-1.58.0-py3-none-any.whl
@@ -6,7 +6,7 @@
 The file has the facts of every resource type. Its first line is a JSON header: the source, the IAM prefixes of services, and the
 size of each type's facts. The facts follow, in the order of the header. Each is a JSON document that is compressed on its own, with
 a dictionary that follows the header, so that a reader decompresses only the types that it needs. The documents are described in
-`services/cloudformation/schemas.py`. `example_values.py` finds the form of ids and ARNs in the patterns of the schemas.
+`template_types/schemas.py`. `example_values.py` finds the form of ids and ARNs in the patterns of the schemas.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from example_values import arn_resource, value_form
 
 Schema = dict[str, Any]
 
-TARGET = Path(__file__).parent.parent / "src/corral/services/cloudformation/schemas.dat"
+TARGET = Path(__file__).parent.parent / "src/corral/template_types/schemas.dat"
 RESOURCES = "cfnlint/data/schemas/resources/"
 PREFIX = "/properties/"
 ENUM_MAX_VALUES = 40  # longer lists, for example of instance types, are soon out of date

@@ -13,10 +13,10 @@ import pytest
 
 from corral.blobs import Blobs
 from corral.blobs.blob_lock import hold_blobs, try_erasing
-from corral.clock import VirtualClock
-from corral.data_folder import BLOBS_LOCK
-from corral.ids import SeededIds
+from corral.core.clock import VirtualClock
+from corral.core.ids import SeededIds
 from corral.model.settings import Settings
+from corral.process.data_folder import BLOBS_LOCK
 from corral.server import blob_gc
 from corral.server.lanes import Lane
 from corral.store import Store

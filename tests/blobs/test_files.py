@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from corral.blobs import Blobs
-from corral.ids import SeededIds
+from corral.core.ids import SeededIds
 from corral.model.blob import StoredBlob
 
 

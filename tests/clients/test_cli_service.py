@@ -20,7 +20,7 @@ import pytest
 
 import forkserver
 from command import UNTIL_TOLD, Cli, processes_about
-from corral.cli.systemd_unit import Unit
+from corral.cli.server.systemd_unit import Unit
 from eventually import eventually
 
 SYSTEMCTL = """\

@@ -19,10 +19,10 @@ import pytest
 
 from command import UNTIL_TOLD, Cli, living_in, processes_about
 from corral.backup.manifest import STORES
-from corral.clock import VirtualClock
-from corral.data_folder import close_to_others, lock_folder, validate_folder
-from corral.errors import Refused
+from corral.core.clock import VirtualClock
+from corral.core.errors import Refused
 from corral.node.procfs import boot_s
+from corral.process.data_folder import close_to_others, lock_folder, validate_folder
 from corral.server.last_server import unfinished_server
 from corral.version import full_version
 from harness import Corral, eventually

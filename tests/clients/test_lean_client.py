@@ -20,11 +20,11 @@ from botocore import xform_name
 from clients import stack_help
 from command import UNTIL_TOLD
 from corral.cli import SUMMARIES, main
-from corral.cli.endpoint import Endpoint, signing_keys
+from corral.cli.client.endpoint import Endpoint, signing_keys
+from corral.cli.client.http import ConnectionFailed, ConnectionPool, SigningKeys, is_supported
+from corral.cli.client.json_client import SERVICES, ApiRefusal, LeanClient, operation_name
+from corral.cli.client.s3 import LeanS3Writer
 from corral.cli.errors import error_line
-from corral.cli.lean_client import SERVICES, ApiRefusal, LeanClient, operation_name
-from corral.cli.lean_http import ConnectionFailed, ConnectionPool, SigningKeys, is_supported
-from corral.cli.lean_s3 import LeanS3Writer
 from eventually import eventually
 from harness import REGION, Corral
 
@@ -62,7 +62,7 @@ def lean(corral: Corral, service: str) -> LeanClient:
     return LeanClient(service, ConnectionPool(corral.url, connect_s=5, read_s=30), keys, attempts=1)
 
 
-# The tables of lean_client.py are those of botocore's models.
+# The tables of json_client.py are those of botocore's models.
 
 
 @pytest.mark.parametrize("service", SERVICES)

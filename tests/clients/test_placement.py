@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from corral.clock import VirtualClock
-from corral.core import Core
-from corral.errors import ApiError
-from corral.ids import RandomIds
-from corral.lane_commands import Command
+from corral.core.clock import VirtualClock
+from corral.core.commands import Command
+from corral.core.errors import ApiError
+from corral.core.ids import RandomIds
+from corral.core.transactions import Core
+from corral.fleet import hosts
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.instance import host_instance_id
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.services import hosts
 from corral.services.caller import Caller
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store

@@ -10,7 +10,7 @@ import pytest
 
 from clients.test_cli_machine import completed
 from command import UNTIL_TOLD, Cli
-from corral.cli.run_names import check_name, default_name, family_of
+from corral.cli.runs.names import check_name, default_name, family_of
 from eventually import eventually
 from harness import container
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from command import UNTIL_TOLD, Cli
-from corral.cli.run_environment import BUCKET
+from corral.cli.runs.environment import BUCKET
 from eventually import eventually
 
 SECRET = "hf_do_not_show_me"

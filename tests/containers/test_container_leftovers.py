@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from command import processes_about
 from containers.running import Containers, shell
-from corral.clock import VirtualClock
+from corral.core.clock import VirtualClock
 from corral.model.run import RunSpec
 from corral.node.docker_cleanup import RESOURCES_KEPT_S
 from corral.node.docker_engine import DockerEngine

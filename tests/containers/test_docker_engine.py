@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from corral.clock import VirtualClock, WallClock
+from corral.core.clock import VirtualClock, WallClock
 from corral.node.docker_cleanup import STOPPED_KEPT_S
 from corral.node.docker_engine import DockerEngine
 from engines.dockerd import BUSYBOX, Dockerd

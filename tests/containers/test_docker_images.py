@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from containers.running import Containers, shell
 from containers.small_registry import SmallRegistry
-from corral.clock import WallClock
+from corral.core.clock import WallClock
 from corral.node.docker_engine import DockerEngine
 from engines.dockerd import BUSYBOX, Dockerd
 from engines.drivers import Driver, settings

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from containers.removing_engine import RemovingEngine
 from containers.running import Containers, shell
-from corral.clock import WallClock
+from corral.core.clock import WallClock
 from corral.model.run import RunSpec
 from corral.node.docker_engine import DockerEngine
 from corral.node.docker_past_events import past_containers

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from corral.decide.gpu_choice import gpus_for
-from corral.decide.placement import serve, standing_reservation
-from corral.decide.slot_fit import has_gpus
-from corral.journal import Journal
+from corral.core.undo_log import Journal
+from corral.decide.placement.gpu_choice import gpus_for
+from corral.decide.placement.place import serve, standing_reservation
+from corral.decide.placement.slot_fit import has_gpus
 from corral.model.placement import TASK, Claim, Ending, Placement, Shares, Slot
 from corral.model.task import Demand
 from corral.store.fleet import Fleet, PoolIndex

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.alarm_evaluation import breaches, evaluate_windows, evaluation_range, is_conclusive, samples_needed, suppress
+from corral.decide.metrics.alarm_evaluation import (
+    breaches,
+    evaluate_windows,
+    evaluation_range,
+    is_conclusive,
+    samples_needed,
+    suppress,
+)
 from corral.model.alarm import AlarmState, Criteria, MissingData, Suppression
 
 OK, ALARM, INSUFFICIENT, RETAIN = AlarmState.OK, AlarmState.ALARM, AlarmState.INSUFFICIENT_DATA, None

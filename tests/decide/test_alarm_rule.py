@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.alarm_rule import AlarmRuleError, alarms_of, evaluate_rule, parse_rule
+from corral.decide.metrics.alarm_rule import AlarmRuleError, alarms_of, evaluate_rule, parse_rule
 from corral.model.alarm import AlarmState
 
 STATES = {

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.alarm_scaling import REPEAT_S, WARMING, Block, GroupCapacity, Rule, Verdict, decide_request
-from corral.decide.scaling_policies import CHANGE, EXACT, PERCENT, Step, adjusted, step_for
-from corral.decide.target_tracking import scaled_in, scaled_out
+from corral.decide.scaling.alarm_scaling import REPEAT_S, WARMING, Block, GroupCapacity, Rule, Verdict, decide_request
+from corral.decide.scaling.policies import CHANGE, EXACT, PERCENT, Step, adjusted, step_for
+from corral.decide.scaling.target_tracking import scaled_in, scaled_out
 from corral.model.alarm import AlarmState, Progress, ScalingRequest
 
 NOW_S = 1000.0

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.decide.backfill import LONGEST_S, START_S, longest_time_s, opening_of
-from corral.decide.placement import (
+from corral.decide.placement.backfill import LONGEST_S, START_S, longest_time_s, opening_of
+from corral.decide.placement.place import (
     place_on,
     room_for_claim,
     room_for_newcomer,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.byte_range import Unsatisfiable, span_of
+from corral.decide.objects.byte_range import Unsatisfiable, span_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.decide.circuit_breaker import breaker_of, count_failures, failure_threshold
+from corral.decide.tasks.circuit_breaker import breaker_of, count_failures, failure_threshold
 from corral.model.ecs_service import ServiceRollout
 
 

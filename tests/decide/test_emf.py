@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.emf import BATCH_COST_MAX, BATCH_POINTS_MAX, EVENT_POINTS_MAX, batch_points, embedded_points
+from corral.decide.logs.emf import BATCH_COST_MAX, BATCH_POINTS_MAX, EVENT_POINTS_MAX, batch_points, embedded_points
 from corral.model.metric import Metric, Point
 
 EVENT_MS = 1_700_000_000_000

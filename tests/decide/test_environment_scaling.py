@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.decide.environment_scaling import (
+from corral.decide.scaling.environment_scaling import (
     EnvironmentSize,
     FreeShape,
     IdleInstance,
@@ -16,7 +16,7 @@ from corral.decide.environment_scaling import (
     plan_scale_in,
     plan_scaling,
 )
-from corral.decide.instance_choice import TypeShape, room_on
+from corral.decide.scaling.instance_choice import TypeShape, room_on
 from corral.model.task import Demand
 
 GIB = 1024

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.decide.expiry import (
+from corral.decide.objects.expiry import (
     DAY_S,
     CandidateVersion,
     LifecycleFilter,

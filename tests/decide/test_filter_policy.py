@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.decide.filter_policy import (
+from corral.decide.policies.filter_policy import (
     ATTRIBUTES,
     BODY,
     POLICY_MAX_BYTES,

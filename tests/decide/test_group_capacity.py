@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.group_capacity import COUNTED, CapacityRequest, Distribution, Why, capacity_of, next_zone, plan_capacity
-from corral.decide.instance_refresh import BAKING, FAILED, IN_PROGRESS, PENDING, SUCCESSFUL, percentage_complete, step_refresh
-from corral.decide.lifecycle_hooks import verdict
-from corral.decide.termination_policies import ScaleIn
+from corral.decide.scaling.group_capacity import COUNTED, CapacityRequest, Distribution, Why, capacity_of, next_zone, plan_capacity
+from corral.decide.scaling.instance_refresh import (
+    BAKING,
+    FAILED,
+    IN_PROGRESS,
+    PENDING,
+    SUCCESSFUL,
+    percentage_complete,
+    step_refresh,
+)
+from corral.decide.scaling.lifecycle_hooks import verdict
+from corral.decide.scaling.termination_policies import ScaleIn
 from corral.model.group import ABANDON, CONTINUE, SPOT, InstanceRefresh, LifecycleAction, LifecycleState, Member, TaskWait
 
 NOW = 1_000_000.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.policy import (
+from corral.decide.policies.policy import (
     NO_RESOURCE,
     UNKNOWN_RESOURCE,
     AccessRequest,

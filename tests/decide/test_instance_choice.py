@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.decide.instance_choice import TypeShape, choose_type, room_on
+from corral.decide.scaling.instance_choice import TypeShape, choose_type, room_on
 from corral.model.task import ALL_GPUS, Demand
 
 GIB = 1024

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.decide.instance_query import InstanceQueryError, parse_instance_query, timestamp_s
 from corral.decide.pattern import Pattern, PatternError
+from corral.decide.placement.instance_query import InstanceQueryError, parse_instance_query, timestamp_s
 from examples import examples
 
 properties = settings(max_examples=examples(200), deadline=None)

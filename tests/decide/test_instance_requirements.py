@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.decide.instance_requirements import TypeFacts, meets
+from corral.decide.scaling.instance_requirements import TypeFacts, meets
 
 G5 = TypeFacts("g5.xlarge", 4, 16_384, (("gpu", "a10g", "nvidia", 1, 22_888),), "amd", disk_gb=250, disk_kinds=frozenset({"ssd"}))
 M5 = TypeFacts("m5.large", 2, 8192, processor="intel", is_current=False)

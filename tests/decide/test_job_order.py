@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from corral.decide.job_order import (
+from corral.decide.placement.place import claim_rank
+from corral.decide.tasks.job_order import (
     is_idle,
     job_rank,
     share_level,
@@ -18,7 +19,6 @@ from corral.decide.job_order import (
     vcpus_of,
     weighted_vcpus,
 )
-from corral.decide.placement import claim_rank
 from corral.model.job_line import JobPlace, ShareUse
 from corral.model.task import Demand
 from examples import examples

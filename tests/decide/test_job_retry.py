@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.decide.job_retry import retries
+from corral.decide.tasks.job_retry import retries
 from corral.model.job import Attempt, ExitRule, JobSpec
 from corral.model.task import Demand
 

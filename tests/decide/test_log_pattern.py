@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.decide.log_pattern import InvalidPattern, parse
+from corral.decide.logs.pattern import InvalidPattern, parse
 from corral.model.message_hint import fits
 
 WEB = '10.0.0.7 - anna [01/Nov/2026:13:25:15 +0100] "GET /train/run.html HTTP/1.1" 404 1534'

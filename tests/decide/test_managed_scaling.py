@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from corral.decide.managed_scaling import (
+from corral.decide.scaling.managed_scaling import (
     Decision,
     GroupInstance,
     GroupState,

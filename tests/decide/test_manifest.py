@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.manifest import DOCKER_IMAGE, DOCKER_LIST, OCI_IMAGE, OCI_INDEX, NotAManifest, read_manifest
+from corral.decide.objects.manifest import DOCKER_IMAGE, DOCKER_LIST, OCI_IMAGE, OCI_INDEX, NotAManifest, read_manifest
 from corral.model.image import Manifest
 
 A, B, C = (f"sha256:{digit * 64}" for digit in "abc")

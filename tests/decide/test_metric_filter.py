@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.decide.metric_filter import MetricExtractor
+from corral.decide.logs.metric_filter import MetricExtractor
 from corral.model.metric import Metric
 
 AT_MS = 1_700_000_040_000  # a whole minute

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.metric_math import ExpressionScope, InvalidExpression, Series, calls_in, evaluate, names_in, parse, to_result
-from corral.decide.metric_math.functions import FUNCTIONS, UNSUPPORTED, date_of
+from corral.decide.metrics.math import ExpressionScope, InvalidExpression, Series, calls_in, evaluate, names_in, parse, to_result
+from corral.decide.metrics.math.functions import FUNCTIONS, UNSUPPORTED, date_of
 
 PERIOD = 60
 START = 1_699_999_980  # Tuesday, 14 November 2023, 22:13

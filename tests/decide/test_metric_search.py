@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.metric_search import InvalidSearch, parse_search, tokens_of
-from corral.decide.metric_sql import DimensionCondition, InvalidQuery, Select, is_query, parse_query
+from corral.decide.metrics.search import InvalidSearch, parse_search, tokens_of
+from corral.decide.metrics.sql import DimensionCondition, InvalidQuery, Select, is_query, parse_query
 from corral.model.metric import Metric
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.decide.placement import place, serve, standing_reservation, why_not, why_waiting
-from corral.journal import Journal
+from corral.core.undo_log import Journal
+from corral.decide.placement.place import place, serve, standing_reservation, why_not, why_waiting
 from corral.model.placement import TASK, Claim, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import Demand
 from corral.store.fleet import Fleet, PoolIndex

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from corral.decide.capacity_providers import ProviderWeight, distribute
-from corral.decide.instance_query import parse_instance_query
-from corral.decide.placement import place, place_on, serve, standing_reservation, why_not, why_waiting
-from corral.decide.placement_rules import select, values_of
-from corral.journal import Journal
+from corral.core.undo_log import Journal
+from corral.decide.placement.instance_query import parse_instance_query
+from corral.decide.placement.place import place, place_on, serve, standing_reservation, why_not, why_waiting
+from corral.decide.placement.rules import select, values_of
+from corral.decide.scaling.capacity_providers import ProviderWeight, distribute
 from corral.model.placement import TASK, Claim, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.fleet import Fleet, PoolIndex

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.decide.policy import (
+from corral.decide.policies.policy import (
     AccessRequest,
     PolicyDecision,
     PolicyError,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.decide.post_policy import ConditionNotMet, MalformedCondition, check_fields
+from corral.decide.objects.post_policy import ConditionNotMet, MalformedCondition, check_fields
 
 FIELDS = {"bucket": "photos", "key": "user/eric/a.jpg", "policy": "…", "x-amz-signature": "…", "content-type": "image/jpeg"}
 GOOD = [{"bucket": "photos"}, ["starts-with", "$key", "user/eric/"], ["starts-with", "$Content-Type", "image/"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.decide.preconditions import Conditions, etag_matches, failed_condition
+from corral.decide.objects.preconditions import Conditions, etag_matches, failed_condition
 
 AT_S = 1_000.5  # when the object was modified; headers have whole seconds
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from corral.decide.rolling_update import RollingPolicy, rolling_policy, start_rollout, step_rollout
+from corral.decide.scaling.rolling_update import RollingPolicy, rolling_policy, start_rollout, step_rollout
 from corral.model.group import LifecycleState, Member
 
 

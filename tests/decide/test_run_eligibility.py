@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.decide.run_eligibility import next_state, outcome, requeue_at_s
+from corral.decide.tasks.run_eligibility import next_state, outcome, requeue_at_s
 from corral.model.instance import HOST_POOL
 from corral.model.queued_run import QueuedRun, QueueState, RunArray
 from corral.model.run import RunState

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.scaling_policies import CHANGE, EXACT, PERCENT, Step, adjusted, limited, problem_of_steps, step_for
+from corral.decide.scaling.policies import CHANGE, EXACT, PERCENT, Step, adjusted, limited, problem_of_steps, step_for
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.schedules import CronError, Offset, date_of, next_run, next_time, read_cron, read_schedule
+from corral.decide.scaling.schedules import CronError, Offset, date_of, next_run, next_time, read_cron, read_schedule
 
 
 def utc(at_s: float) -> float:

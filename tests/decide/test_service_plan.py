@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from corral.decide.service_plan import (
+from corral.decide.tasks.service_plan import (
     DELAY_MAX_S,
     SHORT_RUN_S,
     Percentages,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.decide.stack_plan import (
+from corral.decide.templates.stack_plan import (
     CAN_BE_DELETED,
     CAN_BE_UPDATED,
     CLEANUPS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from corral.decide.start_estimates import CLAIMS_MAX, estimates, first_waiting, start_text
+from corral.decide.placement.start_estimates import CLAIMS_MAX, estimates, first_waiting, start_text
 from corral.model.placement import Claim
 from corral.model.task import Demand, PlacementRules
 from decide.backfill_simulation import Simulation, Work

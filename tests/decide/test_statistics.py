@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.statistics import parse_statistic, value_of
+from corral.decide.metrics.statistics import parse_statistic, value_of
 from corral.model.metric import Summary
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from corral.decide.alarm_scaling import NO_DATA, REPEAT_S, Rule, Verdict
-from corral.decide.service_scaling import (
+from corral.decide.scaling.alarm_scaling import NO_DATA, REPEAT_S, Rule, Verdict
+from corral.decide.scaling.service_scaling import (
     AT_DESIRED,
     AT_MAX,
     AT_MIN,
@@ -29,7 +29,7 @@ from corral.decide.service_scaling import (
     ServiceCapacity,
     decide_scaling,
 )
-from corral.decide.target_tracking import scaled_in, scaled_out
+from corral.decide.scaling.target_tracking import scaled_in, scaled_out
 from corral.model.alarm import AlarmState, Progress, ScalingRequest
 
 TARGET = 50.0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from corral.decide.task_lifecycle import ESSENTIAL_EXITED, TaskProgress, advance, duration_text, observe, task_health
+from corral.decide.tasks.lifecycle import ESSENTIAL_EXITED, TaskProgress, advance, duration_text, observe, task_health
 from corral.model.run import Observed, RunState
 from corral.model.task import MOVES, ContainerRules, Demand, RestartPolicy, Run, Task, TaskState
 

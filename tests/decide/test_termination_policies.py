@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.instance_mix import TypeOption, next_market, on_demand_share, ordered, surplus_market
-from corral.decide.termination_policies import POLICIES, Candidate, ScaleIn, choose
+from corral.decide.scaling.instance_mix import TypeOption, next_market, on_demand_share, ordered, surplus_market
+from corral.decide.scaling.termination_policies import POLICIES, Candidate, ScaleIn, choose
 from corral.model.group import CONFIGURATION, ON_DEMAND, SPOT, TEMPLATE, LaunchSource
 
 HOUR = 3600.0

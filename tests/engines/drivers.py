@@ -11,7 +11,7 @@ import orjson
 from msgspec.structs import replace
 
 from corral.channel.command_relay import END_OF_INPUT, INPUT, OUTPUT, SIZE, WINDOW, Frames, frame
-from corral.clock import WallClock
+from corral.core.clock import WallClock
 from corral.model.agent_protocol import Execute
 from corral.model.run import RunSpec
 from corral.node import node_folder

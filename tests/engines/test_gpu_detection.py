@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from corral.cli.finding import WARN
-from corral.cli.machine_checks import hardware_error_reports
-from corral.errors import Refused
+from corral.cli.checks.finding import WARN
+from corral.cli.checks.machine import hardware_error_reports
+from corral.core.errors import Refused
 from corral.model.gpu import GpuHealth
 from corral.model.gpu_metrics import gpu_values
 from corral.node import gpu_topology

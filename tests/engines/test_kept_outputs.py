@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.clock import VirtualClock
+from corral.core.clock import VirtualClock
 from corral.model.agent_protocol import OutputLimits
 from corral.node import node_folder
 from corral.node.file_recycler import FileRecycler

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.clock import VirtualClock
+from corral.core.clock import VirtualClock
 from corral.model.run import LOG_EVENT_MAX_BYTES
 from corral.node.log_shipper import (
     ENDED_BYTES,

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from corral.clock import WallClock
+from corral.core.clock import WallClock
 from corral.model.run import Usage
 from corral.node.usage import UsageHistory, usage_of
 from eventually import eventually

@@ -9,7 +9,7 @@ import sys
 import orjson
 import pytest
 
-from corral.errors import Refused
+from corral.core.errors import Refused
 from corral.model.stop_reasons import HOST_RESTARTED
 from corral.node.host import kernel_boot_id
 from corral.node.output_bounds import OUTPUT_MAX_BYTES

@@ -7,11 +7,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from corral.clock import VirtualClock
-from corral.core import Core, Tx
-from corral.database import CommitFailed
-from corral.ids import SeededIds
-from corral.lane_commands import Command
+from corral.core.clock import VirtualClock
+from corral.core.commands import Command
+from corral.core.database import CommitFailed
+from corral.core.ids import SeededIds
+from corral.core.transactions import Core, Tx
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.services.caller import Caller

@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from corral.store.queue_counters import QueueCounters
 from examples import examples
 from memory_files import MEMORY

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from corral.clock import VirtualClock
+from corral.core.clock import VirtualClock
 
 
 class Stuck(AssertionError):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from corral.core import Outcome, Tx
-from corral.decide.backfill import longest_time_s
-from corral.decide.placement import serve
+from corral.core.transactions import Outcome, Tx
+from corral.decide.placement.backfill import longest_time_s
+from corral.decide.placement.place import serve
 from corral.model.instance import HOST_POOL
 from corral.model.placement import INSTANCE, TASK
 from corral.model.run import attempt_id, run_of_attempt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.core import Outcome
+from corral.core.transactions import Outcome
 from corral.model.group import LAUNCH_STATES, TERMINATION_STATES, Group, LifecycleState, Member
 from corral.model.instance import InstanceState
 from corral.services.autoscaling.handlers import HANDLERS

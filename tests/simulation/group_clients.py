@@ -5,10 +5,10 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet import instances
 from corral.model.group import Group, LifecycleState, Member
 from corral.model.instance import DEFAULT_CLUSTER, Instance, InstanceState, ec2_id
-from corral.services import instances
 from corral.store import Store
 from simulation.clients import CALLER, FLEET
 

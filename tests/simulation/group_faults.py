@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.group import LifecycleState, Member, ScalingActivity
 from corral.reconcile import STATE
 from corral.store import Store

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from corral.ids import simulated_gpu_id
+from corral.core.ids import simulated_gpu_id
 from corral.model.agent_protocol import HEARTBEAT_S, Hello, Orders, Report
 from corral.model.gpu import Foreign, GpuDevice
 from corral.model.gpu_metrics import GpuSample

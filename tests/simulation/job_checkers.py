@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from corral.decide.placement import serve
-from corral.journal import Journal
+from corral.core.undo_log import Journal
+from corral.decide.placement.place import serve
 from corral.model.instance import HOST_POOL
 from corral.model.job import DEPENDENCY_FAILED, TIMED_OUT
 from corral.model.placement import Claim, Placement

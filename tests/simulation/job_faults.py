@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.placement import place, serve
+from corral.core.transactions import Tx
+from corral.decide.placement.place import place, serve
 from corral.model.job import ENDED, Job, JobKind, JobState, parent_and_index
 from corral.model.job_line import Holding, JobPlace, LineKey, WaitingLine
 from corral.model.placement import Placement

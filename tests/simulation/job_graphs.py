@@ -14,25 +14,25 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from corral.core import Core, Outcome, Reconciler
-from corral.errors import ApiError, api_error
-from corral.ids import SeededIds
-from corral.lane_commands import Command
+from corral.core.commands import Command
+from corral.core.errors import ApiError, api_error
+from corral.core.ids import SeededIds
+from corral.core.transactions import Core, Outcome, Reconciler
+from corral.fleet import hosts, instances, spot_interruptions
 from corral.model.instance import InstanceState
 from corral.model.job import JobState
 from corral.model.run import Observed
 from corral.model.task import Task, TaskState
 from corral.reconcile import STATE
-from corral.services import hosts, instances, spot_interruptions
 from corral.services.batch import job_requests, submit
 from corral.services.batch.job_progress import BEFORE_START
-from groups.environment_world import DELAY_S, EnvironmentWorld
-from groups.group_world import CALLER
-from groups.job_world import CPU_UNITS, MEMORY_MIB
 from simulation.job_checkers import Ended, JobCheckers, Submitted
 from simulation.job_setup import GPUS, QUEUES, SHARES, create_resources
 from simulation.lanes import SimStore
 from store.rows import hello
+from virtual_clock.environment_world import DELAY_S, EnvironmentWorld
+from virtual_clock.group_world import CALLER
+from virtual_clock.job_world import CPU_UNITS, MEMORY_MIB
 
 RULES: tuple[list[dict[str, str]], ...] = (
     [],

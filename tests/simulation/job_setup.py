@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from corral.services.batch import job_definitions, queue_requests, resource_requests, scheduling_policies
-from groups.group_world import GPUS_1
-from groups.job_world import definition
+from virtual_clock.group_world import GPUS_1
+from virtual_clock.job_world import definition
 
 if TYPE_CHECKING:
     from simulation.job_graphs import JobGraphs

@@ -13,10 +13,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corral.core import Outcome, Receiver, Reconciler, Tx
-from corral.database import CommitFailed, Database, Handover
-from corral.handovers import Done, receive
-from corral.lane_commands import Command
+from corral.core.commands import Command
+from corral.core.database import CommitFailed, Database, Handover
+from corral.core.handovers import Done, receive
+from corral.core.transactions import Outcome, Receiver, Reconciler, Tx
 from corral.store import Store
 from corral.store.definitions import Definitions
 from corral.telemetry import LogStore, MetricStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.telemetry import LogStore
 from simulation.clients import CALLER, HANDLERS
 

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corral.core import Tx
-from corral.handovers import forget_finished
+from corral.core.handovers import forget_finished
+from corral.core.transactions import Tx
+from corral.fleet import hosts
 from corral.model.agent_protocol import HEARTBEAT_S, Hello, HostOrders, Orders, Report, StartOrder
 from corral.model.gpu import Foreign
 from corral.model.run import Observed
 from corral.reconcile import LOGS, METRICS
 from corral.reconcile.receivers import RECEIVERS
-from corral.services import hosts
 from corral.services.logs.ingestion import open_streams
 from corral.store import Store
 from simulation.agenda import Steps, Waiting, go

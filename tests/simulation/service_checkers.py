@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from corral.core import Outcome
-from corral.decide.placement import room_for_newcomer
+from corral.core.transactions import Outcome
+from corral.decide.placement.place import room_for_newcomer
 from corral.model.task import Demand
 from corral.services.ecs.task_spec import task_spec
 from corral.store.deployment_counts import DeploymentCounts

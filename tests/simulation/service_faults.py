@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet import hosts
 from corral.model.ecs_service import DAEMON, EcsService, ServiceTask, StoppedTask
 from corral.model.run import Observed
 from corral.reconcile import STATE
-from corral.services import hosts
 from corral.store import Store
 from corral.store.ecs_services import EcsServices
 from simulation.lanes import SimStore, with_part

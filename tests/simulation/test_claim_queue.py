@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from corral.clock import VirtualClock
-from corral.core import Core
-from corral.lane_commands import Command
+from corral.core.clock import VirtualClock
+from corral.core.commands import Command
+from corral.core.transactions import Core
+from corral.fleet import hosts
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.services import hosts
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 from simulation.clients import CALLER

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from corral.core import Core, Outcome, Tx
-from corral.database import Handover
-from corral.decide.placement import place, room_for_claim
-from corral.handovers import Delivery, PendingDelivery
-from corral.journal import Journal
-from corral.lane_commands import Command, ParkedCommands
+from corral.core.commands import Command, ParkedCommands
+from corral.core.database import Handover
+from corral.core.handovers import Delivery, PendingDelivery
+from corral.core.transactions import Core, Outcome, Tx
+from corral.core.undo_log import Journal
+from corral.decide.placement.place import place, room_for_claim
+from corral.fleet import hosts, instances
 from corral.model.agent_protocol import Hello, HostOrders, Report, StartOrder
 from corral.model.instance import Instance, InstanceState
 from corral.model.placement import TASK, Claim, Placement, Slot
@@ -23,7 +24,6 @@ from corral.model.run import Observed, RunSpec
 from corral.model.task import Run, Task
 from corral.reconcile import STATE
 from corral.reconcile.scheduler import GRANTS
-from corral.services import hosts, instances
 from corral.services.ecs.gpu_assignment import share_gpus
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.task_progress import host_of, start_runs

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet import hosts, instances
+from corral.fleet.instances import InstanceRequest
 from corral.model.run import Observed
-from corral.services import hosts, instances
 from corral.services.ecs.handlers import HANDLERS
-from corral.services.instances import InstanceRequest
 from corral.store import Store
 from simulation.clients import CALLER
 from simulation.test_claim_queue import Small

@@ -10,15 +10,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from corral.clock import VirtualClock
-from corral.core import Core, Reconciler, Tx
-from corral.handovers import Delivery
-from corral.ids import SeededIds
+from corral.core.clock import VirtualClock
+from corral.core.handovers import Delivery
+from corral.core.ids import SeededIds
+from corral.core.transactions import Core, Reconciler, Tx
+from corral.fleet import hosts
 from corral.model.instance import HOST_POOL, InstanceState, host_instance_id
 from corral.model.placement import INSTANCE, TASK
 from corral.model.settings import ScalingTimes, Settings
 from corral.reconcile import STATE
-from corral.services import hosts
 from corral.services.ecs.handlers import HANDLERS
 from memory_files import MEMORY
 from simulation import plan as plans

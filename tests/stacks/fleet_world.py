@@ -5,10 +5,10 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
+from corral.fleet import hosts
 from corral.model.run import Observed
-from corral.services import hosts
-from corral.services.cloudformation.resource_types import ResourceStep, TemplateType, Waiting, template_type
-from groups.group_world import CALLER, GroupWorld
+from corral.template_types.resource_types import ResourceStep, TemplateType, Waiting, template_type
+from virtual_clock.group_world import CALLER, GroupWorld
 
 TAGS = {"aws:cloudformation:stack-name": "s", "aws:cloudformation:logical-id": "It"}
 CLUSTER_DATA = b64encode(b"#!/bin/bash\necho ECS_CLUSTER=c >> /etc/ecs/ecs.config\n").decode()

@@ -12,21 +12,22 @@ from typing import Any
 import orjson
 import pytest
 
-from corral.clock import VirtualClock
-from corral.core import Core
-from corral.database import Database, Handover
-from corral.decide.stack_plan import MOVES
+from corral.core.clock import VirtualClock
+from corral.core.commands import Command
+from corral.core.database import Database, Handover
+from corral.core.errors import ApiError
+from corral.core.handovers import Delivery, Done, forget_finished, receive
+from corral.core.ids import SeededIds
+from corral.core.transactions import Core
 from corral.decide.templates import compile_template, parameter_values
-from corral.errors import ApiError
-from corral.handovers import Delivery, Done, forget_finished, receive
-from corral.ids import SeededIds
-from corral.lane_commands import Command
+from corral.decide.templates.stack_plan import MOVES
+from corral.fleet import hosts
 from corral.model.instance import InstanceState
 from corral.model.settings import Settings
 from corral.model.stack import Stack, StackResource, StackStatus
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
-from corral.services import SERVICES, hosts
+from corral.services import SERVICES
 from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations
 from corral.services.cloudformation.stack_operations import StackSpec

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from corral.model.stack import Stack, StackStatus
-from groups.group_world import GPUS_4
 from stacks.fleet_world import report_tasks
 from stacks.stack_world import REGION, World
+from virtual_clock.group_world import GPUS_4
 
 OTHER_4 = "g5.12xlarge"  # another type with four GPUs
 SIGNALS = {"ResourceSignal": {"Count": 2, "Timeout": "PT10M"}}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from corral.model.instance import TypeMapping
 from corral.model.settings import Settings
-from groups.busy_world import BusyWorld
-from groups.group_world import CALLER, GPUS_1, GPUS_4, GPUS_8, REGION
 from stacks.fleet_world import CLUSTER_DATA, SIGNAL, TAGS, FleetWorld, report_tasks, type_named
+from virtual_clock.busy_world import BusyWorld
+from virtual_clock.group_world import CALLER, GPUS_1, GPUS_4, GPUS_8, REGION
 
 GROUP, CONFIGURATION = "AWS::AutoScaling::AutoScalingGroup", "AWS::AutoScaling::LaunchConfiguration"
 INSTANCE, TEMPLATE = "AWS::EC2::Instance", "AWS::EC2::LaunchTemplate"

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from corral.model.stack import Stack, StackStatus
 from corral.services.cloudformation import stack_operations
 from memory_files import MEMORY

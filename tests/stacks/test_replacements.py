@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from corral.model.stack import StackStatus
 from corral.services.cloudformation import stack_operations
 from stacks.fleet_world import report_tasks

@@ -6,11 +6,11 @@ import pytest
 
 from corral.model.stack import ResourceStatus, StackStatus
 from corral.services.cloudformation import stack_operations, step_execution
-from groups.group_world import GPUS_4
 from stacks.fleet_world import FleetWorld
 from stacks.stack_world import CALLER, World, spec_of
 from stacks.test_fleet_stacks import OTHER_4, fleet, instances
 from stacks.test_stack_operations import cancel, queue, resources, send, waiting
+from virtual_clock.group_world import GPUS_4
 
 
 def names(world: World) -> list[str]:

@@ -7,14 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from corral.model.stack import StackStatus
 from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations, wait_conditions
-from corral.services.cloudformation.resource_types import template_type
-from groups.group_world import GPUS_4
+from corral.template_types.resource_types import template_type
 from stacks.stack_world import CALLER, REGION, World, refused, spec_of
 from stacks.test_stack_operations import queue, resources, waiting
+from virtual_clock.group_world import GPUS_4
 
 TASK = Caller(CALLER.account, REGION, f"arn:aws:sts::{CALLER.account}:assumed-role/train/me", confined=True)
 TRUST = {"Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}]}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from corral.core.errors import ApiError
 from corral.decide.templates import read_template
-from corral.errors import ApiError
 from corral.model.stack import Stack, StackStatus
 from stacks.fleet_world import report_tasks
 from stacks.stack_world import World

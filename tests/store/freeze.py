@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.placement import Placement
 from corral.services.ecs.gpu_assignment import share_gpus
 from corral.store import Store

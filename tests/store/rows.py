@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corral.journal import Journal
+from corral.core.undo_log import Journal
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.instance import HOST_POOL, host_instance_id

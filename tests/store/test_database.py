@@ -14,14 +14,14 @@ from shutil import disk_usage
 
 import pytest
 
-from corral.clock import VirtualClock
-from corral.core import Core
-from corral.data_folder import lock_folder
-from corral.database import APPLICATION_ID
-from corral.errors import Refused, ServiceUnavailable
-from corral.ids import SeededIds
-from corral.lane_commands import Command
+from corral.core.clock import VirtualClock
+from corral.core.commands import Command
+from corral.core.database import APPLICATION_ID
+from corral.core.errors import Refused, ServiceUnavailable
+from corral.core.ids import SeededIds
+from corral.core.transactions import Core
 from corral.model.settings import Settings
+from corral.process.data_folder import lock_folder
 from corral.store import Store
 from store.rows import claim, hello
 
@@ -63,7 +63,7 @@ def ours(tmp_path: Path) -> Path:
 HOLDER = """
 import sys
 from pathlib import Path
-from corral.data_folder import lock_folder
+from corral.process.data_folder import lock_folder
 
 lock_folder(Path(sys.argv[1]))
 print("held", flush=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from corral.clock import VirtualClock
-from corral.core import Core, Tx
-from corral.ids import SeededIds
-from corral.lane_commands import Command
+from corral.core.clock import VirtualClock
+from corral.core.commands import Command
+from corral.core.ids import SeededIds
+from corral.core.transactions import Core, Tx
 from corral.model.settings import Settings
 from corral.model.task import TaskState
 from corral.reconcile import STATE

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from corral.decide.log_pattern import parse
+from corral.decide.logs.pattern import parse
 from corral.telemetry import LogStore
 from corral.telemetry.log_search import FIRST, LAST, EventFilter, EventPlace, FoundEvent, LogSearch, SearchBudget, SearchScope
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.decide.statistics import parse_statistic, value_of
+from corral.decide.metrics.statistics import parse_statistic, value_of
 from corral.model.metric import RETENTION_S, Metric, Point, StatisticSet, Summary
 from corral.telemetry import MetricStore
 from corral.telemetry.buffer import FLUSH_S

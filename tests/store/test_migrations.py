@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.database import APPLICATION_ID
+from corral.core.database import APPLICATION_ID
 from corral.store import Store
 from store.freeze import RELEASED, STORES, version_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from corral.core import Tx
-from corral.ids import SeededIds
+from corral.core.ids import SeededIds
+from corral.core.transactions import Tx
 from corral.model.alarm import AlarmState, ScalingRequest
 from corral.model.settings import Settings
 from corral.reconcile.receivers import receive_scaling_requests

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from corral.decide.placement import place
-from corral.decide.task_lifecycle import advance, observe
+from corral.decide.placement.place import place
+from corral.decide.tasks.lifecycle import advance, observe
 from corral.model.instance import HOST_POOL, Instance, InstanceState, cluster_pool, host_instance_id
 from corral.model.placement import Placement
 from corral.model.run import Observed, RunState

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.database import CommitFailed
+from corral.core.database import CommitFailed
 from corral.model.gpu_metrics import GpuSample
 from corral.model.placement import Placement
 from corral.model.run import RunState

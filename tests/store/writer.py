@@ -7,10 +7,10 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from corral.clock import WallClock
-from corral.core import Core, Tx
-from corral.ids import RandomIds
-from corral.lane_commands import Command
+from corral.core.clock import WallClock
+from corral.core.commands import Command
+from corral.core.ids import RandomIds
+from corral.core.transactions import Core, Tx
 from corral.model.settings import Settings
 from corral.store import Store
 from store.rows import claim, hello

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from corral.aws import Request, RequestBody, Response, Secret, recognise_head, verify_head
 from corral.aws.request_body import LINE_MAX_BYTES, ChunkedBody, ChunkSigner, PlainBody
 from corral.blobs.checksums import CHECKSUM_HEADERS, checksum, checksum_text
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from wire import oracle
 from wire.generate import EXAMPLES
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from corral.aws import Request, recognise
 from corral.aws.cbor import EpochSeconds, cbor_from_value, value_from_cbor
 from corral.aws.wire_errors import ParseError
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 from wire.generate import EXAMPLES
 from wire.oracle import sent_by_botocore
 

@@ -19,7 +19,7 @@ import corral
 from corral.aws import Request, Response, WrongResult, not_served, recognise, serialize_refusal
 from corral.aws.error_classes import ModelledError
 from corral.aws.sqs_query_names import SQS_QUERY_CODES
-from corral.errors import ApiError, InternalFailure, api_error
+from corral.core.errors import ApiError, InternalFailure, api_error
 from each import check_each
 from wire.generate import Generator
 from wire.oracle import SERVED, client, comparable, model_of, protocols_of, seen, sent_by_botocore
@@ -74,7 +74,7 @@ def test_boto3_raises_every_modelled_error(service: str) -> None:
 
 
 def test_services_raise_errors_that_they_declare_or_that_the_model_has() -> None:
-    """A module `errors.py` has every error of the model (`error_classes`). A wrong name would fail only when it is raised."""
+    """A module `core/errors.py` has every error of the model (`error_classes`). A wrong name would fail only when it is raised."""
     for path in SERVICES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module and re.fullmatch(r"corral\.services\.\w+\.errors", node.module):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from urllib3.filepost import encode_multipart_formdata
 
 from corral.aws.form_upload import FIELDS_MAX_BYTES, FormUpload
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from examples import examples
 
 TYPE = "multipart/form-data; boundary=xyz"

@@ -30,7 +30,7 @@ from corral.aws import (
     verify_head,
 )
 from corral.aws.form_encoding import decoded_in_pieces, percent_decoded
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from wire.generate import EXAMPLES, Generator
 from wire.oracle import as_datetimes, every_operation, lookup, model_of, sent_by_botocore
 

@@ -10,7 +10,7 @@ import pytest
 from corral.aws import recognise
 from corral.aws.protocols import PIECE_ITEMS
 from corral.aws.wire_errors import WrongResult
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from each import check_each
 from wire.generate import Generator
 from wire.oracle import (

@@ -12,7 +12,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import create_request_object
 
 from corral.aws import Request, Response, catalogue, not_served, recognise, recognise_unless_form, serialize_refusal, verify
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 from each import check_each
 from wire.generate import Generator
 from wire.oracle import (

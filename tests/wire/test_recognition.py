@@ -10,7 +10,7 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 
 from corral.aws import Request, Response, catalogue, not_served, recognise, recognise_unless_form, verify
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 from wire.oracle import client, lookup, sent_by_botocore
 
 FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}

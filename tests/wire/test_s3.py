@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from corral.aws import Request, Response, WrongResult, recognise, recognise_head, verify_head
 from corral.aws.s3 import bucket_of_host
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 from wire.generate import KEYS_OF_S3
 from wire.oracle import client, lookup, sent_by_botocore
 

@@ -19,7 +19,7 @@ from botocore.credentials import Credentials
 from msgspec.structs import replace
 
 from corral.aws import Identity, Request, Secret, recognise, recognise_head, verify_head, verify_post_policy
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from wire.oracle import as_received
 
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from corral.aws import Identity, Request, Secret, verify
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from wire.generate import EXAMPLES
 from wire.oracle import as_received
 

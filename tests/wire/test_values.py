@@ -10,7 +10,7 @@ import pytest
 
 from corral.aws import NESTING_MAX, Request, recognise
 from corral.aws.timestamps import EPOCH_MAX_S, EPOCH_MIN_S
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from corral.model.http_dates import http_date, parse_http_date
 from wire.oracle import model_of, sent_by_botocore
 

@@ -11,7 +11,7 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from botocore.httpsession import URLLib3Session
 
-from corral.server.objects_page import CONTENT_MAX_BYTES, OBJECT_MAX_BYTES
+from corral.server.pages.objects_page import CONTENT_MAX_BYTES, OBJECT_MAX_BYTES
 from corral.worker.object_reader import OBJECTS_PATH, BucketEndpoint, ObjectReader, contents_of, endpoint_of
 from corral.worker.queue_lookup import read_environment_again
 from eventually import eventually

@@ -19,7 +19,7 @@ from corral.aws.parse.text import text_reader
 from corral.aws.shapes import Shape
 from corral.aws.timestamps import TEXT_TIMESTAMP_FORMAT, seconds_from_number
 from corral.aws.wire_errors import NESTING_MAX, ParseError, denied_action, to_api_error
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 Reader = Callable[[Any], Any]
 Readers = dict[str, Reader]  # shape name -> reader; all operations of a service share one dictionary

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.aws.models import error_shape, service_model
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 
 class ModelledError(ApiError):
@@ -22,7 +22,7 @@ class ModelledError(ApiError):
 
 
 def error_classes(service: str, module: dict[str, Any]) -> Callable[[str], type[ApiError]]:
-    """Return the function `__getattr__` of the module `errors.py` of a service. The module then has all errors of the model.
+    """Return the function `__getattr__` of the module `core/errors.py` of a service. The module then has all errors of the model.
 
     For example, `from corral.services.ecr.errors import ImageNotFoundException` creates the class of this error. The module itself
     declares the errors that the model lacks.

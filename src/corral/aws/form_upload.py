@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from corral.aws.wire_errors import error_class
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 FIELDS_MAX_BYTES = 20 * 1024  # S3's limit for everything before the file
 PART_HEAD_MAX_BYTES = 4096

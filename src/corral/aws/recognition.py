@@ -33,7 +33,7 @@ from corral.aws.wire_errors import (
     unrecognised_request,
     unserved_operation,
 )
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 if TYPE_CHECKING:
     from corral.aws.constraints import Check

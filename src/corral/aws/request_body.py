@@ -14,7 +14,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, error_class
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 LINE_MAX_BYTES = 4096  # the limit for the header line of a chunk, and for one trailer
 TRAILERS_MAX = 32

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.aws.wire_errors import error_class
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 MISMATCH = (
     "The request signature we calculated does not match the signature you provided. "

@@ -23,7 +23,7 @@ from corral.aws.http import Request
 from corral.aws.recognition import presumed_protocol
 from corral.aws.signature_errors import MISMATCH, SignatureRefused, signature_error
 from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, ParseError
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from corral.model.http_dates import parse_http_date
 
 SKEW_MAX_S = 15 * 60

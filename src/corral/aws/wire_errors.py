@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 
 NESTING_MAX = 64  # the maximum depth of nested structures, lists and maps in a request
 CONTENT_HASH_MISMATCH = "The provided 'x-amz-content-sha256' header does not match what was computed."

@@ -17,11 +17,11 @@ from corral.backup.check import check
 from corral.backup.progress import ProgressLines, print_result
 from corral.backup.restore import restore
 from corral.backup.save import save
-from corral.clock import WallClock
-from corral.database import DAMAGE
-from corral.errors import Refused
-from corral.ids import RandomIds
-from corral.options import parse_options
+from corral.core.clock import WallClock
+from corral.core.database import DAMAGE
+from corral.core.errors import Refused
+from corral.core.ids import RandomIds
+from corral.process.options import parse_options
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 

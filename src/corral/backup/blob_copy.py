@@ -11,7 +11,7 @@ from pathlib import Path
 
 from corral.blobs.blob_writer import create, sync_folder, write_all
 from corral.blobs.files import NAME
-from corral.errors import Refused
+from corral.core.errors import Refused
 from corral.store.blob_rows import BlobRow
 
 COPIES_OPEN = 64  # the number of files that are copied before they are synced

@@ -21,12 +21,12 @@ from corral.backup.tar_backup import BlobsInTar, manifest_in, open_member, open_
 from corral.blobs.blob_lock import hold_blobs
 from corral.blobs.checksums import ALGORITHMS, checksum
 from corral.blobs.files import DATE, QUARANTINE
-from corral.clock import Clock
-from corral.data_folder import BLOBS_LOCK, DATABASES, is_in_use, unused, validate_folder
-from corral.database import DAMAGE, is_missing, validate_file
-from corral.database_snapshot import Snapshots, damage_in, file_digest, open_reader
-from corral.errors import Refused
-from corral.schema_origin import OtherSchema
+from corral.core.clock import Clock
+from corral.core.database import DAMAGE, is_missing, validate_file
+from corral.core.database_snapshot import Snapshots, damage_in, file_digest, open_reader
+from corral.core.errors import Refused
+from corral.core.schema_origin import OtherSchema
+from corral.process.data_folder import BLOBS_LOCK, DATABASES, is_in_use, unused, validate_folder
 from corral.store.blob_rows import BlobRow, known_names, live_blobs, live_total, wrong_counts
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"

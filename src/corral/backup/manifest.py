@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from corral.blobs.blob_writer import sync_folder
-from corral.data_folder import SECRETS
-from corral.database import Database
-from corral.errors import Refused
-from corral.schema_origin import Origin, require_schema
+from corral.core.database import Database
+from corral.core.errors import Refused
+from corral.core.schema_origin import Origin, require_schema
+from corral.process.data_folder import SECRETS
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 
@@ -37,7 +37,7 @@ class BackupManifest(Struct, frozen=True):
     files: dict[str, str]  # file name → SHA-256
     blobs: int  # the number of blobs
     blob_bytes: int
-    schemas: dict[str, str] = {}  # file name of a database → the digest of its schema (`schema_origin.py`)
+    schemas: dict[str, str] = {}  # file name of a database → the digest of its schema (`core/schema_origin.py`)
 
     @property
     def file_names(self) -> list[str]:

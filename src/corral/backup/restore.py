@@ -30,10 +30,10 @@ from corral.backup.progress import ProgressLines
 from corral.backup.save import HOST_FILE
 from corral.backup.tar_backup import blob_of, manifest_in, open_member, open_tar
 from corral.blobs.blob_writer import sync_folder
-from corral.data_folder import LOCK, RESTORED, RESTORING, close_to_others, lock_folder, require_unused, validate_folder
-from corral.database import validate_file
-from corral.database_snapshot import open_reader
-from corral.errors import Refused
+from corral.core.database import validate_file
+from corral.core.database_snapshot import open_reader
+from corral.core.errors import Refused
+from corral.process.data_folder import LOCK, RESTORED, RESTORING, close_to_others, lock_folder, require_unused, validate_folder
 from corral.store.blob_rows import forget_boots, live_blobs
 
 PIECE_BYTES = 1024 * 1024

@@ -32,12 +32,12 @@ from corral.backup.manifest import (
 from corral.backup.progress import ProgressLines
 from corral.blobs.blob_lock import hold_blobs
 from corral.blobs.blob_writer import sync_folder
-from corral.clock import Clock
-from corral.data_folder import BLOBS_LOCK, CONFIGURATION, DATABASES, KEY_FILES, RESTORING, unused, validate_folder
-from corral.database import is_missing, validate_file
-from corral.database_snapshot import Snapshots, copy_database, file_digest, open_reader
-from corral.errors import Refused
-from corral.ids import Ids
+from corral.core.clock import Clock
+from corral.core.database import is_missing, validate_file
+from corral.core.database_snapshot import Snapshots, copy_database, file_digest, open_reader
+from corral.core.errors import Refused
+from corral.core.ids import Ids
+from corral.process.data_folder import BLOBS_LOCK, CONFIGURATION, DATABASES, KEY_FILES, RESTORING, unused, validate_folder
 from corral.store.blob_rows import live_blobs, live_total
 from corral.version import full_version
 

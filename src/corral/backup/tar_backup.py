@@ -10,7 +10,7 @@ from typing import IO
 
 from corral.backup.manifest import BLOBS, MANIFEST, BackupManifest, parse_manifest
 from corral.blobs.files import NAME
-from corral.errors import Refused
+from corral.core.errors import Refused
 from corral.store.blob_rows import BlobRow
 
 

@@ -24,7 +24,7 @@ from threading import Lock
 
 from corral.blobs.blob_writer import BlobWriter, create, start_writing, sync_folder, write_all
 from corral.blobs.checksums import digest_of
-from corral.ids import Ids
+from corral.core.ids import Ids
 from corral.model.blob import Slice, StoredBlob
 
 DIGITS = "0123456789abcdef"

@@ -16,61 +16,61 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corral.cli.errors import INTERRUPTED, error_line
-from corral.cli.output import print_line, print_message
+from corral.cli.screens.output import print_line, print_message
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# The name of each command, which is also the name of its module, and its line in `corral --help`. The commands are in the order in
-# which a new user needs them. To add a command, write its module and add a line here.
-SUMMARIES = {
-    "up": "Start Corral on this machine.",
-    "down": "Stop Corral.",
-    "status": "Show hosts, GPUs and tasks.",
-    "config": "Show and change the settings of Corral.",
-    "service": "Start Corral at boot, with systemd.",
+# The module of each command, whose last part is the name of the command, and its line in `corral --help`. The commands are in the
+# order in which a new user needs them. To add a command, write its module and add a line here.
+MODULES = {
+    "server.up": "Start Corral on this machine.",
+    "server.down": "Stop Corral.",
+    "screens.status": "Show hosts, GPUs and tasks.",
+    "server.config": "Show and change the settings of Corral.",
+    "server.service": "Start Corral at boot, with systemd.",
     "env": "Print the environment variables for aws and boto3.",
     "aws": "Run the aws command with this Corral.",
-    "run": "Run a command as a task and show its output.",
-    "ps": "List running and waiting tasks.",
-    "logs": "Print the logs of tasks.",
-    "exec": "Run a command in a running task.",
-    "wait": "Wait until tasks have stopped.",
-    "stop": "Stop tasks.",
-    "set": "Change tasks that wait: priority, time limit, GPUs, hold.",
-    "release": "Let held tasks start.",
-    "history": "List the runs that have ended.",
-    "show": "Show everything about one run.",
-    "rerun": "Run the command of an earlier run again.",
-    "top": "Watch GPUs and tasks live.",
+    "runs.run": "Run a command as a task and show its output.",
+    "runs.ps": "List running and waiting tasks.",
+    "runs.logs": "Print the logs of tasks.",
+    "runs.exec": "Run a command in a running task.",
+    "runs.wait": "Wait until tasks have stopped.",
+    "runs.stop": "Stop tasks.",
+    "runs.set": "Change tasks that wait: priority, time limit, GPUs, hold.",
+    "runs.release": "Let held tasks start.",
+    "runs.history": "List the runs that have ended.",
+    "runs.show": "Show everything about one run.",
+    "runs.rerun": "Run the command of an earlier run again.",
+    "screens.top": "Watch GPUs and tasks live.",
     "hold": "Hold a GPU so that no task gets it.",
     "gpu": "Let a failed GPU be used again.",
     "instances": "List EC2 instances and the reasons of their launches, waits and ends.",
     "spot": "Interrupt spot instances.",
     "stack": "Show CloudFormation stacks, and compare them with templates.",
-    "fleet": "Watch workers that a policy scales, and their last scale-out.",
-    "pipeline": "Run pipelines of AWS Batch jobs from a YAML file.",
+    "fleets.fleet": "Watch workers that a policy scales, and their last scale-out.",
+    "pipelines.pipeline": "Run pipelines of AWS Batch jobs from a YAML file.",
     "cost": "Show what instance-hours and GPU-hours cost.",
     "metrics": "Print the metrics for Prometheus.",
     "login": "Log docker in to the image registry.",
     "images": "List repositories and their images.",
     "revoke": "Revoke temporary credentials.",
-    "backup": "Back up the data folder.",
-    "restore": "Restore a backup into a new data folder.",
-    "check": "Check databases and objects for damage.",
-    "uninstall": "Remove what Corral has made on this machine.",
-    "doctor": "Check this machine, and advise what to fix.",
+    "server.backup": "Back up the data folder.",
+    "server.restore": "Restore a backup into a new data folder.",
+    "server.check": "Check databases and objects for damage.",
+    "server.uninstall": "Remove what Corral has made on this machine.",
+    "checks.doctor": "Check this machine, and advise what to fix.",
     "completion": "Print the completion script of your shell.",
 }
+_PATHS = {module.rpartition(".")[2]: module for module in MODULES}
+SUMMARIES = {module.rpartition(".")[2]: summary for module, summary in MODULES.items()}
 
 
 class CommandModules(Mapping[str, click.Command]):
     """The commands by name. A command is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> click.Command:
-        if name not in SUMMARIES:
-            raise KeyError(name)
-        module = import_module(f"corral.cli.{name}")
+        module = import_module(f"corral.cli.{_PATHS[name]}")
         found = getattr(module, name, None) or getattr(module, f"{name}_")  # the function `exec_` avoids the name of a builtin
         assert isinstance(found, click.Command)
         return found

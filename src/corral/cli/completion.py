@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from corral.cli.data_folder import DataFolder
+from corral.cli.client.data_folder import DataFolder
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from corral.cli.endpoint import Endpoint
+    from corral.cli.client.endpoint import Endpoint
 
 COMPLETE_VARIABLE = "_CORRAL_COMPLETE"
 SUGGESTIONS_MAX = 100
@@ -82,8 +82,8 @@ def _tasks(endpoint: Endpoint, cluster: str, states: Collection[str]) -> list[Su
 
     AWS's ListTasks cannot select waiting or held tasks. So on AWS, the result can have any task that has not stopped.
     """
-    from corral.cli import tasks
-    from corral.cli.endpoint import client, is_aws, runs_page
+    from corral.cli.client.endpoint import client, is_aws, runs_page
+    from corral.cli.runs import tasks
 
     ecs = client(endpoint, "ecs", quick=True)
     found = []
@@ -106,7 +106,7 @@ def complete_recorded(ctx: click.Context, parameter: click.Parameter, prefix: st
     from click.shell_completion import CompletionItem
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
-        from corral.cli.recorded_runs import recorded_names
+        from corral.cli.runs.recorded_runs import recorded_names
 
         return [CompletionItem(name) for name in recorded_names(endpoint, prefix) if " " not in name]
 
@@ -124,7 +124,7 @@ def complete_gpus(ctx: click.Context, parameter: click.Parameter, prefix: str) -
     from click.shell_completion import CompletionItem
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
-        from corral.cli.endpoint import status_page
+        from corral.cli.client.endpoint import status_page
 
         gpus = [gpu for host in status_page(endpoint, quick=True)[0]["hosts"] for gpu in host["gpus"]]
         return [CompletionItem(str(gpu["index"]), help=gpu["model"]) for gpu in gpus if str(gpu["index"]).startswith(prefix)]
@@ -136,7 +136,7 @@ def complete_repositories(ctx: click.Context, parameter: click.Parameter, prefix
     from click.shell_completion import CompletionItem
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
-        from corral.cli.endpoint import client
+        from corral.cli.client.endpoint import client
 
         repositories = client(endpoint, "ecr", quick=True).describe_repositories()["repositories"]
         return [CompletionItem(each["repositoryName"]) for each in repositories if each["repositoryName"].startswith(prefix)]
@@ -149,7 +149,7 @@ def complete_fleets(ctx: click.Context, parameter: click.Parameter, prefix: str)
     from click.shell_completion import CompletionItem
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
-        from corral.cli.endpoint import client
+        from corral.cli.client.endpoint import client
 
         groups = client(endpoint, "autoscaling", quick=True).describe_auto_scaling_groups()["AutoScalingGroups"]
         stacks = [tag["Value"] for each in groups for tag in each["Tags"] if tag["Key"] == "aws:cloudformation:stack-name"]
@@ -164,7 +164,7 @@ def complete_fleets(ctx: click.Context, parameter: click.Parameter, prefix: str)
 
 def without_errors(ctx: click.Context, suggestions: Callable[[Endpoint], list[CompletionItem]]) -> list[CompletionItem]:
     """Return the suggestions, or an empty list after an error, because an error message would disturb the user's command line."""
-    from corral.cli.endpoint import find_endpoint
+    from corral.cli.client.endpoint import find_endpoint
 
     try:
         data = ctx.params.get("data")

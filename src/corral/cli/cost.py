@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import find_endpoint, is_aws, own_page
+from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.client.endpoint import find_endpoint, is_aws, own_page
 from corral.cli.errors import CliError
-from corral.cli.output import DURATION, count, parse_time, print_json, print_table, print_text
+from corral.cli.screens.output import DURATION, count, parse_time, print_json, print_table, print_text
 
 HEADS = ("TYPE", "INSTANCES", "HOURS", "GPU HOURS", "ON DEMAND", "SPOT")
 NO_PRICE = "no price"

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import click
 
-from corral.cli.output import print_message
+from corral.cli.screens.output import print_message
 
 TIMED_OUT = 124
 NO_EXIT_CODE = 125
@@ -68,7 +68,7 @@ def error_line(error: Exception) -> str | None:
     """Return one line for an error of the operating system or of an AWS client. Return None for other errors: they are bugs."""
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
-    refused = sys.modules["corral.cli.lean_client"].ApiRefusal if "corral.cli.lean_client" in sys.modules else ()
+    refused = sys.modules["corral.cli.client.json_client"].ApiRefusal if "corral.cli.client.json_client" in sys.modules else ()
     if isinstance(error, refused):
         return _refusal_line(error)
     exceptions = sys.modules.get("botocore.exceptions")  # if the module was not imported, botocore did not raise the error
@@ -99,5 +99,5 @@ def connection_failed(error: Exception) -> bool:
     exceptions = sys.modules.get("botocore.exceptions")
     if exceptions is not None and isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError):
         return True
-    lean = sys.modules.get("corral.cli.lean_http")
+    lean = sys.modules.get("corral.cli.client.http")
     return isinstance(error, (OSError, lean.ConnectionFailed) if lean is not None else OSError)

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
+from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.client.endpoint import find_endpoint, is_aws, own_page, status_page
 from corral.cli.completion import complete_gpus
-from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import find_endpoint, is_aws, own_page, status_page
 from corral.cli.errors import CliError
-from corral.cli.output import print_json, print_text
+from corral.cli.screens.output import print_json, print_text
 
 
 @click.group(short_help="Let a failed GPU be used again.")

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from corral.cli import tasks
+from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.client.endpoint import Endpoint, client, find_endpoint, is_aws, status_page
 from corral.cli.completion import complete_gpus
-from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, status_page
 from corral.cli.errors import CliError
-from corral.cli.output import print_json, print_table, print_text
+from corral.cli.runs import tasks
+from corral.cli.screens.output import print_json, print_table, print_text
 
 ATTRIBUTE = "corral.hold."  # the attribute's name is this prefix and the GPU's id
 # ECS accepts these attribute values.

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.client.endpoint import client, find_endpoint
 from corral.cli.completion import complete_repositories
-from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import client, find_endpoint
-from corral.cli.output import ago, format_bytes, print_json, print_table, print_text, server_time
+from corral.cli.screens.output import ago, format_bytes, print_json, print_table, print_text, server_time
 
 SHORT_DIGEST = 12  # the number of digits after "sha256:", the same as in docker
 

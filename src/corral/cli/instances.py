@@ -14,11 +14,11 @@ from urllib.parse import urlencode
 
 import click
 
-from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, own_page
+from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.client.endpoint import Endpoint, client, find_endpoint, is_aws, own_page
 from corral.cli.errors import CliError
-from corral.cli.output import ago, count, print_json, print_message, print_table, print_text, server_time, shorten_ids
-from corral.cli.tasks import short_reason
+from corral.cli.runs.tasks import short_reason
+from corral.cli.screens.output import ago, count, print_json, print_message, print_table, print_text, server_time, shorten_ids
 
 GROUP_TAG = "aws:autoscaling:groupName"
 ENDED = "terminated"

@@ -6,11 +6,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import client, find_endpoint, is_aws, own_page
+from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.client.endpoint import client, find_endpoint, is_aws, own_page
+from corral.cli.client.http import ConnectionPool, is_supported
 from corral.cli.errors import CliError
-from corral.cli.lean_http import ConnectionPool, is_supported
-from corral.cli.output import print_line
+from corral.cli.screens.output import print_line
 
 CONFIG = """\
 scrape_configs:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from corral.cli import tasks
+from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.client.endpoint import client, cluster_option, find_endpoint, own_page
 from corral.cli.completion import complete_tasks
-from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import client, cluster_option, find_endpoint, own_page
-from corral.cli.output import print_json, print_text
-from corral.cli.run_names import find_run
+from corral.cli.runs import tasks
+from corral.cli.runs.names import find_run
+from corral.cli.screens.output import print_json, print_text
 
 
 @click.command(short_help="Revoke temporary credentials.")

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import click
 
-from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.endpoint import find_endpoint, is_aws, own_page
+from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.client.endpoint import find_endpoint, is_aws, own_page
 from corral.cli.errors import CliError
-from corral.cli.output import print_json, print_text
+from corral.cli.screens.output import print_json, print_text
 
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from corral.configuration.settings import INSTANCE_TYPES, SETTINGS, TABLES, ConfigurationSetting, defaults
 from corral.configuration.toml_edit import UnchangeableToml, key_line, parse_toml, set_value, unset_value
-from corral.data_folder import CONFIGURATION, CONFIGURATION_NEW, validate_folder
-from corral.errors import Refused
+from corral.core.errors import Refused
+from corral.process.data_folder import CONFIGURATION, CONFIGURATION_NEW, validate_folder
 
 FILE_MAX_BYTES = 1024 * 1024
 

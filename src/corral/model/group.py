@@ -78,7 +78,7 @@ class LifecycleAction(Struct, frozen=True):
 
 
 class TaskWait(Struct, frozen=True):
-    """An instance that its group has chosen to terminate waits for its tasks (`services/leaving_tasks.py`)."""
+    """An instance that its group has chosen to terminate waits for its tasks (`fleet/leaving_tasks.py`)."""
 
     since_s: float
     is_surplus: bool  # the group chose the instance in a scale-in, and keeps it if the group needs the capacity again

@@ -81,12 +81,12 @@ class Holding(Struct, frozen=True):
     share: str
     environment: str
     vcpus: float
-    weighted_vcpus: float  # the vCPUs that count for the share; a GPU counts as several vCPUs (`decide/job_order.py`)
+    weighted_vcpus: float  # the vCPUs that count for the share; a GPU counts as several vCPUs (`decide/tasks/job_order.py`)
     resources: tuple[tuple[str, int], ...] = ()
 
 
 class ShareUse(Struct, frozen=True):
-    """The use of capacity by one share of a queue. `decide/job_order.py` computes it."""
+    """The use of capacity by one share of a queue. `decide/tasks/job_order.py` computes it."""
 
     held: float = 0.0  # the weighted vCPUs that its jobs hold now
     used: float = 0.0  # vCPU seconds until `at_s`; use of an earlier time counts less

@@ -72,14 +72,14 @@ class Claim(NamedTuple):
     It is a tuple because queues compare claims often.
     """
 
-    # The claim with the smallest rank is served first. `claim_rank` in `decide/placement.py` computes the ranks of tasks and
-    # instances, and `job_rank` in `decide/job_order.py` computes the ranks of jobs.
+    # The claim with the smallest rank is served first. `claim_rank` in `decide/placement/place.py` computes the ranks of tasks and
+    # instances, and `job_rank` in `decide/tasks/job_order.py` computes the ranks of jobs.
     rank: Rank
     kind: str
     id: str  # the id of the task or the instance; for jobs LINE/JOB, the ids of a line (`model/job_line.py`) and of its first job
     demand: Demand
     # The longest time from the placement of the claim until its resources are free again. `longest_time_s` in
-    # `decide/backfill.py` computes it from a time limit. None: the claim has no time limit.
+    # `decide/placement/backfill.py` computes it from a time limit. None: the claim has no time limit.
     longest_s: float | None = None
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-BUCKET = "corral-run-environments"  # cli/run_environment.py repeats this name
+BUCKET = "corral-run-environments"  # cli/runs/environment.py repeats this name
 JSON_VALUES = "# corral: values are JSON strings"  # the first line of an environment file whose values are JSON strings
 UNUSED_S = 60.0  # an object is deleted this long after the last task that refers to it has ended
 UPLOADED_S = 3600.0  # an object to which no task ever refers is deleted this long after its upload

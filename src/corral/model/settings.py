@@ -11,7 +11,7 @@ from corral.model.session import SessionValidity
 class ScalingTimes(Struct, frozen=True):
     """The table [scaling] of corral.toml. All values are seconds."""
 
-    busy_wait_s: float = 900.0  # how long a scale-in or rollout waits for a busy task (`services/leaving_tasks.py`); 0: not at all
+    busy_wait_s: float = 900.0  # how long a scale-in or rollout waits for a busy task (`fleet/leaving_tasks.py`); 0: not at all
     target_tracking_out_s: float = 2.0  # how long a metric is above its target before a policy scales out; AWS: 3 minutes
     target_tracking_in_s: float = 900.0  # how long a metric is low before a policy scales in
     capacity_provider_in_s: float = 900.0  # how long instances are idle before a capacity provider scales its group in

@@ -16,11 +16,9 @@ from typing import Literal
 import uvloop
 from msgspec import Struct
 
-from corral.clock import WallClock
-from corral.control_characters import escape_controls
-from corral.errors import Refused
-from corral.ids import RandomIds
-from corral.log_times import add_times_to_output
+from corral.core.clock import WallClock
+from corral.core.errors import Refused
+from corral.core.ids import RandomIds
 from corral.node import node_folder
 from corral.node.agent import Agent
 from corral.node.docker_engine import DockerEngine
@@ -28,8 +26,10 @@ from corral.node.engine_router import EngineRouter
 from corral.node.gpus import detect, find_devices, parse_gpus_flag
 from corral.node.host import kernel_boot_id, this_host
 from corral.node.process_engine import ProcessEngine
-from corral.options import parse_options
-from corral.process_log import log_to_stderr
+from corral.process.control_characters import escape_controls
+from corral.process.log import log_to_stderr
+from corral.process.log_times import add_times_to_output
+from corral.process.options import parse_options
 
 log = logging.getLogger("corral.node")
 

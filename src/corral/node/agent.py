@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import convert
 from msgspec.structs import replace
 
-from corral.clock import Clock
+from corral.core.clock import Clock
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
     Ack,

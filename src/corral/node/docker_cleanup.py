@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 
-from corral.clock import Clock
+from corral.core.clock import Clock
 from corral.node.docker_api import EngineError, EngineGone
 from corral.node.docker_runs import DockerRuns
 from corral.node.docker_settings import LABEL_RUN

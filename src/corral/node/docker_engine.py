@@ -24,7 +24,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.clock import Clock
+from corral.core.clock import Clock
 from corral.model.agent_protocol import Execute, ImagePush
 from corral.model.run import Observed, RunSpec
 from corral.model.stop_reasons import OUT_OF_MEMORY

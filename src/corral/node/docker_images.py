@@ -16,8 +16,8 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import Struct
 
-from corral.clock import Clock
-from corral.errors import Refused
+from corral.core.clock import Clock
+from corral.core.errors import Refused
 from corral.model.agent_protocol import ImagePush
 from corral.model.stop_reasons import STOPPED_BEFORE_START
 from corral.node.docker_api import DockerApi, EngineError

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.clock import Clock
+from corral.core.clock import Clock
 from corral.model.run import RunSpec
 from corral.model.stop_reasons import STOPPED_BEFORE_START
 from corral.node import docker_settings as settings

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.clock import Clock
+from corral.core.clock import Clock
 from corral.model.stop_reasons import OUT_OF_MEMORY
 from corral.node.docker_api import DockerApi
 from corral.node.docker_images import decode_json_lines

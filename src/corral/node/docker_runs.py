@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from corral.clock import Clock
+from corral.core.clock import Clock
 from corral.model.run import Observed, RunSpec
 from corral.node.docker_api import DockerApi
 from corral.node.docker_logs import OutputFile

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from corral.errors import Refused
-from corral.ids import simulated_gpu_id
+from corral.core.errors import Refused
+from corral.core.ids import simulated_gpu_id
 from corral.model.gpu import FOREIGN_MAX, Foreign, GpuDevice, GpuHealth
 from corral.model.gpu_metrics import GpuPart, GpuSample
 from corral.node import gpu_topology

@@ -19,7 +19,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from corral.clock import Clock
+from corral.core.clock import Clock
 from corral.model.run import Health, HealthCheck, RunSpec
 from corral.node import lock_files
 from corral.node.engine import Known

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from corral.errors import Refused
-from corral.ids import Ids
+from corral.core.errors import Refused
+from corral.core.ids import Ids
 from corral.model.units import CPU_UNITS_PER_CORE
 
 HOST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}")

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from corral.clock import Clock
+from corral.core.clock import Clock
 from corral.model.agent_protocol import OutputLimits
 from corral.node.output_bounds import KEPT_LIMIT, first_data
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from corral.clock import Clock
+from corral.core.clock import Clock
 from corral.model.agent_protocol import LogChunk
 from corral.model.run import LOG_EVENT_MAX_BYTES
 from corral.node.output_bounds import bound_output, first_data, make_hole

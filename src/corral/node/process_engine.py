@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from corral.errors import Refused
+from corral.core.errors import Refused
 from corral.model.agent_protocol import Execute, ImagePush
 from corral.model.run import Observed, RunSpec
 from corral.node import node_folder, procfs

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from corral.errors import Refused
+from corral.core.errors import Refused
 from corral.node.spawner_protocol import SpawnedRun
 
 VERSION = 1

@@ -36,9 +36,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from corral.clock import Clock, WallClock
-from corral.errors import Refused
-from corral.log_times import add_times_to_output
+from corral.core.clock import Clock, WallClock
+from corral.core.errors import Refused
 from corral.model.run_signals import SIGNALS
 from corral.model.stop_reasons import OUT_OF_MEMORY, STOPPED_BEFORE_START
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
@@ -54,7 +53,8 @@ from corral.node.spawner_clients import SpawnerClients
 from corral.node.spawner_protocol import RUN_VARIABLE, Launch, SpawnedRun, launch_from, run_mark
 from corral.node.spawner_recovery import EXIT_STATUS_LOST, MainProcessWatch, find_orphans, find_unfinished, with_main_process
 from corral.node.spawner_timers import Timers
-from corral.option_pairs import option_pairs
+from corral.process.log_times import add_times_to_output
+from corral.process.option_pairs import option_pairs
 
 STARTS_PER_TURN = 16  # maximum number of starts per turn of the loop, so that exits, stops and timers do not wait for many starts
 IDLE_S = 120.0  # the spawner exits after this time without a living run and without a client; the next agent starts a new one

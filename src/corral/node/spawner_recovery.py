@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from corral.clock import Clock
+from corral.core.clock import Clock
 from corral.model.stop_reasons import HOST_RESTARTED
 from corral.node import lock_files, procfs
 from corral.node.run_journal import Replay

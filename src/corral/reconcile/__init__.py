@@ -7,7 +7,7 @@ change.
 from importlib import import_module
 from typing import Any
 
-from corral.core import OncePerBatch, Reconciler, Together, Tx
+from corral.core.transactions import OncePerBatch, Reconciler, Together, Tx
 from corral.reconcile.hosts import reconcile_host
 from corral.reconcile.instances import drop_terminated_instances, reconcile_daemons, reconcile_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
@@ -31,7 +31,7 @@ def _once_needed(module: str, name: str) -> Reconciler:
 
 
 # One table for each lane. The part of a key before the colon selects the reconciler, and the reconciler gets the part after the
-# colon. `core.py` describes `OncePerBatch` and `Together`.
+# colon. `core/transactions.py` describes `OncePerBatch` and `Together`.
 STATE: dict[str, Reconciler] = {
     "pool": reconcile_pool,
     "host": reconcile_host,

@@ -27,8 +27,9 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.alarm_evaluation import (
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.metrics.alarm_evaluation import (
     breaches,
     evaluate_windows,
     evaluation_range,
@@ -36,9 +37,8 @@ from corral.decide.alarm_evaluation import (
     is_level,
     samples_needed,
 )
-from corral.decide.metric_math import Series
-from corral.decide.statistics import value_of
-from corral.errors import ApiError
+from corral.decide.metrics.math import Series
+from corral.decide.metrics.statistics import value_of
 from corral.model.alarm import COMPOSITE, Alarm, AlarmEvaluation, AlarmState, Datapoint
 from corral.model.metric import RETENTION_S, Summary
 from corral.services.cloudwatch.alarm_actions import SCALING, last_period_value, peak_of, request_scaling, update_newest_value

@@ -10,9 +10,9 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.group_capacity import capacity_of, next_zone
-from corral.decide.managed_scaling import (
+from corral.core.transactions import Tx
+from corral.decide.scaling.group_capacity import capacity_of, next_zone
+from corral.decide.scaling.managed_scaling import (
     Decision,
     GroupState,
     Need,

@@ -13,15 +13,15 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.environment_scaling import IdleInstance, ScalingPlan, plan_scale_in
-from corral.decide.instance_choice import CPU_UNITS, TypeShape
-from corral.decide.placement import is_reservable
-from corral.decide.slot_fit import amounts
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.placement.place import is_reservable
+from corral.decide.placement.slot_fit import amounts
+from corral.decide.scaling.environment_scaling import IdleInstance, ScalingPlan, plan_scale_in
+from corral.decide.scaling.instance_choice import CPU_UNITS, TypeShape
+from corral.fleet import instances
 from corral.model.compute_environment import DELETING, ENABLED, INVALID, UPDATING, VALID, ComputeEnvironment, environment_key
 from corral.model.instance import HOST_POOL, InstanceState
-from corral.services import instances
 from corral.services.autoscaling import group_changes
 from corral.services.batch.compute_environments import drop, put_document
 from corral.services.batch.environment_capacity import Present, plan_of, present_in, size_of

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.circuit_breaker import breaker_of, count_failures, failure_threshold
-from corral.decide.service_plan import SHORT_RUN_S
+from corral.core.transactions import Tx
+from corral.decide.tasks.circuit_breaker import breaker_of, count_failures, failure_threshold
+from corral.decide.tasks.service_plan import SHORT_RUN_S
 from corral.model.durations import MINUTE_S
 from corral.model.ecs_service import EcsService, PauseHook, ServiceRollout
 from corral.services.ecs.rollouts import (

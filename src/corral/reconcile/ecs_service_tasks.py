@@ -1,7 +1,7 @@
 """Functions for the tasks of ECS services. They prepare launches, wait for busy tasks, stop tasks, and name tasks in events.
 
 A busy task holds SQS messages in flight, or is protected (UpdateTaskProtection). A leaving task is a busy task that must stop: it
-gets no new messages, and it stops when it is idle or when the setting `busy_wait_s` has passed (`services/leaving_tasks.py`).
+gets no new messages, and it stops when it is idle or when the setting `busy_wait_s` has passed (`fleet/leaving_tasks.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet.leaving_tasks import busy_of, choose, named, still_awaited, withdraw
 from corral.model.ecs_service import DAEMON, EcsService, ServiceTask
 from corral.model.task import StopCode
 from corral.services.caller import Caller
@@ -19,7 +20,6 @@ from corral.services.ecs.rollouts import write_event
 from corral.services.ecs.tags import merge_tags
 from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_progress import begin_stop
-from corral.services.leaving_tasks import busy_of, choose, named, still_awaited, withdraw
 from corral.store import Store
 
 STARTS_MAX = 20  # the most tasks that one transaction starts: about 5 ms of work

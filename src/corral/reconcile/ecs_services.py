@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from corral.core import Tx
-from corral.decide.placement_rules import matching
-from corral.decide.service_plan import (
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.placement.rules import matching
+from corral.decide.placement.slot_fit import covers
+from corral.decide.tasks.service_plan import (
     SHORT_RUN_S,
     Percentages,
     ServicePlan,
@@ -20,8 +22,7 @@ from corral.decide.service_plan import (
     next_start_s,
     replica_plan,
 )
-from corral.decide.slot_fit import covers
-from corral.errors import ApiError
+from corral.fleet.leaving_tasks import still_awaited
 from corral.model.ecs_service import (
     ACTIVE,
     COMPLETED,
@@ -65,7 +66,6 @@ from corral.services.ecs.service_health import all_healthy, tasks_with_health
 from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_description import task_descriptions
 from corral.services.ecs.task_spec import task_spec
-from corral.services.leaving_tasks import still_awaited
 from corral.store import Store
 
 INACTIVE_SHOWN_S = 3600.0  # how long an INACTIVE service is kept

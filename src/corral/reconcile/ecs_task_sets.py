@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.service_plan import Percentages, ServicePlan, next_start_s, replica_plan
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.tasks.service_plan import Percentages, ServicePlan, next_start_s, replica_plan
 from corral.model.ecs_service import DRAINING, FAILED_CHECKS, EcsService, ServiceTask, TaskSet
 from corral.model.task import TaskState
 from corral.reconcile.ecs_service_tasks import (

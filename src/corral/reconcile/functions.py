@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.lambda_ import invocations
 from corral.store import Store
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.alarm_scaling import REPEAT_S, GroupCapacity, Verdict, decide_request
-from corral.decide.group_capacity import COUNTED
+from corral.core.transactions import Tx
+from corral.decide.scaling.alarm_scaling import REPEAT_S, GroupCapacity, Verdict, decide_request
+from corral.decide.scaling.group_capacity import COUNTED
 from corral.model.alarm import Progress, ScalingRequest
 from corral.model.group import DELETING, TERMINATION_STATES, Group, LifecycleState, Member
 from corral.services.autoscaling import group_changes

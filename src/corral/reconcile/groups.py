@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.group_capacity import COUNTED, CapacityRequest, Why, capacity_of, plan_capacity
-from corral.decide.instance_refresh import ACTIVE, CANCELLED, CANCELLING, FAILED, ROLLING_BACK, SUCCESSFUL, step_refresh
-from corral.decide.lifecycle_hooks import verdict
-from corral.decide.termination_policies import ScaleIn
+from corral.core.transactions import Tx
+from corral.decide.scaling.group_capacity import COUNTED, CapacityRequest, Why, capacity_of, plan_capacity
+from corral.decide.scaling.instance_refresh import ACTIVE, CANCELLED, CANCELLING, FAILED, ROLLING_BACK, SUCCESSFUL, step_refresh
+from corral.decide.scaling.lifecycle_hooks import verdict
+from corral.decide.scaling.termination_policies import ScaleIn
+from corral.fleet.leaving_tasks import busy_of, named, still_awaited
 from corral.model.compute_environment import environment_key
 from corral.model.group import (
     ABANDON,
@@ -34,7 +35,6 @@ from corral.services.autoscaling.instance_refreshes import rolled_back
 from corral.services.autoscaling.launch_sources import SOURCES, current_source, distribution_of, type_rank
 from corral.services.autoscaling.scheduled_actions import run_due_actions
 from corral.services.ecs.managed_scaling import ManagedDraining, need_of, protect_members, provider_of_group
-from corral.services.leaving_tasks import busy_of, named, still_awaited
 from corral.store import Store
 
 STEPS_MAX = 4  # the most launches, and the most terminations, in one transaction: about 5 ms of work
@@ -135,7 +135,7 @@ def _follow_task_wait(
     """Continue the termination of an instance when it has waited long enough for its tasks.
 
     With managed draining, the instance first waits until its tasks have ended, except daemon tasks, and at most for DRAIN_MAX_S.
-    Then it waits until its tasks are idle (`services/leaving_tasks.py`).
+    Then it waits until its tasks are idle (`fleet/leaving_tasks.py`).
     """
     drained_s, instance = wait.since_s + DRAIN_MAX_S, tx.store.instances.get(member.instance_id)
     if wait.drains and tx.now_s < drained_s and instance is not None and draining.is_awaited(instance):

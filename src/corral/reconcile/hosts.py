@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet.instances import host_changed
 from corral.model.agent_protocol import SILENT_S
-from corral.services.instances import host_changed
 from corral.store import Store
 
 

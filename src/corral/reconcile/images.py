@@ -5,7 +5,7 @@ Each transaction deletes a limited number of rows, because the deletion of ten t
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.ecr.image_storage import DELETED_REPOSITORIES, UNUSED_KEPT_S, release, schedule_layer_cleanup
 from corral.store import Store
 

@@ -7,9 +7,9 @@ services does not load `ecs_services.py`.
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet import instances
 from corral.model.instance import HOST_POOL
-from corral.services import instances
 from corral.store import Store
 
 ROWS_MAX = 100

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.batch import job_progress
 from corral.services.batch.job_queues import find_queue
 from corral.services.batch.waiting_reasons import line_reason

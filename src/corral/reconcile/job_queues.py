@@ -6,7 +6,7 @@ terminates the jobs, a limited number in each transaction, and deletes the queue
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.batch import dispatch, job_progress
 from corral.services.batch.job_queues import find_queue
 from corral.services.batch.names import DELETING, QUEUE, SERVICE, queue_key

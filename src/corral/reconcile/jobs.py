@@ -9,7 +9,7 @@ rest.
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.job import DEPENDENCY_FAILED, Job, JobKind, JobState
 from corral.services.batch import dispatch
 from corral.services.batch.job_attempts import follow

@@ -6,7 +6,7 @@ of rows, because the deletion of millions of events at once would delay requests
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.durations import DAY_S, HOUR_S, MINUTE_S
 from corral.telemetry import LogStore
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.durations import DAY_S, HOUR_S
 from corral.telemetry import MetricStore
 from corral.telemetry.rollup import roll_up

@@ -5,8 +5,8 @@ In a bucket with enabled rules, each object key and each upload has a scheduled 
 
 from __future__ import annotations
 
-from corral.core import Tx
-from corral.decide.expiry import abort_time, evaluate_key
+from corral.core.transactions import Tx
+from corral.decide.objects.expiry import abort_time, evaluate_key
 from corral.services.caller import Caller
 from corral.services.s3 import lifecycle, versions
 from corral.services.s3.multipart_uploads import abort

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet.leaving_tasks import messages_gone
 from corral.model.queue import MessageDraft, MoveTask, Queue
-from corral.services.leaving_tasks import messages_gone
 from corral.services.sqs.move_tasks import RUNNING
 from corral.services.sqs.queue_names import now_ms, queue_with_arn, wait_key
 from corral.services.sqs.send_message import put_all

@@ -1,4 +1,4 @@
-"""Receivers of hand-overs. A hand-over is a message from one lane to another (`handovers.py`), and a receiver applies it.
+"""Receivers of hand-overs. A hand-over is a message from one lane to another (`core/handovers.py`), and a receiver applies it.
 
 A lane is a database and the one thread that writes to it. The table RECEIVERS has the receivers by lane and by kind of hand-over.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from corral.core import Receiver, Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Receiver, Tx
 from corral.model.alarm import AlarmState, ScalingRequest
 from corral.model.group import scaling_key
 from corral.services.cloudwatch.metric_writes import receive_points

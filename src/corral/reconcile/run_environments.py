@@ -5,7 +5,7 @@ The private bucket has the environment variables that `corral run` stores for it
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.run_environment import BUCKET
 from corral.services.caller import Caller
 from corral.services.s3 import versions

@@ -11,8 +11,8 @@ limited number of tasks, because any number of tasks can wait for one task. Late
 
 from __future__ import annotations
 
-from corral.core import Tx
-from corral.decide.run_eligibility import RunOutcome, outcome, requeue_at_s
+from corral.core.transactions import Tx
+from corral.decide.tasks.run_eligibility import RunOutcome, outcome, requeue_at_s
 from corral.model.durations import DAY_S
 from corral.model.queued_run import EndNotice, QueuedRun, QueueState, needed_array
 from corral.model.task import StopCode, TaskState

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.alarm_scaling import Verdict
+from corral.core.transactions import Tx
+from corral.decide.scaling.alarm_scaling import Verdict
 from corral.model.alarm import Progress, ScalingRequest
 from corral.model.group import scaling_key
 from corral.reconcile.group_scaling import GroupPolicies

@@ -12,10 +12,10 @@ from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
 
-from corral.core import Tx
-from corral.decide.placement import serve
+from corral.core.transactions import Tx
+from corral.decide.placement.place import serve
+from corral.fleet import instances
 from corral.model.placement import INSTANCE, JOB, TASK, Claim, Placement
-from corral.services import instances
 from corral.services.ecs.launch import fetch_roaming
 from corral.services.ecs.task_progress import place_waiting_task
 from corral.store import Store

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.alarm_scaling import REPEAT_S, Verdict
-from corral.decide.service_scaling import ServiceCapacity, decide_scaling
-from corral.decide.target_tracking import is_scale_in
+from corral.core.transactions import Tx
+from corral.decide.scaling.alarm_scaling import REPEAT_S, Verdict
+from corral.decide.scaling.service_scaling import ServiceCapacity, decide_scaling
+from corral.decide.scaling.target_tracking import is_scale_in
 from corral.model.alarm import Progress, ScalingRequest
 from corral.model.ecs_service import EcsService
 from corral.model.settings import Settings

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from corral.core import Tx
-from corral.decide.group_capacity import COUNTED
+from corral.core.transactions import Tx
+from corral.decide.scaling.group_capacity import COUNTED
+from corral.fleet import instances
+from corral.fleet.spot_interruptions import key, reason_of
 from corral.model.group import ENVIRONMENT
 from corral.model.instance import INTERRUPTED_AT, InstanceState
-from corral.services import instances
 from corral.services.autoscaling import activities, group_changes
-from corral.services.spot_interruptions import key, reason_of
 from corral.store import Store
 
 

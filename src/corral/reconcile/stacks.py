@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from corral.core import Tx
-from corral.decide.stack_plan import (
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.templates import TemplateError
+from corral.decide.templates.stack_plan import (
     CLEANUPS,
     DELETING,
     Difference,
@@ -22,17 +24,15 @@ from corral.decide.stack_plan import (
     restoration,
     timed_out,
 )
-from corral.decide.templates import TemplateError
-from corral.errors import ApiError
 from corral.model.durations import DAY_S, MINUTE_S
 from corral.model.stack import ENDED, Output, ResourceStatus, Stack, StackResource, StackStatus
 from corral.services.cloudformation import stack_steps, step_execution
-from corral.services.cloudformation.resource_types import is_replaced
 from corral.services.cloudformation.stack_changes import replacing
 from corral.services.cloudformation.stack_evaluation import COMPLETE, StackWork, desired_version, is_done, references, work_of
 from corral.services.cloudformation.stack_events import set_status
 from corral.services.cloudformation.stack_operations import DELETE, DO_NOTHING, refuse_used_exports
 from corral.store import Store
+from corral.template_types.resource_types import is_replaced
 
 STEPS_MAX = 5  # the most steps that begin in one transaction: about 5 ms of work
 CHECKS_MAX = 25  # the most resources that are compared with the template in one transaction

@@ -6,8 +6,8 @@ definitions.
 
 from __future__ import annotations
 
-from corral.core import Tx
-from corral.decide.task_lifecycle import advance
+from corral.core.transactions import Tx
+from corral.decide.tasks.lifecycle import advance
 from corral.services.ecs.task_progress import apply_progress
 from corral.services.ecs.task_spec import rules_by_container
 from corral.store import Store

@@ -23,16 +23,26 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from corral import ids
 from corral.aws import Secret
 from corral.blobs import Blobs
 from corral.blobs.files import count_blobs
-from corral.clock import WallClock
 from corral.configuration.file import store_settings
 from corral.configuration.settings import UP, UP_OPTIONS
-from corral.control_characters import escape_controls
-from corral.core import Core, Tx
-from corral.data_folder import (
+from corral.core import ids
+from corral.core.clock import WallClock
+from corral.core.commands import Command
+from corral.core.database import is_missing, validate_file
+from corral.core.errors import Refused
+from corral.core.handovers import forget_finished
+from corral.core.transactions import Core, Tx
+from corral.model.container_network import GATEWAY as CONTAINERS_GATEWAY
+from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
+from corral.model.session import SessionValidity
+from corral.model.settings import Settings
+from corral.node.gpus import parse_gpus_flag
+from corral.node.host import kernel_boot_id, stored_host_id
+from corral.process.control_characters import escape_controls
+from corral.process.data_folder import (
     CREDENTIALS,
     OUTPUTS,
     RESTORING,
@@ -44,40 +54,30 @@ from corral.data_folder import (
     running_original,
     validate_folder,
 )
-from corral.database import is_missing, validate_file
-from corral.errors import Refused
-from corral.handovers import forget_finished
-from corral.lane_commands import Command
-from corral.log_times import add_times_to_output
-from corral.model.container_network import GATEWAY as CONTAINERS_GATEWAY
-from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
-from corral.model.session import SessionValidity
-from corral.model.settings import Settings
-from corral.node.gpus import parse_gpus_flag
-from corral.node.host import kernel_boot_id, stored_host_id
-from corral.options import parse_options
-from corral.port_holder import port_holder
-from corral.process_log import log_to_stderr
+from corral.process.log import log_to_stderr
+from corral.process.log_times import add_times_to_output
+from corral.process.options import parse_options
+from corral.process.port_holder import port_holder
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
 from corral.server.configuration import read_configuration
-from corral.server.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
 from corral.server.deleted_folder import EXIT_CODE as DELETED
 from corral.server.deleted_folder import FolderDeleted, stop_tasks, until_deleted
+from corral.server.exec.websocket_sessions import WebSocketSessions
 from corral.server.front_door import FrontDoor
-from corral.server.function_runner import FunctionRunner
-from corral.server.http_server import HttpServer
+from corral.server.functions.runner import FunctionRunner
+from corral.server.http.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
+from corral.server.http.request_body import BodyReceiver
+from corral.server.http.server import HttpServer
 from corral.server.insights_writer import InsightsWriter
 from corral.server.lanes import Lane
 from corral.server.last_server import unfinished_server
 from corral.server.metric_publisher import MetricPublisher
-from corral.server.metrics_page import MetricsPage
-from corral.server.request_body import BodyReceiver
+from corral.server.pages.metrics_page import MetricsPage
 from corral.server.task_endpoints import TaskEndpoints
-from corral.server.websocket_sessions import WebSocketSessions
 from corral.services.sessions import root_mark
 from corral.store import Store
 from corral.store.blob_rows import never_had_blobs
@@ -85,7 +85,7 @@ from corral.telemetry import LogStore, MetricStore
 from corral.version import full_version
 
 if TYPE_CHECKING:
-    from corral.server.status_pages import StatusPages
+    from corral.server.pages.status_pages import StatusPages
 
 LOG = logging.getLogger("corral.server")
 ENDS_SESSIONS = "ends all sessions"
@@ -221,8 +221,8 @@ async def _serve(options: ServerOptions) -> None:
         return [each for lane in lanes.values() for each in lane.failing_handovers()]
 
     def open_pages() -> StatusPages:
+        from corral.server.pages.status_pages import StatusPages, status_of
         from corral.server.session_revocation import SessionRevocation  # imported with the first page, because it takes memory
-        from corral.server.status_pages import StatusPages, status_of
 
         def status(tx: Tx[Store], shown: int) -> dict[str, Any]:
             problems, quarantine = agents.problems(), quarantine_of(blobs)

@@ -24,8 +24,8 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.blobs import Blobs
-from corral.clock import Clock
-from corral.log_times import without_time
+from corral.core.clock import Clock
+from corral.fleet import hosts
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
     SILENT_S,
@@ -48,9 +48,9 @@ from corral.model.gpu_metrics import GpuSample
 from corral.model.run import Observed, RunSpec
 from corral.model.settings import OutputSettings
 from corral.node import node_folder, procfs
+from corral.process.log_times import without_time
 from corral.server.environment_files import with_files
 from corral.server.lanes import Lane
-from corral.services import hosts
 from corral.services.logs.ingestion import open_streams, runtime_ids, ship
 from corral.store import Store
 from corral.telemetry import LogStore

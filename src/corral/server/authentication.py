@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping
 from hmac import compare_digest
 
 from corral import aws
-from corral.clock import Clock
+from corral.core.clock import Clock
 from corral.model.session import SessionValidity
 from corral.server.registry.errors import Denied
 from corral.services import sessions

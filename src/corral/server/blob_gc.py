@@ -20,13 +20,13 @@ from typing import Any
 
 from corral.blobs import Blobs
 from corral.blobs.blob_lock import try_erasing
-from corral.clock import Clock
-from corral.core import Tx
-from corral.data_folder import BLOBS_LOCK
-from corral.ids import Ids
-from corral.lane_commands import Wait
+from corral.core.clock import Clock
+from corral.core.commands import Wait
+from corral.core.ids import Ids
+from corral.core.transactions import Tx
 from corral.model.blob import GARBAGE
 from corral.model.settings import Settings
+from corral.process.data_folder import BLOBS_LOCK
 from corral.server.lanes import Lane
 from corral.store import Store
 

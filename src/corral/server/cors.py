@@ -8,10 +8,10 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral import aws
-from corral.core import Tx
-from corral.decide.cors import cors_headers
-from corral.errors import ApiError, api_error
-from corral.ids import Ids
+from corral.core.errors import ApiError, api_error
+from corral.core.ids import Ids
+from corral.core.transactions import Tx
+from corral.decide.objects.cors import cors_headers
 from corral.model.settings import Settings
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.lanes import Lane

@@ -18,7 +18,7 @@ from corral.node.node_folder import GONE_CHECK_S, HeldPath
 from corral.server.lanes import Lane
 from corral.store import Store
 
-EXIT_CODE = 3  # systemd does not restart Corral after this exit code (`cli/systemd_unit.py`)
+EXIT_CODE = 3  # systemd does not restart Corral after this exit code (`cli/server/systemd_unit.py`)
 STOP_MAX_S = 2.0
 STOP_POLL_S = 0.05
 PAUSE_S = 3_600.0

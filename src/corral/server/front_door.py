@@ -19,19 +19,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from corral import aws
 from corral.blobs import Blobs
-from corral.errors import ApiError, api_error, internal_failure
-from corral.ids import Ids
+from corral.core.errors import ApiError, api_error, internal_failure
+from corral.core.ids import Ids
 from corral.model.numbers import whole_number
 from corral.model.settings import Settings
-from corral.server import metrics_page, wait_handles
+from corral.server import wait_handles
 from corral.server.authentication import ANONYMOUS, Authentication
-from corral.server.connection_limits import UnverifiedMemory
 from corral.server.cors import BucketCors, Preflight
-from corral.server.http_connection import HEADERS_MAX_BYTES, ClientGone, HttpConnection, headers_too_large
+from corral.server.http.connection import HEADERS_MAX_BYTES, ClientGone, HttpConnection, headers_too_large
+from corral.server.http.connection_limits import UnverifiedMemory
+from corral.server.http.request_body import BodyReceiver, Receive, whole_body
 from corral.server.lanes import Lane
-from corral.server.metrics_page import MetricsPage
+from corral.server.pages import metrics_page
+from corral.server.pages.metrics_page import MetricsPage
 from corral.server.registry import is_for_registry
-from corral.server.request_body import BodyReceiver, Receive, whole_body
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
 from corral.server.task_endpoints import TaskEndpoints
@@ -39,9 +40,9 @@ from corral.server.task_permissions import RequiredOperation, TaskPermissions
 from corral.services.caller import Caller
 
 if TYPE_CHECKING:
-    from corral.server.objects_page import ObjectsPage
+    from corral.server.pages.objects_page import ObjectsPage
+    from corral.server.pages.status_pages import StatusPages
     from corral.server.registry.dispatch import Registry
-    from corral.server.status_pages import StatusPages
 
 PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests need no signature
 UNKNOWN_ACTION = "unknown"
@@ -199,7 +200,7 @@ class FrontDoor:
 
     @cached_property
     def _objects(self) -> ObjectsPage:
-        from corral.server.objects_page import ObjectsPage  # imported here because it loads the modules of S3
+        from corral.server.pages.objects_page import ObjectsPage  # imported here because it loads the modules of S3
 
         return ObjectsPage(self._state, self._settings, self._ids, self._blobs, self._permissions)
 

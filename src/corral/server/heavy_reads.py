@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.errors import api_error
+from corral.core.errors import api_error
 
 THREADS = 4
 SLOW_MAX = 2  # the maximum number of slow reads that run at the same time; the other threads serve quick reads

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from functools import partial
 
-from corral.clock import Clock
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.clock import Clock
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.run import Usage
 from corral.server.agents import Agents
 from corral.server.lanes import Lane

@@ -15,13 +15,13 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from corral.clock import Clock
-from corral.core import Core, Outcome, Receiver, S, Tx
-from corral.database import Handover
-from corral.errors import ServiceUnavailable
-from corral.handovers import Delivery, Done, receive
-from corral.ids import Ids
-from corral.lane_commands import Command
+from corral.core.clock import Clock
+from corral.core.commands import Command
+from corral.core.database import Handover
+from corral.core.errors import ServiceUnavailable
+from corral.core.handovers import Delivery, Done, receive
+from corral.core.ids import Ids
+from corral.core.transactions import Core, Outcome, Receiver, S, Tx
 from corral.model.agent_protocol import HostOrders
 from corral.model.histogram import DURATIONS_S, SIZES, Histogram
 from corral.model.settings import Settings

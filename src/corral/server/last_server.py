@@ -11,9 +11,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from corral.clock import Clock
-from corral.data_folder import DATABASES
+from corral.core.clock import Clock
 from corral.node.procfs import boot_s
+from corral.process.data_folder import DATABASES
 
 
 def unfinished_server(data: Path, clock: Clock) -> str | None:

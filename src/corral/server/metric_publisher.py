@@ -17,14 +17,14 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.clock import Clock
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.clock import Clock
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.fleet import own_metrics
 from corral.model.agent_protocol import Measured
 from corral.model.metric import Point
 from corral.server.agents import Agents
 from corral.server.lanes import Lane
-from corral.services import own_metrics
 from corral.services.cloudwatch.metric_writes import record
 from corral.store import Store
 from corral.telemetry import MetricStore

@@ -17,17 +17,17 @@ from msgspec import Struct
 from corral import aws
 from corral.aws.form_encoding import pairs_from_text, percent_decoded
 from corral.blobs.checksums import CHECKSUM_HEADERS, checksum, checksum_text
-from corral.core import Tx
-from corral.errors import ApiError
-from corral.ids import Ids
+from corral.core.errors import ApiError
+from corral.core.ids import Ids
+from corral.core.transactions import Tx
 from corral.model.blob import StoredBlob
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
 from corral.server.cors import BucketCors
-from corral.server.form_file import FormFile, read_form
-from corral.server.http_connection import HttpConnection
+from corral.server.http.connection import HttpConnection
+from corral.server.http.form_file import FormFile, read_form
+from corral.server.http.request_body import BodyReceiver, Receive, not_written
 from corral.server.lanes import Lane
-from corral.server.request_body import BodyReceiver, Receive, not_written
 from corral.server.service_calls import CallRunner, served
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller

@@ -18,16 +18,16 @@ from msgspec import Struct
 
 from corral import aws
 from corral.blobs import Blobs
-from corral.core import Tx
-from corral.errors import ApiError
-from corral.ids import Ids
-from corral.lane_commands import Wait
+from corral.core.commands import Wait
+from corral.core.errors import ApiError
+from corral.core.ids import Ids
+from corral.core.transactions import Tx
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
-from corral.server.connection_limits import UnverifiedMemory
-from corral.server.http_connection import ClientGone, HttpConnection
+from corral.server.http.connection import ClientGone, HttpConnection
+from corral.server.http.connection_limits import UnverifiedMemory
+from corral.server.http.request_body import Receive, whole_body
 from corral.server.lanes import Lane
-from corral.server.request_body import Receive, whole_body
 from corral.server.task_permissions import RequiredOperation
 from corral.services import SERVICES, Fetch, Handler, Service, Settle
 from corral.services.caller import Caller

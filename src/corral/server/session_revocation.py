@@ -10,7 +10,7 @@ import orjson
 from msgspec import Struct
 
 from corral import aws
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 from corral.model.session import SessionValidity
 from corral.server.authentication import Authentication
 from corral.server.task_permissions import RequiredOperation

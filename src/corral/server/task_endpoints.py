@@ -15,8 +15,9 @@ import orjson
 from msgspec import Struct
 
 from corral import aws
-from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
+from corral.core.transactions import Tx
+from corral.fleet.spot_interruptions import notice_of
 from corral.model.instance import Instance
 from corral.model.json_documents import read_json
 from corral.model.task import Task
@@ -26,7 +27,6 @@ from corral.server.lanes import Lane
 from corral.services.caller import Caller
 from corral.services.ecs import task_metadata, task_protection
 from corral.services.ecs.errors import InvalidParameterException, TaskNotFound
-from corral.services.spot_interruptions import notice_of
 from corral.store import Store
 
 _CREDENTIALS = re.compile(r"/v2/credentials/([0-9a-f]{32})")

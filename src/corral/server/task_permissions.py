@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.errors import ApiError
-from corral.ids import Ids
+from corral.core.errors import ApiError
+from corral.core.ids import Ids
+from corral.core.transactions import Tx
 from corral.model.settings import Settings
 from corral.server.lanes import Lane
 from corral.services import SERVICES

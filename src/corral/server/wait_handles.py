@@ -8,9 +8,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral import aws
-from corral.core import Tx
-from corral.errors import ApiError, api_error
-from corral.ids import Ids
+from corral.core.errors import ApiError, api_error
+from corral.core.ids import Ids
+from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication

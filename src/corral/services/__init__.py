@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.blob import Admission, Slice
 from corral.services.caller import Caller
 

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 
 from msgspec import Struct, field
 
-from corral.core import Tx
-from corral.decide.policy import (
+from corral.core.transactions import Tx
+from corral.decide.policies.conditions import Context
+from corral.decide.policies.policy import (
     AccessRequest,
     IdentityPolicies,
     Policy,
@@ -24,7 +25,6 @@ from corral.decide.policy import (
     evaluate_identity,
     read_policy,
 )
-from corral.decide.policy_conditions import Context
 from corral.services.caller import Caller
 from corral.services.iam.policies import document_of
 from corral.services.iam.roles import find_role

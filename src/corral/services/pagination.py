@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 T = TypeVar("T")
 Candidates = Callable[[str, int], list[tuple[str, T]]]

@@ -12,10 +12,10 @@ from urllib.parse import unquote
 
 from msgspec import Struct, field
 
-from corral.core import Tx
-from corral.decide.policy import NO_RESOURCE, UNKNOWN_RESOURCE
-from corral.decide.policy_conditions import Context
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.policies.conditions import Context
+from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.services.applicationautoscaling.names import SERVICE as SCALABLE
 from corral.services.applicationautoscaling.names import find_target
 from corral.services.batch.permission_scope import arns_of, tasks_of

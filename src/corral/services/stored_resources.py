@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.services import Handler
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination, among

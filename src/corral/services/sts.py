@@ -11,8 +11,8 @@ import math
 import re
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import api_error
+from corral.core.errors import api_error
+from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MAX_S
 from corral.model.json_documents import read_json
 from corral.model.session import Credentials

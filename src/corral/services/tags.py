@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 Tags = dict[str, str]
 TagRule = Literal["count", "key", "value", "reserved", "duplicate", "characters", "removed"]

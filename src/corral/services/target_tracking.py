@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.decide.target_tracking import SCALE_IN_LEVEL
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.scaling.target_tracking import SCALE_IN_LEVEL
 from corral.services.cloudwatch.alarm_config import OWN_NAMESPACES, TRACKS, TRACKS_IN, TRACKS_OUT
 from corral.services.cloudwatch.common import alarm_arn
 from corral.services.cloudwatch.metric_alarms import check_config

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
-from corral.decide.schedules import Offset
+from corral.decide.scaling.schedules import Offset
 
 LAST_S = 253_370_764_800.0  # the beginning of the year 9999; datetime has no dates after that year
 

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, Bucket
 
 ENCRYPTION = f"SELECT document FROM bucket_document AS d WHERE d.bucket = bucket.id AND d.kind = '{BUCKET_ENCRYPTION}'"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.change_set import ChangeSet
 
 _ENCODER = msgspec.json.Encoder()

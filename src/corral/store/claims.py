@@ -13,7 +13,7 @@ from functools import partial
 
 import orjson
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.placement import Claim
 from corral.model.task import Demand
 from corral.store.fleet import Fleet

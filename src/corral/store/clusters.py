@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from corral.database import Database
+from corral.core.database import Database
 
 
 class Clusters:

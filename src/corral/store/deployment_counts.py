@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.ecs_service import STARTED_BY, EcsService, TaskCount
 from corral.model.task import Task, TaskState
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.ecs_service import (
     FAILED_CHECKS,
     STARTED_BY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.objects import ObjectVersion
 from corral.store.object_rows import VERSION_COLUMNS, version_of
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from corral.journal import Journal
+from corral.core.undo_log import Journal
 from corral.model.placement import JOB, Claim, CompiledRules, Ending, Shares, Slot
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex

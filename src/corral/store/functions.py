@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.function import Invocation, InvocationState
 
 COLUMNS = "id, region, function, is_async, state, payload, context, attempts, created_at, due_at, result, log"

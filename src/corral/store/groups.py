@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.group import Group, InstanceRefresh, Member, ScalingActivity
 
 EC2_DIGITS = 17  # an id in EC2's form is `i-` and the first 17 of the 32 digits of the instance's id

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import Foreign, GpuDevice, GpuFault
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE, Instance, InstanceState, host_instance_id

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.image import Layer, Manifest, RegistryImage, Repository
 
 REPOSITORY_COLUMNS = "id, region, name, created_at, about, tags"

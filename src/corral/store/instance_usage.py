@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.instance import Instance
 
 BILLED_MIN_S = 60.0  # AWS bills Linux instances by the second, and each start for at least a minute

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.gpu import GpuDevice
 from corral.model.instance import MOVES, Instance, InstanceState, host_instance_id
 from corral.model.placement import INSTANCE, Claim, Ending, Links, Placement, Rank, Slot

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from corral.database import Database
+from corral.core.database import Database
 
 # Special values of `position`, in dependencies and notices. Other values are the index of a child.
 WHOLE = -1  # the whole job

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.job_line import Holding, ShareUse
 
 Name = tuple[str, str]  # region and name

@@ -19,7 +19,7 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.job_line import JobPlace, LineKey, WaitingLine
 from corral.model.placement import JOB, Claim, Rank
 from corral.model.task import Demand

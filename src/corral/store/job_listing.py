@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.job import ENDED, Job, JobState, ListedJob
 from corral.store.job_rows import KINDS, STATES, attempts_of, child_of, child_without_row
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from corral.database import Row
+from corral.core.database import Row
 from corral.model.job import ENDED, WAITS, Attempt, Dependency, Job, JobKind, JobSpec, JobState, child_id
 
 JOB_COLUMNS = (

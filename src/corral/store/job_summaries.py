@@ -11,7 +11,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.job import JobState
 
 CACHED_MAX = 1_000  # the most summaries in memory after a commit

@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 from msgspec.structs import replace
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.job import ENDED, MOVES, Job, JobKind, JobSpec, JobState, child_id, parent_and_index
 from corral.store.job_dependencies import JobDependencies
 from corral.store.job_listing import JobListing

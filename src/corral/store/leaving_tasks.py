@@ -1,7 +1,7 @@
 """SQL of leaving tasks: tasks that a scale-in, a rollout or the end of their instance has chosen to stop.
 
 A leaving task receives no further messages of SQS queues. It stops when it is not busy any more, or after a time limit
-(`services/leaving_tasks.py`). Two reconcilers can choose a task: `service`, which starts and stops the tasks of a service, and
+(`fleet/leaving_tasks.py`). Two reconcilers can choose a task: `service`, which starts and stops the tasks of a service, and
 `group`, which launches and terminates the instances of an Auto Scaling group. The key of a reconciler names the service or group.
 """
 
@@ -12,7 +12,7 @@ from functools import partial
 
 import orjson
 
-from corral.database import Database
+from corral.core.database import Database
 
 # The condition for busy tasks. A task is busy while messages that it has received are in flight, or while it is protected. The two
 # parameters are the present time in seconds and in ms.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.queue import ID_STEP, MessageDraft, MessageState, Queue, QueueMessage, sent_at_ms
 from corral.store.queue_counters import NEVER_MS, QueueCounters
 

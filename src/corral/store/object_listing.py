@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Generic, TypeVar
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.objects import ListingPage, MultipartUpload, ObjectVersion
 from corral.store.object_rows import UPLOAD_COLUMNS, VERSION_COLUMNS, upload_of, version_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from corral.database import Row
+from corral.core.database import Row
 from corral.model.objects import ContentPart, MultipartUpload, ObjectVersion
 
 VERSION_COLUMNS = "number, key, id, latest, content, size, etag, modified_at, details, upload_id"

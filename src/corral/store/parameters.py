@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.parameter import Parameter
 
 COLUMNS = "v.region, v.name, v.version, v.type, v.value, v.modified_at, v.modified_by, v.details, v.labels"

@@ -13,7 +13,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.queue import Counts
 
 NEVER_MS = 1 << 62

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import orjson
 from msgspec.structs import replace
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.queue import Counts, MoveTask, Queue, QueueActivity, dead_letters_arn
 from corral.model.queue_limits import MOVE_TASKS_MAX
 from corral.store.message_groups import MessageGroups

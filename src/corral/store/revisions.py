@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from corral.database import Database
+from corral.core.database import Database
 
 DOCUMENTS_CACHED_MAX = 1_000
 LAST_CHARACTER = (

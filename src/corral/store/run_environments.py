@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from corral.database import Database
+from corral.core.database import Database
 
 
 class RunEnvironments:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.queued_run import EndNotice, QueuedRun, QueueState, RunArray
 
 RUN_COLUMNS = "task_id, chain, state, held, not_before, unmet, array, position, requeues, attempt, roams"

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.alarm import AlarmState, Progress, ScalingRequest
 
 _COLUMNS = "policy, state, period_value, newest_value, peak_value, threshold, since_s, whole, measured_s"

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.stack import Stack, StackEvent, StackResource
 
 _ENCODER = msgspec.json.Encoder()

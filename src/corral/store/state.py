@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.store.buckets import BucketChangeCount, BucketDocuments, Buckets
 from corral.store.change_sets import ChangeSets
 from corral.store.claims import Claims

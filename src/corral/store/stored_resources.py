@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from corral.database import Database
+from corral.core.database import Database
 
 Document = dict[str, Any]  # a resource with the service's member names; responses omit members that begin with "_"
 ROWS_PER_READ = 100

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.gpu_metrics import GpuSample
 from corral.model.task import Task
 from corral.model.task_record import GpuUse, TaskRecord, is_failure, task_record, with_sample

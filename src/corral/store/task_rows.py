@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from msgspec.structs import fields
 
-from corral.database import Row
+from corral.core.database import Row
 from corral.model.run import RunState
 from corral.model.task import Demand, PlacementRules, Run, Task, TaskState
 

@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 from corral.model.histogram import WAITS_S, Histogram
 from corral.model.placement import TASK, Claim, Ending, Placement, Rank, Shares

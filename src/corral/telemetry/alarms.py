@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
-from corral.database import Database, Row
+from corral.core.database import Database, Row
 from corral.model.alarm import Alarm, AlarmState, HistoryItem, ScalingRequest, Suppression
 from corral.model.metric import Metric
 

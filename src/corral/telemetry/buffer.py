@@ -13,7 +13,7 @@ in the buffer. So no point is counted twice.
 
 from __future__ import annotations
 
-from corral.journal import Journal
+from corral.core.undo_log import Journal
 
 Rows = dict[tuple[int, int], bytes]  # (unit, minute) → records
 Generation = tuple[int, dict[int, Rows]]  # (number, series id → rows)

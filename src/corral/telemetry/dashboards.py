@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from corral.database import Database
+from corral.core.database import Database
 
 
 class Dashboard(Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.database import Database
+from corral.core.database import Database
 from corral.model.durations import DAY_MS
 
 Position = tuple[int, int]  # (milliseconds, number): the position of an event in its stream

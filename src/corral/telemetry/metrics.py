@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from corral.database import CommitFailed, Database
+from corral.core.database import CommitFailed, Database
 from corral.model.durations import HOUR_S
 from corral.model.metric import AHEAD_S, COLLECTOR_NAMESPACE, RETENTION_S, UNITS, Dimensions, Metric, Point, Summary
 from corral.telemetry.alarms import Alarms

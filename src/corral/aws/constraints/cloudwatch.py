@@ -5,7 +5,7 @@ The parameter MetricData.member.1.Unit must be a value in the set [ Seconds, Mic
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Violation, displayed, usual_wording
 from corral.aws.wire_errors import error_class
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 OLDER_OPERATIONS = frozenset({"DeleteDashboards", "GetMetricStatistics", "ListMetrics", "PutMetricData"})
 ACTIONS = ("AlarmActions", "InsufficientDataActions", "OKActions")

@@ -5,7 +5,7 @@ Value (large) for parameter instanceTenancy is invalid. Valid values: default, d
 
 from corral.aws.constraints.tables import ConstraintTable, Unchecked, Violation, displayed
 from corral.aws.wire_errors import error_class
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 
 def _wording(operation: str, violations: list[Violation]) -> ApiError:

@@ -5,7 +5,7 @@ Invalid parameter at 'repositoryName' failed to satisfy constraint: 'must satisf
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Violation
 from corral.aws.wire_errors import error_class
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from corral.model.image import ACCOUNT_SETTINGS, TAG_PATTERN
 
 

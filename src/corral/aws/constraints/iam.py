@@ -2,7 +2,7 @@
 
 from corral.aws.constraints.tables import ConstraintTable, Violation, usual_wording
 from corral.aws.wire_errors import error_class
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from corral.model.iam_rules import INVALID_NAME, NAME_CHARACTERS
 
 NAME = f"{NAME_CHARACTERS}+"  # the same pattern as in botocore's model

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Violation, displayed
 from corral.aws.wire_errors import error_class
-from corral.errors import (
+from corral.core.errors import (
     S3_FILTER_RULE_NAME,
     S3_INVALID_ENCRYPTION,
     S3_INVALID_STORAGE_CLASS,

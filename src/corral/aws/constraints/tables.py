@@ -10,7 +10,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from corral.aws.wire_errors import error_class
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 ConstraintKind = Literal["length", "value", "enum", "pattern"]
 DISPLAYED_MAX_CHARACTERS = 1024  # a longer value is truncated in error texts

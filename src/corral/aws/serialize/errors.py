@@ -15,7 +15,7 @@ from corral.aws.serialize.rest import rest_json_writer
 from corral.aws.serialize.xml_body import XML_DECLARATION, escaped, members_writer
 from corral.aws.shapes import ServiceModel, Shape
 from corral.aws.wire_errors import QUERY_CODES
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 SerializeError = Callable[[ServiceModel | None, Request, ApiError, str], Response]
 

@@ -12,16 +12,16 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from corral import aws
-from corral.errors import ApiError
-from corral.ids import Ids
+from corral.core.errors import ApiError
+from corral.core.ids import Ids
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
+from corral.server.http.request_body import BodyReceiver, Receive
 from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, Denied, Unauthorized, Unsupported, error_response
 from corral.server.registry.layers import Layers
 from corral.server.registry.manifests import Manifests
 from corral.server.registry.requests import RegistryRequest, plain_name, query_of, route_of
-from corral.server.request_body import BodyReceiver, Receive
 from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
 from corral.services.ecr.errors import RepositoryNotFoundException

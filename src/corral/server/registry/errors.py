@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from corral import aws
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 
 VERSION = ("Docker-Distribution-API-Version", "registry/2.0")
 

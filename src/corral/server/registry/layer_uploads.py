@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
-from corral.ids import Ids
+from corral.core.ids import Ids
 from corral.model.blob import StoredBlob
+from corral.server.http.request_body import BodyReceiver, Receive, ThreadedBlobWriter, not_written
 from corral.server.registry.errors import BlobUploadInvalid, BlobUploadUnknown, SizeInvalid, TooManyRequests
-from corral.server.request_body import BodyReceiver, Receive, ThreadedBlobWriter, not_written
 
 SHA256 = "SHA256"
 UPLOADS_MAX = 256

@@ -8,17 +8,17 @@ from functools import partial
 from typing import TypeVar
 
 from corral import aws
-from corral.core import Tx
-from corral.decide.byte_range import Unsatisfiable, span_of
-from corral.ids import Ids
+from corral.core.ids import Ids
+from corral.core.transactions import Tx
+from corral.decide.objects.byte_range import Unsatisfiable, span_of
 from corral.model.blob import Slice, StoredBlob
 from corral.model.image import Layer
 from corral.model.settings import Settings
+from corral.server.http.request_body import BodyReceiver
 from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, BlobUnknown, Denied, DigestInvalid, RangeInvalid
 from corral.server.registry.layer_uploads import SHA256, LayerUpload, LayerUploads
 from corral.server.registry.requests import RegistryRequest, digest_of, plain_name
-from corral.server.request_body import BodyReceiver
 from corral.services.caller import Caller
 from corral.services.ecr.image_storage import add_layer, drop_layer, hold_layer
 from corral.services.ecr.repository_names import find

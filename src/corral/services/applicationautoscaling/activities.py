@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.service_scaling import AT_DESIRED, AT_MAX, AT_MIN
+from corral.core.transactions import Tx
+from corral.decide.scaling.service_scaling import AT_DESIRED, AT_MAX, AT_MIN
 from corral.model.ecs_service import EcsService
 from corral.model.group import scaling_key
 from corral.model.numbers import whole_number

@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.applicationautoscaling.errors import ObjectNotFoundException, ValidationException
 from corral.services.applicationautoscaling.names import SERVICE, check_place, find_target
 from corral.services.applicationautoscaling.targets import SUSPENSIONS
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call, request_of
-from corral.services.cloudformation.api_types import AlreadyExists, tag_values
-from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.store import Store
+from corral.template_types.api_calls import call, request_of
+from corral.template_types.api_types import AlreadyExists, tag_values
+from corral.template_types.resource_types import Properties, TemplateType
 
 IDENTITY = ("ResourceId", "ScalableDimension", "ServiceNamespace")  # the parts of the physical id of a target, in this order
 NO_TARGET = f"Either ScalingTargetId or all three of [{', '.join(IDENTITY)}] must be specified"

@@ -1,7 +1,7 @@
 """The errors of Application Auto Scaling: one class per error code."""
 
 from corral.aws.error_classes import error_classes
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 __getattr__ = error_classes("application-autoscaling", globals())
 

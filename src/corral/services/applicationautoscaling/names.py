@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.ecs_service import ACTIVE, EcsService
 from corral.model.group import scaling_key
 from corral.services.applicationautoscaling.errors import InvalidNextTokenException, ValidationException, not_found

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.alarm_scaling import Rule
-from corral.decide.scaling_policies import EXACT, PERCENT, Step, adjusted, problem_of_steps, step_for
-from corral.decide.target_tracking import is_scale_in, scaled_in, scaled_out
+from corral.core.transactions import Tx
+from corral.decide.scaling.alarm_scaling import Rule
+from corral.decide.scaling.policies import EXACT, PERCENT, Step, adjusted, problem_of_steps, step_for
+from corral.decide.scaling.target_tracking import is_scale_in, scaled_in, scaled_out
 from corral.model.group import scaling_key
 from corral.services import target_tracking
 from corral.services.applicationautoscaling.errors import LimitExceededException, ValidationException, not_found
@@ -43,7 +43,7 @@ CONFIGURATIONS = {STEP: STEPS, TRACKING: CONFIGURATION, PREDICTIVE: "PredictiveS
 COOLDOWN_S = 300  # AWS's default for ECS services
 # MetricAggregationType → how a step scaling policy combines the three values of an alarm's request: of the last period, of the
 # newest second, and of the second that breaches most. With Average, the policy does not combine them (`values_of` in
-# `decide/alarm_scaling.py`).
+# `decide/scaling/alarm_scaling.py`).
 AGGREGATES: dict[str, Callable[[list[float]], float]] = {"Minimum": min, "Maximum": max}
 POLICIES_MAX, STEPS_MAX = 50, 20  # the quotas of AWS
 PREDEFINED = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.schedules import CronError, next_run, read_schedule
+from corral.core.transactions import Tx
+from corral.decide.scaling.schedules import CronError, next_run, read_schedule
 from corral.services.applicationautoscaling import activities
 from corral.services.applicationautoscaling.errors import LimitExceededException, ValidationException, not_found
 from corral.services.applicationautoscaling.names import (

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from corral.core import Tx
-from corral.decide.scaling_policies import limited
-from corral.decide.service_scaling import Cooldowns
+from corral.core.transactions import Tx
+from corral.decide.scaling.policies import limited
+from corral.decide.scaling.service_scaling import Cooldowns
 from corral.model.ecs_service import DAEMON, EcsService
 from corral.model.group import scaling_key
 from corral.services import target_tracking

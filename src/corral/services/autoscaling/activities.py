@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet.leaving_tasks import NAMED_MAX, busy_on, named
 from corral.model.group import Group, ScalingActivity
 from corral.model.instance import HOST_POOL
 from corral.model.numbers import whole_number
@@ -20,7 +21,6 @@ from corral.services.autoscaling.notifications import notify
 from corral.services.caller import Caller
 from corral.services.ecs.managed_scaling import tasks_to_drain
 from corral.services.ecs.task_description import why_claim_waits
-from corral.services.leaving_tasks import NAMED_MAX, busy_on, named
 from corral.services.stored_resources import Params
 from corral.store import Store
 

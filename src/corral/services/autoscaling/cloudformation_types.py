@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.group import DELETING, PROCESSES, Group
 from corral.services.autoscaling import group_changes
 from corral.services.autoscaling.cloudformation_updates import (
@@ -17,10 +17,10 @@ from corral.services.autoscaling.cloudformation_updates import (
 )
 from corral.services.autoscaling.names import HOOK, POLICY, SCHEDULE, arn_of, document_of, find_group
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call, request_of
-from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting, never_updated
 from corral.services.ec2.cloudformation_instances import init_of
 from corral.store import Store
+from corral.template_types.api_calls import call, request_of
+from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting, never_updated
 
 NAME_DIGITS = 12
 SIZES = ("MinSize", "MaxSize", "DesiredCapacity")

@@ -10,21 +10,21 @@ from typing import Any
 
 import msgspec
 
-from corral.core import Tx
-from corral.decide.group_capacity import COUNTED
-from corral.decide.rolling_update import Rollout, RolloutStep, rolling_policy, start_rollout, step_rollout
+from corral.core.transactions import Tx
+from corral.decide.scaling.group_capacity import COUNTED
+from corral.decide.scaling.rolling_update import Rollout, RolloutStep, rolling_policy, start_rollout, step_rollout
+from corral.fleet import instances
 from corral.model.group import DRAINED, TERMINATION_STATES, Group, LifecycleState, Member
 from corral.model.instance import Instance, InstanceState, ec2_id
-from corral.services import instances
 from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.instance_refreshes import matches_source
 from corral.services.autoscaling.launch_sources import SOURCES, current_source
 from corral.services.autoscaling.names import find_group
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call
-from corral.services.cloudformation.resource_types import Properties, ResourceStep, ValidationError, Waiting
 from corral.services.ec2.cloudformation_instances import signals_of, signals_wanted
 from corral.store import Store
+from corral.template_types.api_calls import call
+from corral.template_types.resource_types import Properties, ResourceStep, ValidationError, Waiting
 
 REPLACING = (*SOURCES, "VPCZoneIdentifier")  # if one of these changes, the UpdatePolicy can replace the group or its instances
 ROLLING = "_rolling"  # a member of a group's settings: the sizes before a rolling update, and the processes that it suspends

@@ -1,7 +1,7 @@
 """The errors of Auto Scaling: one class per error code."""
 
 from corral.aws.error_classes import error_classes
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 
 __getattr__ = error_classes("autoscaling", globals())
 

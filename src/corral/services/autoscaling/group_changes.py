@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.alarm_scaling import Block
-from corral.decide.group_capacity import Why, capacity_of, next_zone
-from corral.decide.scaling_policies import limited
+from corral.core.transactions import Tx
+from corral.decide.scaling.alarm_scaling import Block
+from corral.decide.scaling.group_capacity import Why, capacity_of, next_zone
+from corral.decide.scaling.policies import limited
+from corral.fleet import instances
+from corral.fleet.leaving_tasks import choose, still_awaited, withdraw
 from corral.model.group import (
     LAUNCH_STATES,
     LAUNCHING,
@@ -26,14 +28,13 @@ from corral.model.group import (
     scaling_key,
 )
 from corral.model.instance import Instance, InstanceState, ec2_id
-from corral.services import instances, target_tracking
+from corral.services import target_tracking
 from corral.services.autoscaling import activities
 from corral.services.autoscaling.errors import ScalingActivityInProgressFault
 from corral.services.autoscaling.launch_sources import LaunchRefused, next_launch
 from corral.services.autoscaling.lifecycle_hooks import start_actions
 from corral.services.autoscaling.names import POLICY, documents_of, drop_documents
 from corral.services.ecs.managed_scaling import tasks_to_drain
-from corral.services.leaving_tasks import choose, still_awaited, withdraw
 from corral.store import Store
 
 RETRY_S, RETRY_MAX_S = 15.0, 600.0  # the delay after a failed launch, doubled by each further failure up to the maximum

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.group_capacity import COUNTED, capacity_of
+from corral.core.transactions import Tx
+from corral.decide.scaling.group_capacity import COUNTED, capacity_of
+from corral.fleet import instances
 from corral.model.group import TERMINATION_STATES, Group, LifecycleState, Member
 from corral.model.instance import InstanceState, ec2_id
-from corral.services import instances
 from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.errors import ScalingActivityInProgressFault, ValidationError, instance_not_in_group
 from corral.services.autoscaling.groups import member_view

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.scaling_policies import ADJUSTMENT_TYPES
-from corral.decide.termination_policies import TYPES as TERMINATION_POLICIES
+from corral.core.transactions import Tx
+from corral.decide.scaling.policies import ADJUSTMENT_TYPES
+from corral.decide.scaling.termination_policies import TYPES as TERMINATION_POLICIES
 from corral.model.group import PROCESSES, Group
 from corral.services import Handler
 from corral.services.autoscaling import group_changes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.group import Group
 from corral.services.autoscaling.errors import LimitExceededFault, ValidationError
 from corral.services.autoscaling.names import PAGES, changeable_group

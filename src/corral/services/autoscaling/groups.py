@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.termination_policies import TYPES as TERMINATION_POLICIES
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.scaling.termination_policies import TYPES as TERMINATION_POLICIES
 from corral.model.group import DELETING, Group, LifecycleState, Member
 from corral.model.instance import ec2_id
 from corral.services import stored_resources

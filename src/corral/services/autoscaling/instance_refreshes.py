@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.group_capacity import COUNTED
-from corral.decide.instance_refresh import (
+from corral.core.transactions import Tx
+from corral.decide.scaling.group_capacity import COUNTED
+from corral.decide.scaling.instance_refresh import (
     ACTIVE,
     CANCELLED,
     CANCELLING,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.instance import Instance
 from corral.services.autoscaling.errors import AlreadyExistsFault, LimitExceededFault, ResourceInUseFault, ValidationError
 from corral.services.autoscaling.names import PAGES, SERVICE

@@ -11,11 +11,12 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.decide.group_capacity import Distribution, on_demand_units
-from corral.decide.instance_mix import TypeOption, next_market, ordered
-from corral.decide.instance_requirements import TypeFacts, meets
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.scaling.group_capacity import Distribution, on_demand_units
+from corral.decide.scaling.instance_mix import TypeOption, next_market, ordered
+from corral.decide.scaling.instance_requirements import TypeFacts, meets
+from corral.fleet.instances import InstanceRequest, fits_ever
 from corral.model.group import CONFIGURATION, ON_DEMAND, SPOT, TEMPLATE, Group, LaunchSource, Member
 from corral.model.instance import GROUP_TAG, TypeMapping
 from corral.model.numbers import whole_number
@@ -24,7 +25,6 @@ from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
 from corral.services.caller import Caller
 from corral.services.ec2.instance_types import InstanceType, every_type, price_of
 from corral.services.ec2.launch_specs import instance_request, merged, template_data
-from corral.services.instances import InstanceRequest, fits_ever
 from corral.services.stored_resources import find
 from corral.services.tags import is_reserved
 from corral.store import Store

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.group import (
     ABANDON,
     CONTINUE,

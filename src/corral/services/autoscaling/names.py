@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.group import DELETING, Group, Member
 from corral.services.autoscaling.errors import InvalidNextToken, ValidationError, group_not_found, instance_not_in_group
 from corral.services.caller import Caller

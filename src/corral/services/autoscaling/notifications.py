@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.group import Group, ScalingActivity
 from corral.model.instance import ec2_id
 from corral.services.autoscaling.names import NOTIFICATION, arn_of, documents_of, group_arn

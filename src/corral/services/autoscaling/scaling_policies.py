@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.decide.alarm_scaling import Rule
-from corral.decide.scaling_policies import ADJUSTMENT_TYPES, EXACT, PERCENT, Step, adjusted, problem_of_steps, step_for
-from corral.decide.target_tracking import is_scale_in, scaled_in, scaled_out
+from corral.core.transactions import Tx
+from corral.decide.scaling.alarm_scaling import Rule
+from corral.decide.scaling.policies import ADJUSTMENT_TYPES, EXACT, PERCENT, Step, adjusted, problem_of_steps, step_for
+from corral.decide.scaling.target_tracking import is_scale_in, scaled_in, scaled_out
 from corral.model.group import Group, scaling_key
 from corral.services import target_tracking
 from corral.services.autoscaling import group_changes

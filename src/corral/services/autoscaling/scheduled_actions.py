@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.schedules import CronError, next_time, read_cron
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.scaling.schedules import CronError, next_time, read_cron
 from corral.model.group import Group
 from corral.services.autoscaling import group_changes
 from corral.services.autoscaling.errors import AlreadyExistsFault, LimitExceededFault, ValidationError

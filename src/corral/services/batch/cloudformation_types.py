@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import api_error
+from corral.core.errors import api_error
+from corral.core.transactions import Tx
 from corral.services.batch.environments import find_environment
 from corral.services.batch.job_definitions import split_definition
 from corral.services.batch.names import (
@@ -27,11 +27,11 @@ from corral.services.batch.names import (
 )
 from corral.services.batch.resource_tags import set_reserved_tags
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call, request_of
-from corral.services.cloudformation.api_types import changed, tag_values
-from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
-from corral.services.cloudformation.schemas import changed_paths, facts
 from corral.store import Store
+from corral.template_types.api_calls import call, request_of
+from corral.template_types.api_types import changed, tag_values
+from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting
+from corral.template_types.schemas import changed_paths, facts
 
 NotStabilized = api_error("NotStabilized")
 STABILIZES_S = 3 * 3600.0  # the longest time that a stack waits until an environment is VALID

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.compute_environment import (
     CLUSTER_TAG,
     CREATING,

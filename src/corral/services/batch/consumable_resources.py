@@ -13,7 +13,7 @@ from functools import lru_cache
 import orjson
 from msgspec import Struct
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.batch.names import RESOURCE, SERVICE, short
 from corral.store import Store
 

@@ -1,4 +1,4 @@
-"""Reads the capacity of a compute environment and the demands of its waiting jobs, for `decide/environment_scaling.py`.
+"""Reads the capacity of a compute environment and the demands of its waiting jobs, for `decide/scaling/environment_scaling.py`.
 
 A member is an instance of one of the environment's Auto Scaling groups. A generation is a set of these groups with equal settings:
 an infrastructure update begins a new generation. A line has waiting jobs that need the same resources. A shape is a set of
@@ -10,8 +10,9 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.environment_scaling import (
+from corral.core.transactions import Tx
+from corral.decide.placement.slot_fit import amounts
+from corral.decide.scaling.environment_scaling import (
     EnvironmentSize,
     FreeShape,
     JobLine,
@@ -19,9 +20,9 @@ from corral.decide.environment_scaling import (
     fits_when_empty,
     plan_scaling,
 )
-from corral.decide.group_capacity import COUNTED
-from corral.decide.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, fits_on, kinds_of, room_on
-from corral.decide.slot_fit import amounts
+from corral.decide.scaling.group_capacity import COUNTED
+from corral.decide.scaling.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, fits_on, kinds_of, room_on
+from corral.fleet.instances import reason_of_wait
 from corral.model.compute_environment import ENABLED, ComputeEnvironment
 from corral.model.group import Member
 from corral.model.instance import HOST_POOL, InstanceState
@@ -31,7 +32,6 @@ from corral.services.batch.consumable_resources import find_resource
 from corral.services.batch.environment_groups import EnvironmentState, launchable, state_of, types_of, why_never
 from corral.services.batch.environments import find_environment, pool_of
 from corral.services.batch.job_queues import JobQueue, queues_of_environment
-from corral.services.instances import reason_of_wait
 from corral.store import Store
 
 LIVING = (InstanceState.RUNNING, InstanceState.PENDING)

@@ -14,10 +14,11 @@ from typing import Any
 from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.group_capacity import COUNTED
-from corral.decide.instance_choice import FAMILIES, TypeShape
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.scaling.group_capacity import COUNTED
+from corral.decide.scaling.instance_choice import FAMILIES, TypeShape
+from corral.fleet.instances import InstanceRequest, fits_ever
 from corral.model.compute_environment import SPOT, ComputeEnvironment
 from corral.model.group import DELETING, ENVIRONMENT, Group, Member
 from corral.model.instance import TypeMapping
@@ -30,7 +31,6 @@ from corral.services.ec2 import default_vpc, launch_templates
 from corral.services.ec2.instance_types import CPU_UNITS, InstanceType, find_type, price_of, types_of_family
 from corral.services.ec2.launch_specs import instance_profile
 from corral.services.ec2.resources import every
-from corral.services.instances import InstanceRequest, fits_ever
 from corral.services.ssm import public_parameters
 from corral.store import Store
 

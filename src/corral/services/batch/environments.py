@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.instance import HOST_POOL, cluster_pool
 from corral.services.ecs.lookup import has_host

@@ -1,6 +1,6 @@
 """The errors of AWS Batch. All errors of requests have the same code: ClientException."""
 
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 
 ClientException = api_error("ClientException")
 

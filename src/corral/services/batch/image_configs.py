@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.manifest import INDEXES
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.objects.manifest import INDEXES
 from corral.model.blob import Slice
 from corral.model.image import Layer, Repository
 from corral.model.json_documents import read_json

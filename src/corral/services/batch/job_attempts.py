@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.job_retry import retries
+from corral.core.transactions import Tx
+from corral.decide.tasks.job_retry import retries
+from corral.fleet.instances import TERMINATED
 from corral.model.instance import ec2_id
 from corral.model.job import HOST_TERMINATED, TIMED_OUT, Attempt, Job, JobKind, JobState
 from corral.model.task import StopCode, Task, TaskState
@@ -20,7 +21,6 @@ from corral.services.batch.node_addresses import start_waiting_nodes
 from corral.services.ecs.run_spec import log_target
 from corral.services.ecs.task_progress import begin_stop
 from corral.services.ecs.task_spec import spec_of
-from corral.services.instances import TERMINATED
 from corral.store import Store
 
 FAILED_TO_START = "Task failed to start"

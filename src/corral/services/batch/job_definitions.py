@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.services.batch.definition_rules import DEFINITION_MAX_BYTES, check_bytes, check_job_definition, platform_of
 from corral.services.batch.errors import ClientException

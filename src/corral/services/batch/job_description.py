@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.job import Attempt, Job, JobKind, JobState
 from corral.services.batch.definition_rules import FARGATE
 from corral.services.batch.errors import ClientException

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import STARTED_BY, Job, JobKind, JobSpec, NodeGroup
 from corral.services.batch.environments import pool_of

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.job import Job, JobKind, JobState, ListedJob
 from corral.model.numbers import whole_number
 from corral.services.batch.errors import ClientException

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.job import (
     CHILD_FAILED,
     DEPENDENCY_FAILED,

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.batch.names import ENABLED, QUEUE, SERVICE, VALID, short
 from corral.store import Store
 from corral.store.stored_resources import Document

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.job import Job
 from corral.services import Handler
 from corral.services.batch.errors import ClientException

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.job import ExitRule, JobSpec, NodeGroup
 from corral.model.task import Demand
 from corral.services.batch import definition_rules as rules

@@ -3,8 +3,8 @@
 A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. The jobs with one
 share identifier are a share. A pool is a set of instances on which the scheduler places jobs, for example the instances of a
 compute environment's cluster. A claim is the entry of a line in the waiting list of a pool. The scheduler serves the claim with the
-smallest rank first. The level of a share is its use of vCPUs, multiplied by its weight (`decide/job_order.py`). The share with the
-lowest level is first.
+smallest rank first. The level of a share is its use of vCPUs, multiplied by its weight (`decide/tasks/job_order.py`). The share
+with the lowest level is first.
 
 A line has a claim in the pool of each compute environment of its queue that accepts jobs now. But it has no claims while too little
 of a consumable resource is available, or while the scheduling policy reserves the capacity for other shares. And a Fargate
@@ -19,9 +19,9 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.job_order import job_rank, share_level, share_may_start, vcpus_of, weighted_vcpus
-from corral.decide.placement import could_hold
+from corral.core.transactions import Tx
+from corral.decide.placement.place import could_hold
+from corral.decide.tasks.job_order import job_rank, share_level, share_may_start, vcpus_of, weighted_vcpus
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import Job, JobKind
 from corral.model.job_line import JobPlace, LineKey, WaitingLine

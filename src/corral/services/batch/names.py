@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.batch.errors import ClientException, refused
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination

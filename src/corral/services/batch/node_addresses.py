@@ -14,7 +14,7 @@ from __future__ import annotations
 import zlib
 from ipaddress import IPv4Address
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.job import Job
 from corral.model.task import TaskState
 from corral.services.batch.errors import ClientException

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.services.batch.job_definitions import TASKS, JobDefinition, find_definition
 from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QUEUE, RESOURCE, arn, short
 from corral.services.caller import Caller

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.compute_environment import ComputeEnvironment
 from corral.services.batch.environments import find_environment
 from corral.services.batch.errors import EXISTS, ClientException, missing, refused

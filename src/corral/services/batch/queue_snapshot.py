@@ -2,7 +2,7 @@
 
 A line has the jobs of a queue that need the same resources and have the same share identifier. A share has the jobs with one share
 identifier. The level of a share is its use of vCPUs, multiplied by its weight. The share with the lowest level is first. The
-snapshot merges the lines in the order in which `decide/job_order.py` ranks their jobs.
+snapshot merges the lines in the order in which `decide/tasks/job_order.py` ranks their jobs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.job_order import weighted_vcpus
+from corral.core.transactions import Tx
+from corral.decide.tasks.job_order import weighted_vcpus
 from corral.model.job_line import JobPlace
 from corral.services.batch.errors import missing
 from corral.services.batch.job_queues import JobQueue, find_queue

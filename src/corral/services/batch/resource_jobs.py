@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.job import Job, JobState
 from corral.model.numbers import INT64_MAX, whole_number
 from corral.services.batch.consumable_resources import ConsumableResource, find_resource

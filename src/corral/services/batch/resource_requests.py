@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.numbers import INT64_MAX
 from corral.services.batch.consumable_resources import NON_REPLENISHABLE, REPLENISHABLE
 from corral.services.batch.dispatch import resource_changed

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.job import JobKind
 from corral.services.batch.errors import ClientException, missing
 from corral.services.batch.job_definitions import split_definition

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.batch.errors import EXISTS, ClientException, missing, refused
 from corral.services.batch.names import (
     PAGES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.job import Dependency, Job, JobKind, JobState
 from corral.services.batch import job_progress
 from corral.services.batch.definition_rules import FARGATE

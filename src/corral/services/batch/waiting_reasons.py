@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.decide.job_order import vcpus_of
-from corral.decide.placement import could_hold
+from corral.core.transactions import Tx
+from corral.decide.placement.place import could_hold
+from corral.decide.tasks.job_order import vcpus_of
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import Job, JobKind, JobState
 from corral.model.job_line import WaitingLine

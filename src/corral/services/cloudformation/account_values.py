@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.decide.templates import TemplateError
 from corral.decide.templates.template import is_text
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call
 from corral.store import Store
+from corral.template_types.api_calls import call
 
 # Parameter type → the operation that lists its resources, the member of the response, and the member with the value.
 LISTS = {

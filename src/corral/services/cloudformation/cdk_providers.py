@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call
-from corral.services.cloudformation.resource_types import ResourceStep, Waiting
 from corral.store import Store
+from corral.template_types.api_calls import call
+from corral.template_types.resource_types import ResourceStep, Waiting
 
 AUTO_DELETE_TAG = "aws-cdk:auto-delete-objects"
 OBJECTS_MAX = 50  # the maximum number of object versions that one transaction deletes

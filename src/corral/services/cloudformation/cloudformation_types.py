@@ -7,21 +7,21 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.blobs import read_slices
-from corral.core import Tx
-from corral.decide.stack_plan import CAN_BE_DELETED
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
+from corral.core.transactions import Tx
+from corral.decide.templates.stack_plan import CAN_BE_DELETED
 from corral.model.blob import Slice
 from corral.model.stack import STACK_TYPE, Stack, StackStatus
 from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations, wait_conditions
-from corral.services.cloudformation.api_calls import authorize
 from corral.services.cloudformation.custom_resources import CUSTOM_RESOURCE
-from corral.services.cloudformation.generated_names import generated_name
-from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
 from corral.services.cloudformation.stack_requests import stack_spec
 from corral.services.cloudformation.template_requests import TEMPLATE, parsed
 from corral.services.cloudformation.template_sources import object_of_url, template_slices, template_text
 from corral.store import Store
+from corral.template_types.api_calls import authorize
+from corral.template_types.generated_names import generated_name
+from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting
 
 # The service and the type of a stored document. It has the template of a nested stack from before the last update of its parent.
 SERVICE, SAVED_TEMPLATE = "cloudformation", "saved-template"

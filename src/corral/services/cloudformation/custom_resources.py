@@ -14,18 +14,18 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
-from corral.errors import api_error
+from corral.core.errors import api_error
+from corral.core.transactions import Tx
 from corral.model.function import Invocation, InvocationState
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
 from corral.model.stack import StackResource
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import authorize
 from corral.services.cloudformation.cdk_providers import PROVIDERS
-from corral.services.cloudformation.generated_names import generated_name
-from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
 from corral.store import Store
+from corral.template_types.api_calls import authorize
+from corral.template_types.generated_names import generated_name
+from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting
 
 PATH = "/cloudformation-custom-resource/{region}/{secret}"
 RESPONSE_PATH = re.compile(r"/cloudformation-custom-resource/([a-z0-9-]{1,32})/([0-9a-f]{64})")

@@ -1,7 +1,7 @@
 """The errors of CloudFormation: one class per error code, and the texts that several operations share."""
 
 from corral.aws.error_classes import error_classes
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 
 __getattr__ = error_classes("cloudformation", globals())
 

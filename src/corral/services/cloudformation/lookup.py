@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core import Tx
-from corral.lane_commands import Wait
+from corral.core.commands import Wait
+from corral.core.transactions import Tx
 from corral.model.change_set import ChangeSet
 from corral.model.stack import Stack
 from corral.services.caller import Caller

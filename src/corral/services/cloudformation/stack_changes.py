@@ -11,16 +11,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.decide.stack_plan import Difference, difference
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.decide.templates import Evaluation, TemplateError
 from corral.decide.templates.graph import in_order
-from corral.errors import ApiError
+from corral.decide.templates.stack_plan import Difference, difference
 from corral.model.stack import ENDED, Output, ResourceVersion, Stack, StackResource
-from corral.services.cloudformation.resource_types import replacing_properties, resource_type
-from corral.services.cloudformation.schemas import has_schema
 from corral.services.cloudformation.stack_evaluation import attribute_of, desired_version, given_properties
 from corral.store import Store
+from corral.template_types.resource_types import replacing_properties, resource_type
+from corral.template_types.schemas import has_schema
 
 UNKNOWN = "{{changeSet:KNOWN_AFTER_APPLY}}"  # what change sets of AWS show for values that are not known yet
 SUBSTITUTED = re.compile(r"\$\{([A-Za-z0-9.:]+)\}")  # ${NAME} in Fn::Sub

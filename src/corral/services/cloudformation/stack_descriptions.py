@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.stack import Output, Stack, StackEvent, StackResource
 from corral.services.caller import Caller

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
-from corral.decide.stack_plan import signal_policy
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.decide.templates import (
     Evaluation,
     ParameterValues,
@@ -17,17 +17,17 @@ from corral.decide.templates import (
     TemplateError,
     compile_template,
 )
-from corral.errors import ApiError
+from corral.decide.templates.stack_plan import signal_policy
 from corral.model.stack import ENDED, ResourceStatus, ResourceVersion, Stack, StackResource, StackVersion
 from corral.services.caller import Caller
 from corral.services.cloudformation.account_values import AccountValues
-from corral.services.cloudformation.generated_names import generated_name
-from corral.services.cloudformation.resource_types import resource_type
-from corral.services.cloudformation.schemas import ValidationError, check_properties, has_schema, tag_property
 from corral.services.cloudformation.stack_events import caller_of
 from corral.services.ec2.zones import zone_names
 from corral.services.ssm.cloudformation_types import dynamic_value
 from corral.store import Store
+from corral.template_types.generated_names import generated_name
+from corral.template_types.resource_types import resource_type
+from corral.template_types.schemas import ValidationError, check_properties, has_schema, tag_property
 
 COMPLETE = frozenset({ResourceStatus.CREATE_COMPLETE, ResourceStatus.UPDATE_COMPLETE})
 UPDATE_POLICIES = frozenset(  # the members of UpdatePolicy that are objects

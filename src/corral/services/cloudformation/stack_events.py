@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from msgspec.structs import asdict
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.stack import (
     STACK_TYPE,
     ResourceStatus,

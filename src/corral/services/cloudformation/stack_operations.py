@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
-from corral.core import Tx
-from corral.decide.stack_plan import CAN_BE_DELETED, CAN_BE_UPDATED, STEADY
+from corral.core.transactions import Tx
 from corral.decide.templates import Evaluation, ParameterValues
+from corral.decide.templates.stack_plan import CAN_BE_DELETED, CAN_BE_UPDATED, STEADY
 from corral.model.stack import ENDED, ResourceStatus, Stack, StackStatus, StackVersion
 from corral.services.caller import Caller
 from corral.services.cloudformation.errors import AlreadyExistsException
-from corral.services.cloudformation.resource_types import resource_type
-from corral.services.cloudformation.schemas import ValidationError
 from corral.services.cloudformation.stack_changes import Change as Change
 from corral.services.cloudformation.stack_changes import outputs_now, planned
 from corral.services.cloudformation.stack_evaluation import Lookups, StackWork, find_imports, make_evaluation
@@ -25,6 +23,8 @@ from corral.services.cloudformation.stack_evaluation import evaluation as evalua
 from corral.services.cloudformation.stack_events import add_event, set_status, stored_caller
 from corral.services.cloudformation.step_execution import cancel_steps, step_key
 from corral.store import Store
+from corral.template_types.resource_types import resource_type
+from corral.template_types.schemas import ValidationError
 
 ROLLED_BACK = StackStatus.UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS
 ROLLBACK, DELETE, DO_NOTHING = "ROLLBACK", "DELETE", "DO_NOTHING"

@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.decide.templates import USE_PREVIOUS, ParameterValues, Template, parameter_declarations, parameter_values
-from corral.errors import ApiError
 from corral.model.change_set import AVAILABLE, OBSOLETE
 from corral.model.json_documents import read_json
 from corral.model.stack import ResourceStatus, Stack, StackStatus

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from corral.core import Tx
-from corral.decide.stack_plan import is_retained
+from corral.core.transactions import Tx
+from corral.decide.templates.stack_plan import is_retained
 from corral.model.stack import (
     CREATE,
     DELETE,
@@ -16,11 +16,11 @@ from corral.model.stack import (
     StackStatus,
     StackStep,
 )
-from corral.services.cloudformation.resource_types import is_replaced, resource_type
 from corral.services.cloudformation.stack_evaluation import given_properties
 from corral.services.cloudformation.stack_events import caller_of, set_resource
 from corral.services.cloudformation.step_execution import attempt, leave_over, restored, run_step, set_deleted
 from corral.store import Store
+from corral.template_types.resource_types import is_replaced, resource_type
 
 REPLACES = "Requested update requires the creation of a new physical resource; hence creating one."
 NAMED = (

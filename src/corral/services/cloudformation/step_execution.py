@@ -18,10 +18,10 @@ from typing import Any
 import orjson
 from msgspec.structs import asdict
 
-from corral.core import CommitFailed, Tx
-from corral.decide.stack_plan import SignalRule, count_signals, signal_policy
+from corral.core.errors import ApiError
+from corral.core.transactions import CommitFailed, Tx
 from corral.decide.templates import TemplateError
-from corral.errors import ApiError
+from corral.decide.templates.stack_plan import SignalRule, count_signals, signal_policy
 from corral.model.stack import (
     CREATE,
     DELETE,
@@ -35,8 +35,11 @@ from corral.model.stack import (
     StackStep,
 )
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import authorize_step
-from corral.services.cloudformation.resource_types import (
+from corral.services.cloudformation.stack_evaluation import SECURE_REFERENCE, given_properties, with_secrets
+from corral.services.cloudformation.stack_events import add_event, caller_of, set_resource
+from corral.store import Store
+from corral.template_types.api_calls import authorize_step
+from corral.template_types.resource_types import (
     ResourceStep,
     TemplateType,
     ValidationError,
@@ -44,9 +47,6 @@ from corral.services.cloudformation.resource_types import (
     read_attributes,
     resource_type,
 )
-from corral.services.cloudformation.stack_evaluation import SECURE_REFERENCE, given_properties, with_secrets
-from corral.services.cloudformation.stack_events import add_event, caller_of, set_resource
-from corral.store import Store
 
 log = logging.getLogger("corral")
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import orjson
 from msgspec import Struct
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.decide.templates import (
     ResourceDeclaration,
     Template,
@@ -27,9 +27,9 @@ from corral.model.stack import Stack
 from corral.services.caller import Caller
 from corral.services.cloudformation.errors import InsufficientCapabilitiesException, ValidationError
 from corral.services.cloudformation.lookup import find_change_set, find_stack
-from corral.services.cloudformation.resource_types import is_known
 from corral.services.cloudformation.template_sources import template_text
 from corral.store import Store
+from corral.template_types.resource_types import is_known
 
 TEMPLATE = "_template"  # a parameter that `prepare` adds: a ParsedTemplate
 NO_TEMPLATE = "Either Template URL or Template Body must be specified."

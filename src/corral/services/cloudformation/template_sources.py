@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.blob import Slice
 from corral.services.caller import Caller
 from corral.services.cloudformation.errors import ValidationError

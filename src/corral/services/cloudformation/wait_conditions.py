@@ -14,14 +14,14 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
-from corral.errors import api_error
+from corral.core.errors import api_error
+from corral.core.transactions import Tx
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.cloudformation.errors import ValidationError
-from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting, never_updated
 from corral.store import Store
+from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting, never_updated
 
 PATH = "/cloudformation-waitcondition/{region}/{secret}"
 SIGNAL_PATH = re.compile(r"/cloudformation-waitcondition/([a-z0-9-]{1,32})/([0-9a-f]{64})")

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.alarm import Alarm, AlarmState, ScalingRequest
 from corral.services.cloudwatch.alarm_config import stored_params
 from corral.services.cloudwatch.alarm_history import add_item

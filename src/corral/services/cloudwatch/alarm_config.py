@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from corral.decide.alarm_evaluation import is_conclusive, is_level
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.decide.metrics.alarm_evaluation import is_conclusive, is_level
 from corral.model.alarm import Alarm, Criteria, MissingData
 from corral.model.durations import DAY_S, HOUR_S, MINUTE_S
 from corral.model.metric import COLLECTOR_NAMESPACE, Metric

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.alarm import METRIC, Alarm, AlarmState, HistoryItem
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number

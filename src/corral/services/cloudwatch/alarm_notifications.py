@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.alarm import METRIC, Alarm
 from corral.model.json_documents import read_json
 from corral.services.cloudwatch.alarm_config import stored_params

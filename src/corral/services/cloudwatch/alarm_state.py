@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.alarm_evaluation import breaches, suppress
+from corral.core.transactions import Tx
+from corral.decide.metrics.alarm_evaluation import breaches, suppress
 from corral.model.alarm import METRIC, Alarm, AlarmEvaluation, AlarmState, Criteria, MissingData, Suppression
 from corral.services.cloudwatch.alarm_actions import run_actions
 from corral.services.cloudwatch.alarm_config import stored_params

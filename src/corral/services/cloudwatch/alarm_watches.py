@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.alarm import COMPOSITE, Alarm, AlarmState
 from corral.services.cloudwatch.alarm_config import alarm_config
 from corral.telemetry import MetricStore

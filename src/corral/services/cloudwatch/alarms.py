@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.alarm import COMPOSITE, METRIC, Alarm, AlarmState
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric

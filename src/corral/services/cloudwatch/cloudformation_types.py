@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_types import Params, Tagging, api_type
-from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.services.cloudwatch.common import alarm_arn, dashboard_arn
 from corral.telemetry import MetricStore
+from corral.template_types.api_types import Params, Tagging, api_type
+from corral.template_types.resource_types import Properties, TemplateType
 
 
 def _request(caller: Caller, properties: Properties) -> Params:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.alarm_rule import AlarmRule, AlarmRuleError, alarms_of, evaluate_rule, parse_rule
+from corral.core.transactions import Tx
+from corral.decide.metrics.alarm_rule import AlarmRule, AlarmRuleError, alarms_of, evaluate_rule, parse_rule
 from corral.model.alarm import COMPOSITE, Alarm, AlarmState
 from corral.services.caller import Caller
 from corral.services.cloudwatch.alarm_actions import check_actions

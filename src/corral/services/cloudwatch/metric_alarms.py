@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.alarm_evaluation import COMPARISONS
-from corral.decide.metric_math import Series
-from corral.decide.metric_sql import Select
-from corral.decide.statistics import parse_statistic
+from corral.core.transactions import Tx
+from corral.decide.metrics.alarm_evaluation import COMPARISONS
+from corral.decide.metrics.math import Series
+from corral.decide.metrics.sql import Select
+from corral.decide.metrics.statistics import parse_statistic
 from corral.model.alarm import METRIC, Alarm
 from corral.model.durations import DAY_S, HOUR_S, MINUTE_S, WEEK_S
 from corral.services.caller import Caller

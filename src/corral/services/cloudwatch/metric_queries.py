@@ -12,10 +12,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from corral.core import Tx
-from corral.decide import metric_math, metric_sql
-from corral.decide.metric_label import distinct_labels
-from corral.decide.metric_math import (
+from corral.core.transactions import Tx
+from corral.decide.metrics import math as metric_math
+from corral.decide.metrics import sql as metric_sql
+from corral.decide.metrics.label import distinct_labels
+from corral.decide.metrics.math import (
     Expression,
     ExpressionScope,
     InvalidExpression,
@@ -26,10 +27,10 @@ from corral.decide.metric_math import (
     names_in,
     to_result,
 )
-from corral.decide.metric_search import InvalidSearch, parse_search
-from corral.decide.metric_sql import SERIES_MAX, InvalidQuery, Select
-from corral.decide.periods import first_period, is_period, is_stored_for
-from corral.decide.statistics import Statistic, parse_statistic, value_of
+from corral.decide.metrics.periods import first_period, is_period, is_stored_for
+from corral.decide.metrics.search import InvalidSearch, parse_search
+from corral.decide.metrics.sql import SERIES_MAX, InvalidQuery, Select
+from corral.decide.metrics.statistics import Statistic, parse_statistic, value_of
 from corral.model.durations import DAY_S, MINUTE_S
 from corral.model.metric import Metric, Summary
 from corral.services.cloudwatch.common import dimension_faults, dimensions_of

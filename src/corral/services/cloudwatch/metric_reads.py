@@ -9,11 +9,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.decide.metric_label import LabelContext, fill_label, is_dynamic
-from corral.decide.metric_math import Series
-from corral.decide.periods import first_period, is_stored_for
-from corral.decide.statistics import SIMPLE, Statistic, parse_statistic, value_of
+from corral.core.transactions import Tx
+from corral.decide.metrics.label import LabelContext, fill_label, is_dynamic
+from corral.decide.metrics.math import Series
+from corral.decide.metrics.periods import first_period, is_stored_for
+from corral.decide.metrics.statistics import SIMPLE, Statistic, parse_statistic, value_of
 from corral.model.durations import HOUR_S, MINUTE_S
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric, Summary

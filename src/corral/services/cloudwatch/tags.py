@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.cloudwatch.common import alarm_arn, alarm_name, dashboard_arn
 from corral.services.cloudwatch.errors import InvalidParameterValueException, ResourceNotFoundException

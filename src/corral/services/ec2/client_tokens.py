@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.ec2.resources import EC2
 from corral.services.stored_resources import Params

@@ -9,13 +9,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services import stored_resources
 from corral.services.caller import Caller
-from corral.services.cloudformation.resource_types import Properties, TemplateType, ValidationError
 from corral.services.ec2.images import IMAGE
 from corral.store import Store
 from corral.store.stored_resources import Document
+from corral.template_types.resource_types import Properties, TemplateType, ValidationError
 
 SERVICE, TYPE = "imagebuilder", "image"
 RECIPES = {"ImageRecipeArn": "image-recipe", "ContainerRecipeArn": "container-recipe"}

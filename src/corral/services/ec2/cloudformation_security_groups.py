@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.resource_types import Properties, TemplateType, forgiving, stored_type
 from corral.services.ec2 import security_group_rules as rules
 from corral.services.ec2.security_groups import SECURITY_GROUP, find_group
 from corral.services.stored_resources import Document, Params
 from corral.store import Store
+from corral.template_types.resource_types import Properties, TemplateType, forgiving, stored_type
 
 SOURCES = {  # property of a rule → the list in an IpPermission, and the member in the elements of this list
     "CidrIp": ("IpRanges", "CidrIp"),

@@ -12,16 +12,8 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.resource_types import (
-    Delete,
-    Properties,
-    TemplateType,
-    forgiving,
-    never_updated,
-    stored_type,
-)
 from corral.services.ec2 import (
     default_vpc,
     dhcp_options,
@@ -44,6 +36,14 @@ from corral.services.ec2.vpcs import VPC
 from corral.services.ssm.parameters import delete_parameter, put_parameter
 from corral.services.stored_resources import Document, Params, ResourceType, put
 from corral.store import Store
+from corral.template_types.resource_types import (
+    Delete,
+    Properties,
+    TemplateType,
+    forgiving,
+    never_updated,
+    stored_type,
+)
 
 DHCP_KEYS = {  # property → key of the DHCP option
     "DomainName": "domain-name",

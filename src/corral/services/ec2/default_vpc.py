@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.ids import SeededIds
+from corral.core.ids import SeededIds
+from corral.core.transactions import Tx
 from corral.services import stored_resources
 from corral.services.caller import Caller
 from corral.services.ec2.dhcp_options import DHCP_OPTIONS

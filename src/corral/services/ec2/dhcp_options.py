@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.ec2.errors import InvalidParameterValue, in_use, invalid_value
 from corral.services.ec2.filters import filtered

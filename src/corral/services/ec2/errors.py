@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 
 AddressLimitExceeded = api_error("AddressLimitExceeded")
 CannotDelete = api_error("CannotDelete")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet import instances
 from corral.model.instance import Instance, InstanceState, ec2_id
-from corral.services import instances
 from corral.services.caller import Caller
 from corral.services.ec2.errors import (
     IncorrectInstanceState,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.instance import INTERRUPTED_AT, Instance, InstanceState, ec2_id
 from corral.services.caller import Caller
 from corral.services.ec2.errors import InvalidInstanceID, InvalidInstanceIDMalformed

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.instance import TypeMapping
 from corral.services.caller import Caller
 from corral.services.ec2.errors import InvalidInstanceType, InvalidNextToken, InvalidParameterValue

@@ -13,8 +13,9 @@ from functools import lru_cache
 
 import orjson
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.decide.user_data import AgentSettings, read_user_data
+from corral.fleet.instances import InstanceRequest
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
 from corral.services.ec2 import default_vpc
@@ -36,7 +37,6 @@ from corral.services.ec2.resources import TAGS, every, existing, new_id
 from corral.services.ec2.subnet_addresses import check_address, free_address, taken_addresses
 from corral.services.ec2.zones import check_zone
 from corral.services.iam.instance_profiles import INSTANCE_PROFILE
-from corral.services.instances import InstanceRequest
 from corral.services.ssm import public_parameters
 from corral.services.stored_resources import Document, Params
 from corral.services.stored_resources import get as get_resource

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.ec2.cidr import ipv4, ipv6

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from ipaddress import IPv4Address, IPv4Network
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.ec2.cidr import RESERVED_ADDRESSES
 from corral.services.ec2.errors import InsufficientFreeAddressesInSubnet, InvalidIPAddressInUse, InvalidParameterValue

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet.instances import put_details
 from corral.model.instance import ec2_id
 from corral.services.caller import Caller
 from corral.services.ec2.dhcp_options import DHCP_OPTIONS
@@ -25,7 +26,6 @@ from corral.services.ec2.security_groups import SECURITY_GROUP
 from corral.services.ec2.subnets import SUBNET
 from corral.services.ec2.vpc_endpoints import VPC_ENDPOINT
 from corral.services.ec2.vpcs import VPC
-from corral.services.instances import put_details
 from corral.services.pagination import among
 from corral.services.stored_resources import Document, Params, put
 from corral.services.tags import Tags

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
 from corral.services.caller import Caller
 from corral.services.ec2.errors import InvalidParameterValue, InvalidPolicyDocument, InvalidServiceName, UnsupportedOperation

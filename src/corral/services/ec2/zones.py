@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.ec2.errors import InvalidParameterValue, invalid_value
 from corral.services.ec2.filters import filtered

@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_types import Params, Setting, Tagging, api_type, camel_case, json_text
-from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.services.ecr import registry_settings
 from corral.services.ecr.repository_names import arn, find, registry_address
 from corral.store import Store
+from corral.template_types.api_types import Params, Setting, Tagging, api_type, camel_case, json_text
+from corral.template_types.resource_types import Properties, TemplateType
 
 
 def _create_request(caller: Caller, properties: Properties) -> Params:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.manifest import NotAManifest, read_manifest
+from corral.core.transactions import Tx
+from corral.decide.objects.manifest import NotAManifest, read_manifest
 from corral.model.agent_protocol import ImagePush
 from corral.model.blob import GARBAGE, StoredBlob
 from corral.model.image import Layer, Manifest, RegistryImage, Repository

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.manifest import DIGEST
+from corral.core.transactions import Tx
+from corral.decide.objects.manifest import DIGEST
 from corral.model.image import TAG_PATTERN, RegistryImage, Repository
 from corral.model.numbers import whole_number
 from corral.services.caller import Caller

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from corral.model.json_documents import read_json
 from corral.services.ecr.repository_names import violated
 

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
 from corral.services.caller import Caller
 from corral.services.ecr.errors import LifecyclePolicyNotFoundException, RepositoryPolicyNotFoundException

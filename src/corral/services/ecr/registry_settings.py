@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.image import ACCOUNT_SETTINGS
 from corral.services.caller import Caller
 from corral.services.ecr.errors import RegistryPolicyNotFoundException, ScanNotFoundException

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.image import Repository
 from corral.services.caller import Caller
 from corral.services.ecr import registry_passwords

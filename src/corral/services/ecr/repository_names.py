@@ -6,8 +6,8 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.image import Repository
 from corral.services.caller import Caller
 from corral.services.ecr.errors import (

@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.capacity_providers import ProviderWeight, distribute
+from corral.core.transactions import Tx
+from corral.decide.scaling.capacity_providers import ProviderWeight, distribute
 from corral.model.group import DELETING, Group, group_key, provider_key
 from corral.model.instance import HOST_POOL, Instance, cluster_pool
 from corral.services.autoscaling.names import arn_of

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import api_error
+from corral.core.errors import api_error
+from corral.core.transactions import Tx
 from corral.model.ecs_service import FAILED, INACTIVE, EcsService
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.model.stack import StackStatus
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call, request_of
-from corral.services.cloudformation.resource_types import Properties, ResourceStep, TemplateType, Waiting
 from corral.services.ecs.capacity_providers import PROVIDER_IN_USE
 from corral.services.ecs.errors import ResourceInUseException
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, cluster_record, has_host, short, split_definition
 from corral.services.ecs.rollouts import BREAKER, current_rollout
 from corral.services.ecs.tags import set_reserved_tags
 from corral.store import Store
+from corral.template_types.api_calls import call, request_of
+from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting
 
 STOPS_MAX = 20  # the most tasks that one transaction stops
 PACE_S = 0.001  # the time until the next transaction that stops tasks

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet.instances import join_created_cluster
 from corral.model.group import provider_key
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
@@ -21,7 +22,6 @@ from corral.services.ecs.errors import (
 )
 from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, cluster_record, find_cluster, has_host, short, slots_of
 from corral.services.ecs.tags import check_tags
-from corral.services.instances import join_created_cluster
 from corral.services.pagination import names
 from corral.store import Store
 

@@ -1,8 +1,8 @@
 """The performance log events of Container Insights: one for each cluster, service, task and container, once a minute.
 
 The members and their order are those of the events that AWS documents for ECS. The events have the older embedded metric format
-(`decide/emf.py`), so Corral reads the metrics of the namespace ECS/ContainerInsights from the log events. Corral does not measure
-the network traffic of tasks, so the network members are missing.
+(`decide/logs/emf.py`), so Corral reads the metrics of the namespace ECS/ContainerInsights from the log events. Corral does not
+measure the network traffic of tasks, so the network members are missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet.own_metrics import service_of
 from corral.model.instance import ec2_id
 from corral.model.run import RunState, Usage
 from corral.model.task import Run, Task, TaskState
@@ -22,7 +23,6 @@ from corral.services.ecs.lookup import slots_of, split_definition
 from corral.services.ecs.task_spec import spec_of
 from corral.services.logs.common import now_ms
 from corral.services.logs.ingestion import ingest
-from corral.services.own_metrics import service_of
 from corral.store import Store
 from corral.telemetry import LogStore
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import corral
-from corral.core import Tx
-from corral.decide.instance_query import parse_instance_query
-from corral.decide.placement_rules import ZONE, values_of, zone_of
+from corral.core.transactions import Tx
+from corral.decide.placement.instance_query import parse_instance_query
+from corral.decide.placement.rules import ZONE, values_of, zone_of
+from corral.fleet import instances
 from corral.model.gpu import GpuDevice
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.placement import Slot
-from corral.services import instances
 from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import provider_of_instance
 from corral.services.ecs.errors import (

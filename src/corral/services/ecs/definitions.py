@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.ecs.definition_rules import check_definition, compatibilities

@@ -1,7 +1,7 @@
 """ExecuteCommand: issues a permit to run one command in a container. The session must begin within a minute.
 
-The permit is not stored. It is the content of the session's token, which `services/sessions.py` signs. `server/data_channel.py`
-opens the session.
+The permit is not stored. It is the content of the session's token, which `services/sessions.py` signs.
+`server/exec/data_channel.py` opens the session.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import quote
 import orjson
 from msgspec import Struct
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.agent_protocol import Execute
 from corral.model.run import RunState
 from corral.model.settings import Settings

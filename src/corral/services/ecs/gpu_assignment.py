@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from corral.core import Tx
-from corral.decide.gpu_choice import split_gpus
-from corral.decide.placement import spare_gpus
+from corral.core.transactions import Tx
+from corral.decide.placement.gpu_choice import split_gpus
+from corral.decide.placement.place import spare_gpus
 from corral.model.placement import Claim, Placement, Slot
 from corral.model.run import RunState
 from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task, TaskState

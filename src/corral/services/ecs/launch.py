@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.placement import (
+from corral.core.transactions import Tx
+from corral.decide.placement.place import (
     claim_rank,
     could_hold,
     is_reservable,
@@ -23,7 +23,7 @@ from corral.decide.placement import (
     room_for_newcomer,
     why_never,
 )
-from corral.decide.slot_fit import amounts
+from corral.decide.placement.slot_fit import amounts
 from corral.model.placement import Claim, Placement, Rank, Unplaceable
 from corral.model.queued_run import QueueState
 from corral.model.run_options import NO_OPTIONS, RunOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.host_access import check_isolated
 from corral.services.ecs.run_spec import check_secrets, runs_containers

@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.placement_rules import zone_of
+from corral.core.transactions import Tx
+from corral.decide.placement.rules import zone_of
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, cluster_pool
 from corral.model.numbers import whole_number
 from corral.model.placement import Slot

@@ -13,16 +13,16 @@ from typing import Any
 from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.group_capacity import COUNTED, capacity_of
-from corral.decide.managed_scaling import GroupInstance, Need, WaitingTasks, needed_instances, reservation_percent
-from corral.decide.slot_fit import amounts, covers
+from corral.core.transactions import Tx
+from corral.decide.placement.slot_fit import amounts, covers
+from corral.decide.scaling.group_capacity import COUNTED, capacity_of
+from corral.decide.scaling.managed_scaling import GroupInstance, Need, WaitingTasks, needed_instances, reservation_percent
+from corral.fleet.instances import is_impaired, reason_of_wait
 from corral.model.group import DELETING, DRAINED, Group, LifecycleState, Member
 from corral.model.instance import HOST_POOL, Instance, InstanceState, cluster_pool
 from corral.model.metric import Metric, Point
 from corral.model.placement import Slot
 from corral.model.task import Demand, Task
-from corral.services.instances import is_impaired, reason_of_wait
 from corral.store import Store
 from corral.store.instances import built_in_attributes, launch_attributes
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.decide.policy import NO_RESOURCE, UNKNOWN_RESOURCE
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
 from corral.services.ecs import lookup

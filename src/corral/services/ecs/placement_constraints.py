@@ -1,6 +1,6 @@
 """Placement constraints and strategies: conversion from ECS's form to `PlacementRules`.
 
-Requests and task definitions have ECS's form. `decide/placement_rules.py` applies the rules.
+Requests and task definitions have ECS's form. `decide/placement/rules.py` applies the rules.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from corral.decide.instance_query import InstanceQueryError, parse_instance_query
+from corral.decide.placement.instance_query import InstanceQueryError, parse_instance_query
 from corral.model.task import PlacementRules
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 

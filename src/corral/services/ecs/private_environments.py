@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.run_environment import BUCKET, UNUSED_S, UPLOADED_S, private_objects
 from corral.model.task import Task
 from corral.services.caller import Caller

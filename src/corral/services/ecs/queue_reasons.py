@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from corral.core import Tx
-from corral.decide.run_eligibility import RunOutcome
+from corral.core.transactions import Tx
+from corral.decide.tasks.run_eligibility import RunOutcome
 from corral.model.queued_run import QueuedRun, QueueState
 from corral.model.run_options import ARRAY_PREFIX
 from corral.model.task import Task

@@ -6,7 +6,7 @@ task.
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.queued_run import QueuedRun, QueueState
 from corral.model.run_options import REQUEUE_OF_TAG, REQUEUE_TAG, REQUEUED_AS_TAG, run_options
 from corral.model.task import Task, TaskState

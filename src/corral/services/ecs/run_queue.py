@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.decide.placement import claim_rank
-from corral.decide.run_eligibility import next_state, outcome, recorded_outcome
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.placement.place import claim_rank
+from corral.decide.tasks.run_eligibility import next_state, outcome, recorded_outcome
 from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
 from corral.model.placement import TASK, Rank

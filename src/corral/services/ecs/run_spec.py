@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.agent_protocol import StartOrder
 from corral.model.blob import Slice
 from corral.model.run import LogTarget, RunSpec
@@ -27,7 +27,7 @@ from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, wants_gpu_ind
 from corral.services.sessions import address_of_run, password_of_task
 from corral.store import Store
 
-STARTED_BY_CORRAL_RUN = ("corral-run", "corral-array/")  # `startedBy` of the tasks of `corral run` (`cli/submission.py`)
+STARTED_BY_CORRAL_RUN = ("corral-run", "corral-array/")  # `startedBy` of the tasks of `corral run` (`cli/runs/submission.py`)
 NODE_ADDRESS = "CORRAL_NODE_ADDRESS"  # the loopback address of a node of a multi-node job
 MAIN_NODE_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"  # the main node itself does not get this variable
 FILES_MAX_BYTES = 2**20  # the limit for all files of a container; Linux cannot start a program with a much larger environment

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.circuit_breaker import breaker_of, failure_threshold
+from corral.core.transactions import Tx
+from corral.decide.tasks.circuit_breaker import breaker_of, failure_threshold
 from corral.model.ecs_service import STARTED_BY, EcsService, ServiceRollout, TaskCount
 from corral.services.caller import Caller
 from corral.services.ecs.errors import (

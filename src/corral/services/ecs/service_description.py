@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.service_plan import failures_in_a_row
+from corral.core.transactions import Tx
+from corral.decide.tasks.service_plan import failures_in_a_row
 from corral.model.ecs_service import COMPLETED, STARTED_BY, Deployment, EcsService, ServiceRollout, ServiceTask, TaskCount, TaskSet
 from corral.model.task import TaskState
 from corral.services.ecs.lookup import arn

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.circuit_breaker import SETTLED_S, breaker_of
+from corral.core.transactions import Tx
+from corral.decide.tasks.circuit_breaker import SETTLED_S, breaker_of
 from corral.model.ecs_service import HEALTHY, IN_PROGRESS, UNHEALTHY, UNKNOWN, Deployment, EcsService, ServiceTask, TaskCount
 from corral.model.task import TaskState
 from corral.services.ecs.lookup import split_definition

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet.leaving_tasks import withdraw
 from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, REPLICA, EcsService
 from corral.model.group import scaling_key
 from corral.services.caller import Caller
@@ -27,7 +28,6 @@ from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.rollouts import abandon_rollout, begin_rollout, current_rollout, new_deployment, put
 from corral.services.ecs.service_description import service_arn, service_description
 from corral.services.ecs.tags import check_tags
-from corral.services.leaving_tasks import withdraw
 from corral.services.pagination import Pagination, names
 from corral.store import Store
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.task import StopCode
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store

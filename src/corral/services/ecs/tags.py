@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.ecs.errors import (
     ClientException,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from corral.core import Tx
-from corral.decide.placement import place_text, shortage_of, withheld_text
-from corral.decide.start_estimates import estimates, start_text
-from corral.decide.task_lifecycle import task_health
+from corral.core.transactions import Tx
+from corral.decide.placement.place import place_text, shortage_of, withheld_text
+from corral.decide.placement.start_estimates import estimates, start_text
+from corral.decide.tasks.lifecycle import task_health
 from corral.model.constant_result import ConstantResult
 from corral.model.instance import ec2_id
 from corral.model.placement import TASK, Claim, Pool

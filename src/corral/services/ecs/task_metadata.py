@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.agent_protocol import Measured
 from corral.model.instance import Instance
 from corral.model.run import RunState, Usage

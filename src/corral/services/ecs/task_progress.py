@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from corral.core import Tx
-from corral.decide.task_lifecycle import advance, startable
+from corral.core.transactions import Tx
+from corral.decide.tasks.lifecycle import advance, startable
+from corral.fleet.leaving_tasks import mark_leaving
 from corral.model.ecs_service import STARTED_BY, service_key
 from corral.model.group import provider_key
 from corral.model.instance import HOST_POOL
@@ -22,7 +23,6 @@ from corral.services.ecs.gpu_assignment import assign_gpus
 from corral.services.ecs.private_environments import release_private_objects
 from corral.services.ecs.run_spec import start_order, waits_for_main_node
 from corral.services.ecs.task_spec import TaskSpec, rules_by_container, spec_of
-from corral.services.leaving_tasks import mark_leaving
 from corral.store import Store
 
 
@@ -91,7 +91,7 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     if pool.has_line() or tx.store.claims.roaming:
         # Before a task starts, its time limit counts from its placement, and afterwards from its start. So the start moves the end
         # of the time limit to a later time. Then a reserved slot has room for the oldest claim later, and more of the younger
-        # claims can end before that time (`decide/backfill.py`).
+        # claims can end before that time (`decide/placement/backfill.py`).
         extends = before.limit_s is not None and before.started_at_s != progress.task.started_at_s
         if pool.lines_depending_on_tasks or frees or extends:
             tx.mark(f"pool:{before.pool}")

@@ -2,7 +2,7 @@
 
 There are two APIs. A client calls UpdateTaskProtection of ECS. A task that protects itself calls ECS's agent (`ECS_AGENT_URI`). A
 new deployment of the service does not stop a protected task either. An Auto Scaling group waits for protected tasks before it
-terminates their instance (`services/leaving_tasks.py`). ECS protects only tasks of services, but Corral protects every task. As on
+terminates their instance (`fleet/leaving_tasks.py`). ECS protects only tasks of services, but Corral protects every task. As on
 ECS, StopTask stops a protected task.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet.leaving_tasks import mark_leaving
 from corral.model.task import Task, TaskState
 from corral.services import sessions
 from corral.services.caller import Caller
@@ -20,7 +21,6 @@ from corral.services.ecs.lookup import arn, find_cluster, short
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_metadata import role_name, unstopped_task
 from corral.services.ecs.task_progress import mark_service
-from corral.services.leaving_tasks import mark_leaving
 from corral.store import Store
 
 EXPIRES_DEFAULT_MINUTES = 120

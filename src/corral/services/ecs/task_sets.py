@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.ecs_service import ACTIVE, COMPLETED, DRAINING, EcsService, TaskSet
 from corral.services.caller import Caller
 from corral.services.ecs.errors import (
@@ -60,7 +60,7 @@ def update_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 def delete_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Delete a task set. Its status is DRAINING until its last task has stopped.
 
-    With `force`, also busy tasks (`services/leaving_tasks.py`) stop at once.
+    With `force`, also busy tasks (`fleet/leaving_tasks.py`) stop at once.
     """
     service, _ = _external(tx, params, caller)
     found = _find(service, params["taskSet"])

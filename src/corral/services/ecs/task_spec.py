@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.decide.backfill import longest_time_s
-from corral.decide.task_lifecycle import NO_RULES
+from corral.core.transactions import Tx
+from corral.decide.placement.backfill import longest_time_s
+from corral.decide.tasks.lifecycle import NO_RULES
 from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
 from corral.model.task import ContainerRules, Demand, RestartPolicy, Run, Task
 from corral.model.units import CPU_UNITS_PER_CORE

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
-from corral.lane_commands import Wait
+from corral.core.commands import Wait
+from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.run_options import NO_OPTIONS
 from corral.model.task import StopCode, Task, TaskState

@@ -10,16 +10,16 @@ from contextlib import suppress
 from time import gmtime, strftime
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MIN_S
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call
-from corral.services.cloudformation.api_types import Params, Setting, Tagging, api_type, changed, json_text, note_of
-from corral.services.cloudformation.resource_types import Properties, TemplateType, ValidationError
 from corral.services.iam.errors import NoSuchEntityException
 from corral.services.iam.policies import VERSIONS_MAX
 from corral.services.iam.roles import service_linked_role_name
 from corral.store import Store
+from corral.template_types.api_calls import call
+from corral.template_types.api_types import Params, Setting, Tagging, api_type, changed, json_text, note_of
+from corral.template_types.resource_types import Properties, TemplateType, ValidationError
 
 MISSING = (NoSuchEntityException.code,)
 DOCUMENTS = ("AssumeRolePolicyDocument", "PolicyDocument")

@@ -1,7 +1,7 @@
 """The errors of IAM: one class per error code."""
 
 from corral.aws.error_classes import error_classes
-from corral.errors import api_error
+from corral.core.errors import api_error
 
 __getattr__ = error_classes("iam", globals())
 

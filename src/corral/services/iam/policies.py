@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.iam.aws_policies import AWS_POLICY, find_aws_policy
 from corral.services.iam.errors import DeleteConflictException, LimitExceededException, NoSuchEntityException

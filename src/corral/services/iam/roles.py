@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import orjson
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MIN_S
 from corral.services.caller import Caller
 from corral.services.iam.errors import (

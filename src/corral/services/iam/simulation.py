@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.policy import (
+from corral.core.transactions import Tx
+from corral.decide.policies.conditions import Context
+from corral.decide.policies.policy import (
     NO_RESOURCE,
     AccessRequest,
     IdentityPolicies,
@@ -17,7 +18,6 @@ from corral.decide.policy import (
     evaluate_identity,
     read_policy,
 )
-from corral.decide.policy_conditions import Context
 from corral.services.caller import Caller
 from corral.services.iam.errors import InvalidInputException
 from corral.services.iam.roles import ROLE

@@ -6,8 +6,8 @@ import re
 from base64 import b32encode
 from collections.abc import Callable
 
-from corral.core import Tx
-from corral.decide.policy import PolicyError, check_identity_policy, read_policy
+from corral.core.transactions import Tx
+from corral.decide.policies.policy import PolicyError, check_identity_policy, read_policy
 from corral.model.iam_rules import INVALID_NAME, NAME_CHARACTERS, SESSION_MAX_S, SESSION_MIN_S
 from corral.services.caller import Caller
 from corral.services.iam.errors import (

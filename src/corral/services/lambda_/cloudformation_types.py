@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import authorize, call, request_of
-from corral.services.cloudformation.api_types import Params, changed, note_of, tag_values
 from corral.services.cloudformation.errors import ValidationError
-from corral.services.cloudformation.generated_names import generated_name
-from corral.services.cloudformation.resource_types import (
+from corral.services.lambda_.code import OBJECT, inline_zip, object_bytes
+from corral.services.lambda_.functions import RUNTIMES, STACK, not_run
+from corral.services.lambda_.names import function_arn
+from corral.store import Store
+from corral.template_types.api_calls import authorize, call, request_of
+from corral.template_types.api_types import Params, changed, note_of, tag_values
+from corral.template_types.generated_names import generated_name
+from corral.template_types.resource_types import (
     Properties,
     ResourceStep,
     TemplateType,
@@ -19,10 +23,6 @@ from corral.services.cloudformation.resource_types import (
     forgiving,
     never_updated,
 )
-from corral.services.lambda_.code import OBJECT, inline_zip, object_bytes
-from corral.services.lambda_.functions import RUNTIMES, STACK, not_run
-from corral.services.lambda_.names import function_arn
-from corral.store import Store
 
 FUNCTION, PERMISSION = "AWS::Lambda::Function", "AWS::Lambda::Permission"
 MISSING = "ResourceNotFoundException"

@@ -18,8 +18,8 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 from msgspec import Struct
 
 from corral.blobs import read_slices
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.blob import Slice
 from corral.services.caller import Caller
 from corral.services.lambda_.errors import InvalidParameterValueException

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.aws.error_classes import error_classes
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 
 __getattr__ = error_classes("lambda", globals())
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.lambda_.code import CODE, NO_IMAGES, Code
 from corral.services.lambda_.errors import ISOLATED, InvalidParameterValueException, ResourceConflictException

@@ -1,6 +1,6 @@
 """Invocations: the operation Invoke, and the rows from which the server runs functions.
 
-Each invocation is a row. The server takes queued rows (`take_invocations`), runs them in processes (`server/function_runner.py`),
+Each invocation is a row. The server takes queued rows (`take_invocations`), runs them in processes (`server/functions/runner.py`),
 and records the results (`finish_invocation`). A failed asynchronous invocation is retried twice. If Corral is killed while
 asynchronous invocations run, they run again after the next start. So a function can get the same event more than once, as on AWS.
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
-from corral.lane_commands import Wait
+from corral.core.commands import Wait
+from corral.core.transactions import Tx
 from corral.model.function import INVOCATIONS, Invocation, InvocationOrder, InvocationOutcome, InvocationState
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric, Point

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.lambda_.errors import (
     InvalidParameterValueException,

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
-from corral.decide.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
+from corral.core.transactions import Tx
+from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
 from corral.services.caller import Caller
 from corral.services.lambda_.errors import PolicyLengthExceededException, ResourceConflictException, ResourceNotFoundException
 from corral.services.lambda_.names import find_function, put_function

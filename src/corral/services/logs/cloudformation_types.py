@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_types import Params, Setting, Tagging, api_type, camel_case
-from corral.services.cloudformation.resource_types import Properties
 from corral.services.logs.common import existing_group, group_arn
 from corral.telemetry import LogStore
+from corral.template_types.api_types import Params, Setting, Tagging, api_type, camel_case
+from corral.template_types.resource_types import Properties
 
 MISSING = ("ResourceNotFoundException",)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.durations import DAY_MS
 from corral.services.caller import Caller
 from corral.services.logs.errors import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.decide import log_pattern
+from corral.core.transactions import Tx
+from corral.decide.logs import pattern as log_pattern
 from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.logs.common import PAGES, existing_group, no_such_stream, requested_group_name, retention_start_ms

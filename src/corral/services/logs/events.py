@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from corral.core import Tx
-from corral.lane_commands import Wait
+from corral.core.commands import Wait
+from corral.core.transactions import Tx
 from corral.model.durations import DAY_MS, HOUR_MS
 from corral.services.caller import Caller
 from corral.services.logs.common import existing_stream, now_ms, requested_group_name, retention_start_ms

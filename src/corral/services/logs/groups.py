@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.logs.common import PAGES, existing_group, group_arn, group_name, now_ms
 from corral.services.logs.errors import InvalidParameterException, ResourceAlreadyExistsException, ValidationException

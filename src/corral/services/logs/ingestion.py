@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.emf import BATCH_POINTS_MAX, batch_points
+from corral.core.transactions import Tx
+from corral.decide.logs.emf import BATCH_POINTS_MAX, batch_points
 from corral.model.agent_protocol import LogChunk, StartOrder
 from corral.model.metric import Point
 from corral.model.run import LogTarget, Observed
@@ -51,7 +51,7 @@ def write_events(tx: Tx[LogStore], region: str, group: str, stream: str, events:
 
 def _filtered_points(filters: Sequence[Mapping[str, Any]], region: str, events: Sequence[tuple[int, str]]) -> list[Point]:
     """Return the datapoints that metric filters extract from the events."""
-    from corral.decide.metric_filter import MetricExtractor  # imported only here, because most groups have no metric filters
+    from corral.decide.logs.metric_filter import MetricExtractor  # imported only here, because most groups have no metric filters
 
     extractors = [MetricExtractor(details, region) for details in filters]
     found = [point for extractor in extractors for point in extractor.points(events)]

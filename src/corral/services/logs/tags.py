@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.logs.common import existing_group, group_name
 from corral.services.logs.errors import InvalidParameterException, ResourceNotFoundException, TooManyTagsException

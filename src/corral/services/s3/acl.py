@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import S3_UNKNOWN_ACL
+from corral.core.errors import S3_UNKNOWN_ACL
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.s3.errors import InvalidArgument, InvalidRequest, MissingSecurityHeader, malformed_xml
 from corral.services.s3.lookup import existing_bucket, existing_version, owner

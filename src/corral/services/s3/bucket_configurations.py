@@ -16,9 +16,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.decide.policy import PolicyError, is_public, read_policy
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
+from corral.core.transactions import Tx
+from corral.decide.policies.policy import PolicyError, is_public, read_policy
 from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, ENABLED, Bucket
 from corral.services import Handler
 from corral.services.caller import Caller

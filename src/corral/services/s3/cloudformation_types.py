@@ -10,15 +10,15 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call
-from corral.services.cloudformation.api_types import Params, Setting, api_type, json_text, renamed
-from corral.services.cloudformation.resource_types import Properties
 from corral.services.s3.bucket_configurations import POLICY, TAGGING
 from corral.services.s3.buckets import FIRST_REGION
 from corral.services.s3.lookup import bucket_arn, existing_bucket
 from corral.store import Store
+from corral.template_types.api_calls import call
+from corral.template_types.api_types import Params, Setting, api_type, json_text, renamed
+from corral.template_types.resource_types import Properties
 
 MISSING = ("NoSuchBucket",)
 OTHER_TARGETS = ("TopicConfigurations", "LambdaFunctionConfigurations")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.aws.error_classes import error_classes
-from corral.errors import S3_MALFORMED_XML, ApiError, api_error
+from corral.core.errors import S3_MALFORMED_XML, ApiError, api_error
 
 __getattr__ = error_classes("s3", globals())
 

@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import orjson
 
-from corral.core import Tx
-from corral.decide import expiry
-from corral.decide.expiry import DAY_S, LifecycleFilter, LifecycleRule
+from corral.core.transactions import Tx
+from corral.decide.objects import expiry
+from corral.decide.objects.expiry import DAY_S, LifecycleFilter, LifecycleRule
 from corral.model.http_dates import http_date
 from corral.model.objects import BUCKET_LIFECYCLE, Bucket, MultipartUpload, ObjectVersion
 from corral.services.caller import Caller

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.objects import NULL, ListingPage, ObjectVersion
 from corral.services.caller import Caller

@@ -6,8 +6,8 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.objects import NULL, Bucket, ObjectVersion
 from corral.model.run_environment import BUCKET
 from corral.services.caller import Caller

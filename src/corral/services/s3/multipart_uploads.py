@@ -6,7 +6,7 @@ from hashlib import md5
 from typing import Any
 
 from corral.blobs.checksums import checksum_text, composite, full_object
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.blob import Admission
 from corral.model.objects import Bucket, ContentPart, MultipartUpload, ObjectVersion
 from corral.services.caller import Caller

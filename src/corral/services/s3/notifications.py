@@ -16,9 +16,9 @@ from urllib.parse import quote_plus
 
 import orjson
 
-from corral.core import Tx
-from corral.decide.notifications import Notification, ambiguous, matching
-from corral.errors import S3_FILTER_RULE_NAME, ApiError
+from corral.core.errors import S3_FILTER_RULE_NAME, ApiError
+from corral.core.transactions import Tx
+from corral.decide.objects.notifications import Notification, ambiguous, matching
 from corral.model.objects import BUCKET_NOTIFICATION, Bucket, ObjectVersion
 from corral.model.queue import Queue
 from corral.services.caller import Caller

@@ -8,9 +8,9 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from corral.core import Tx
-from corral.decide.preconditions import Conditions
-from corral.errors import ServiceUnavailable
+from corral.core.errors import ServiceUnavailable
+from corral.core.transactions import Tx
+from corral.decide.objects.preconditions import Conditions
 from corral.model.blob import Admission
 from corral.model.objects import Bucket, ObjectVersion
 from corral.services.caller import Caller

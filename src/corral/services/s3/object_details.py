@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.errors import S3_INVALID_ENCRYPTION, S3_INVALID_STORAGE_CLASS, S3_INVALID_TAG_KEY
+from corral.core.errors import S3_INVALID_ENCRYPTION, S3_INVALID_STORAGE_CLASS, S3_INVALID_TAG_KEY
+from corral.core.transactions import Tx
 from corral.model.blob import MD5, StoredBlob
 from corral.model.objects import SSE_METHODS, STORAGE_CLASSES, Bucket, ObjectVersion
 from corral.services.caller import Caller

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.byte_range import Unsatisfiable, span_of
-from corral.decide.preconditions import Conditions, etag_matches, failed_condition
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.objects.byte_range import Unsatisfiable, span_of
+from corral.decide.objects.preconditions import Conditions, etag_matches, failed_condition
 from corral.model.blob import Admission, Slice, StoredBlob
 from corral.model.objects import Bucket, ContentPart, ObjectVersion
 from corral.model.run_environment import BUCKET

@@ -7,8 +7,8 @@ from urllib.parse import urlencode, urlsplit
 
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.post_policy import ConditionNotMet, MalformedCondition, check_fields
+from corral.core.transactions import Tx
+from corral.decide.objects.post_policy import ConditionNotMet, MalformedCondition, check_fields
 from corral.model.blob import Admission
 from corral.model.http_dates import parse_http_date
 from corral.services.caller import Caller

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.preconditions import etag_matches
+from corral.core.transactions import Tx
+from corral.decide.objects.preconditions import etag_matches
 from corral.model.blob import GARBAGE
 from corral.model.objects import ENABLED, NULL, Bucket, ObjectVersion
 from corral.services.caller import Caller

@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call
-from corral.services.cloudformation.api_types import Params, Setting, Tagging, api_type, changed, json_text, note_of, policy_type
-from corral.services.cloudformation.resource_types import Properties, TemplateType
 from corral.services.sns.errors import NotFoundException
 from corral.services.sns.names import subscriptions_of, topic_arn, topic_with_arn
 from corral.store import Store
+from corral.template_types.api_calls import call
+from corral.template_types.api_types import Params, Setting, Tagging, api_type, changed, json_text, note_of, policy_type
+from corral.template_types.resource_types import Properties, TemplateType
 
 MISSING = (NotFoundException.code,)
 # Property of a topic that is also an attribute of the topic → the value that an update sets when the template no longer has it

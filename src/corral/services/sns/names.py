@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.pagination import Candidates, Pagination
 from corral.services.sns.errors import InvalidParameterException, invalid, no_such_topic

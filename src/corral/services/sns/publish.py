@@ -18,8 +18,9 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from corral.core import Tx
-from corral.decide.filter_policy import (
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.policies.filter_policy import (
     ATTRIBUTES,
     BODY,
     accepts,
@@ -27,8 +28,7 @@ from corral.decide.filter_policy import (
     body_properties,
     read_filter_policy,
 )
-from corral.decide.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
-from corral.errors import ApiError
+from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
 from corral.model.json_documents import read_json
 from corral.model.queue import Queue
 from corral.model.queue_limits import ATTRIBUTES_MAX, DEDUPLICATION_MS

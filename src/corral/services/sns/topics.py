@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
-from corral.decide.policy import PolicyError, read_policy
+from corral.core.transactions import Tx
+from corral.decide.policies.policy import PolicyError, read_policy
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
 from corral.services.caller import Caller

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corral.errors import ApiError
+from corral.core.errors import ApiError
 from corral.services.sqs.errors import BatchEntryIdsNotDistinct
 
 BatchEntry = dict[str, Any]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call
-from corral.services.cloudformation.api_types import Params, Tagging, api_type, changed, json_text, policy_type
-from corral.services.cloudformation.resource_types import Properties
 from corral.services.sqs.errors import QueueDoesNotExist
 from corral.services.sqs.queue_attributes import DEFAULTS, FIFO_DEFAULTS, POLICIES
 from corral.services.sqs.queue_names import url_of
 from corral.store import Store
+from corral.template_types.api_calls import call
+from corral.template_types.api_types import Params, Tagging, api_type, changed, json_text, policy_type
+from corral.template_types.resource_types import Properties
 
 MISSING = (QueueDoesNotExist.code,)
 NOT_ATTRIBUTES = ("QueueName", "Tags")

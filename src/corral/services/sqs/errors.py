@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.aws.error_classes import error_classes
-from corral.errors import ApiError, api_error
+from corral.core.errors import ApiError, api_error
 
 __getattr__ = error_classes("sqs", globals())
 

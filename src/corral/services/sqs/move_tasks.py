@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
 from corral.model.queue import MoveTask, Queue
 from corral.services.caller import Caller

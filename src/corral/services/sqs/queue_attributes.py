@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
 from corral.model.queue import Queue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.queue import Queue, queue_arn
 from corral.model.queue_limits import QUEUE_NAME_MAX_CHARACTERS
 from corral.services.caller import Caller

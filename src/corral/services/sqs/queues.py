@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 
-from corral.core import Tx
+from corral.core.transactions import Tx
+from corral.fleet.leaving_tasks import messages_gone
 from corral.model.queue import Queue, queue_arn
 from corral.model.queue_limits import PAGE_MAX, PURGE_INTERVAL_S
 from corral.services.caller import Caller
-from corral.services.leaving_tasks import messages_gone
 from corral.services.pagination import Pagination, names
 from corral.services.sqs.errors import (
     InvalidAttributeValue,

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
 from corral.model.queue import MessageDraft, Queue
 from corral.model.queue_limits import BATCH_MAX_BYTES, DEDUPLICATION_MS, DELAY_MAX_S, FIFO_ID_MAX_CHARACTERS
 from corral.services.caller import Caller

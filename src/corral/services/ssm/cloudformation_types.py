@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.parameter import SECURE
 from corral.services.caller import Caller
-from corral.services.cloudformation.api_calls import call
-from corral.services.cloudformation.api_types import Params, Tagging, api_type
-from corral.services.cloudformation.resource_types import Properties, ValidationError
 from corral.services.ssm.parameter_names import arn
 from corral.store import Store
+from corral.template_types.api_calls import call
+from corral.template_types.api_types import Params, Tagging, api_type
+from corral.template_types.resource_types import Properties, ValidationError
 
 MISSING = ("ParameterNotFound",)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.services.caller import Caller
 from corral.services.ssm import listing, parameters
 from corral.store import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corral.core import Tx
+from corral.core.transactions import Tx
 from corral.model.parameter import Parameter
 from corral.services.caller import Caller
 from corral.services.ssm import public_parameters

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from corral.core import Tx
-from corral.errors import ApiError
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.parameter import SECURE, Parameter
 from corral.services.caller import Caller

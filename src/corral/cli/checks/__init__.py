@@ -1,0 +1,1 @@
+"""`corral doctor` and its checks."""

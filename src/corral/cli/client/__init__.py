@@ -1,0 +1,1 @@
+"""How commands find a Corral and call it."""

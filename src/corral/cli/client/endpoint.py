@@ -1,0 +1,344 @@
+"""Finds the endpoint that a command uses, and creates clients for it.
+
+If AWS_ENDPOINT_URL or an AWS profile is set in the environment, commands use the endpoint that it names, so they also work with
+AWS. Otherwise they use the server of the data folder. Keys alone, such as AWS_ACCESS_KEY_ID, do not choose an endpoint: the user
+may have set them for other programs, and a command must not send requests to AWS by mistake.
+
+The import of botocore takes longer than most commands. So this module creates lean clients (`json_client.py`) for Corral endpoints
+that are reached without TLS and without a proxy. For AWS, for other endpoints and for S3, it creates clients of botocore. Both
+kinds of clients have the same call syntax. Commands catch errors with `client(...).exceptions`, which both kinds have, and not with
+botocore's exceptions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from corral.cli.client import data_folder
+from corral.cli.client.data_folder import DataFolder
+from corral.cli.errors import CliError
+
+if TYPE_CHECKING:
+    from corral.cli.client.http import ConnectionPool, SigningKeys
+
+DEFAULT_REGION = "us-east-1"
+DEFAULT_CLUSTER = "default"
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
+CONNECT_S = 5.0
+READ_S = 60.0
+STATUS_S = 10.0  # the timeout of `own_page`
+CONNECTIONS_MAX = 64  # `corral logs -f` has a long poll for each task and for each log
+QUICK_S = 1.0  # the timeout of requests with `quick`
+ATTEMPTS = 3  # a request is sent at most this often, if the server does not respond or is overloaded
+PROXY_VARIABLES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+
+F = TypeVar("F", bound=Callable[..., Any])
+_wait_headers: ContextVar[dict[str, str]] = ContextVar("wait_headers", default={})  # noqa: B039  (never modified)
+
+
+class Endpoint(NamedTuple):
+    endpoint_url: str | None = None  # if this and the next three are None, botocore reads the environment and the AWS configuration
+    region: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    cluster: str = DEFAULT_CLUSTER  # the default value of --cluster
+
+
+class NotCorral(CliError):
+    """The endpoint does not have a page that each Corral server has."""
+
+
+def find_endpoint(data: DataFolder) -> Endpoint:
+    """Return the endpoint that the environment variables name. If they name none, return the server of the data folder.
+
+    If --data is given, ignore the variables.
+    """
+    if not data.chosen and any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
+        return Endpoint()
+    return endpoint_of_folder(data)
+
+
+def endpoint_of_folder(data: DataFolder) -> Endpoint:
+    about, keys = data_folder.require_running(data), data_folder.keys(data)
+    region = os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+    return Endpoint(about["url"], region, keys["access_key"], keys["secret_key"], about["cluster"])
+
+
+def client_environment(endpoint: Endpoint) -> dict[str, str]:
+    """Return the environment variables that other programs need to use this server."""
+    assert endpoint.endpoint_url and endpoint.region and endpoint.access_key and endpoint.secret_key
+    values = {
+        "AWS_ENDPOINT_URL": endpoint.endpoint_url,
+        "AWS_ACCESS_KEY_ID": endpoint.access_key,
+        "AWS_SECRET_ACCESS_KEY": endpoint.secret_key,
+        "AWS_DEFAULT_REGION": endpoint.region,
+    }
+    if endpoint.cluster != DEFAULT_CLUSTER:
+        values["CORRAL_CLUSTER"] = endpoint.cluster
+    if any(os.environ.get(name) for name in PROXY_VARIABLES):
+        from urllib.parse import urlsplit
+
+        others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        host = urlsplit(endpoint.endpoint_url).hostname or ""
+        values["no_proxy"] = others if host in others.split(",") else ",".join(filter(None, (others, host)))
+    return values
+
+
+def cluster_option(text: str, name: str = "cluster") -> Callable[[F], F]:
+    """Return the option `--cluster`. If the user does not pass it, commands use `Endpoint.cluster`."""
+    return click.option(
+        "--cluster", name, envvar="CORRAL_CLUSTER", help=f"{text} Default: the cluster that this machine joined, or `default`."
+    )
+
+
+def conflicting_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables that would override `client_environment`.
+
+    They set a session token or the endpoint of one service, or let clients ignore AWS_ENDPOINT_URL.
+    """
+    others = {"AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}
+    return sorted(name for name in environment if name in others or name.startswith("AWS_ENDPOINT_URL_"))
+
+
+@cache
+def _session() -> Any:
+    import botocore.session  # not boto3: the import of boto3 takes a third longer
+
+    return botocore.session.get_session()
+
+
+@cache
+def signing_keys(endpoint: Endpoint) -> tuple[str, SigningKeys] | None:
+    """Return the URL and the keys of an endpoint that is reached without TLS and without a proxy. Return None for other endpoints.
+
+    Also return None if only botocore can find the URL, the region or the keys, for example in the files of `aws configure`.
+    """
+    from corral.cli.client.http import SigningKeys, is_supported
+
+    if endpoint.endpoint_url and endpoint.access_key and endpoint.secret_key and endpoint.region:
+        url, keys = endpoint.endpoint_url, SigningKeys(endpoint.access_key, endpoint.secret_key, endpoint.region)
+        return (url, keys) if is_supported(url) else None
+    url, region = os.environ.get("AWS_ENDPOINT_URL", ""), os.environ.get("AWS_DEFAULT_REGION")
+    access_key, secret_key = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    token = os.environ.get("AWS_SESSION_TOKEN") or os.environ.get("AWS_SECURITY_TOKEN")
+    others = (*PROXY_VARIABLES, "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+    special = any(os.environ.get(name) for name in others) or any(name.startswith("AWS_ENDPOINT_URL_") for name in os.environ)
+    if special or not (access_key and secret_key and region) or not is_supported(url) or _has_aws_name(url):
+        return None
+    return None if _configures_endpoints() else (url, SigningKeys(access_key, secret_key, region, token))
+
+
+def _configures_endpoints() -> bool:
+    """Whether the configuration file of `aws` mentions endpoint URLs. Then botocore decides which endpoint applies."""
+    try:
+        with open(os.path.expanduser(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"), encoding="utf-8") as file:
+            return "endpoint_url" in file.read()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+@cache
+def _pool(url: str, connect_s: float, read_s: float) -> ConnectionPool:
+    """Return the connection pool of a server. Because it is cached, `corral top` uses one connection for all its requests."""
+    from corral.cli.client.http import ConnectionPool
+
+    return ConnectionPool(url, connect_s=connect_s, read_s=read_s)
+
+
+@cache
+def client(endpoint: Endpoint, service: str, region: str | None = None, *, quick: bool = False) -> Any:
+    """Return a cached client. Threads may share it. With `quick`, its requests fail after a short time and are not retried."""
+    from corral.cli.client.json_client import SERVICES, LeanClient
+
+    found = signing_keys(endpoint) if service in SERVICES else None
+    if found is None:
+        return _full_client(endpoint, service, region, quick=quick)
+    pool = _pool(found[0], QUICK_S, QUICK_S) if quick else _pool(found[0], CONNECT_S, READ_S)
+    keys = found[1]._replace(region=region or found[1].region)
+    return LeanClient(service, pool, keys, attempts=1 if quick else ATTEMPTS, more_headers=_wait_headers.get)
+
+
+def s3_writer(endpoint: Endpoint) -> Any:
+    """Return a client of S3. Use only its `put_object`, `create_bucket`, `meta.region_name` and `exceptions`."""
+    found = signing_keys(endpoint)
+    if found is None:
+        return client(endpoint, "s3")
+    from corral.cli.client.s3 import LeanS3Writer
+
+    return LeanS3Writer(_pool(found[0], CONNECT_S, READ_S), found[1], attempts=ATTEMPTS)
+
+
+@cache
+def _full_client(endpoint: Endpoint, service: str, region: str | None, *, quick: bool) -> Any:
+    """Return a client of botocore."""
+    from botocore.config import Config
+
+    created = _session().create_client(
+        service,
+        region_name=region or endpoint.region,
+        endpoint_url=endpoint.endpoint_url,
+        aws_access_key_id=endpoint.access_key,
+        aws_secret_access_key=endpoint.secret_key,
+        config=Config(
+            connect_timeout=QUICK_S if quick else CONNECT_S,
+            read_timeout=QUICK_S if quick else READ_S,
+            max_pool_connections=CONNECTIONS_MAX,
+            retries={"mode": "standard", "total_max_attempts": 1 if quick else ATTEMPTS},
+            proxies={} if endpoint.endpoint_url else None,  # a proxy cannot reach Corral on this machine's loopback address
+            user_agent_extra="corral-cli",
+        ),
+    )
+    created.meta.events.register("before-call", _add_wait_headers)
+    return created
+
+
+@contextmanager
+def long_poll(seconds: float, *, seen: int | None = None) -> Iterator[None]:
+    """Send long-poll headers with all requests inside this context. The server delays its response until there is something new,
+    for at most `seconds`. AWS ignores these headers.
+
+    The server responds to GetLogEvents when the log has new events. Without `seen`, it responds to DescribeTasks when all tasks of
+    the request have stopped. With `seen`, it responds when the version of the task is not `seen`. Each change of a task increments
+    its version.
+    """
+    headers = {"X-Corral-Wait": f"{seconds:g}"} | ({"X-Corral-Seen": str(seen)} if seen is not None else {})
+    token = _wait_headers.set(headers)
+    try:
+        yield
+    finally:
+        _wait_headers.reset(token)
+
+
+@contextmanager
+def id_prefix(prefix: str) -> Iterator[None]:
+    """Let ListTasks inside this context return only tasks whose ids begin with `prefix`. AWS ignores this and returns all tasks."""
+    token = _wait_headers.set({"X-Corral-Prefix": prefix})
+    try:
+        yield
+    finally:
+        _wait_headers.reset(token)
+
+
+def _add_wait_headers(params: dict[str, Any], **_: Any) -> None:
+    params["headers"] |= _wait_headers.get()
+
+
+def is_aws(endpoint: Endpoint) -> bool:
+    return signing_keys(endpoint) is None and _has_aws_name(str(client(endpoint, "ecs").meta.endpoint_url))
+
+
+def _has_aws_name(url: str) -> bool:
+    return url.rstrip("/").endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
+
+
+def status_page(endpoint: Endpoint, *, quick: bool = False, tasks: int | None = None) -> tuple[dict[str, Any], str | None]:
+    """Return Corral's status page, and the Date header of the response.
+
+    If `tasks` is given, the page lists at most `tasks` running tasks and `tasks` waiting tasks.
+    """
+    return own_page(endpoint, f"/_corral/status?tasks={tasks}" if tasks is not None else "/_corral/status", quick=quick)
+
+
+def runs_page(endpoint: Endpoint, cluster: str, limit: int, *, quick: bool = False) -> tuple[dict[str, Any], str | None]:
+    """Return Corral's page with the unfinished tasks of a cluster, and the Date header of the response.
+
+    The page lists at most `limit` waiting tasks.
+    """
+    from urllib.parse import urlencode
+
+    query = urlencode({"region": client(endpoint, "ecs").meta.region_name, "cluster": cluster, "limit": limit})
+    return own_page(endpoint, f"/_corral/runs?{query}", quick=quick)
+
+
+class OwnResponse(NamedTuple):
+    status: int
+    content_type: str
+    date: str | None
+    body: bytes
+
+
+def own_page(
+    endpoint: Endpoint, path: str, content: dict[str, Any] | None = None, *, quick: bool = False
+) -> tuple[dict[str, Any], str | None]:
+    """Request a page of Corral that is not part of an AWS API. `path` may have a query.
+
+    If `content` is given, send it with POST. Return the JSON document of the response, and the Date header. Raise CliError if the
+    server refuses the request, and NotCorral if the server has no such page.
+    """
+    import json
+
+    body = json.dumps(content).encode() if content is not None else None
+    timeout_s = QUICK_S if quick else STATUS_S
+    found = signing_keys(endpoint)
+    if found is not None:
+        url, response = found[0], _own_page_lean(*found, path, body, timeout_s)
+    else:
+        url, response = _own_page_by_botocore(endpoint, path, body, timeout_s)
+    if response.status == 403:
+        raise CliError(f"{url} refused the access key: {_message(response)}")
+    is_json = "json" in response.content_type
+    if is_json and (response.status == 400 or (response.status == 404 and content is not None)):
+        raise CliError(_message(response))
+    if response.status >= 500:
+        from corral.cli.client.http import ConnectionFailed
+
+        raise ConnectionFailed(f"{url} cannot respond now: {_message(response)}")
+    if response.status != 200 or not is_json:
+        raise NotCorral(f"{url} is not a Corral server: it has no page {path} (HTTP {response.status}).")
+    return json.loads(response.body), response.date
+
+
+def _own_page_lean(url: str, keys: SigningKeys, path: str, body: bytes | None, timeout_s: float) -> OwnResponse:
+    from corral.cli.client.http import signed_headers
+
+    pool, method = _pool(url, timeout_s, timeout_s), "GET" if body is None else "POST"
+    headers = {"content-type": "application/json"} if body is not None else {}
+    signed = signed_headers(keys, "corral", pool.host_header, method, path, headers, body or b"")
+    response = pool.send(method, path, signed, body or b"")
+    return OwnResponse(response.status, response.headers.get("content-type", ""), response.headers.get("date"), response.body)
+
+
+def _own_page_by_botocore(endpoint: Endpoint, path: str, body: bytes | None, timeout_s: float) -> tuple[str, OwnResponse]:
+    from botocore.auth import SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    url, region = endpoint.endpoint_url, endpoint.region
+    credentials = Credentials(endpoint.access_key, endpoint.secret_key) if endpoint.access_key else _session().get_credentials()
+    if url is None:
+        ecs = client(endpoint, "ecs")
+        url, region = ecs.meta.endpoint_url, ecs.meta.region_name
+    if credentials is None:
+        raise CliError('no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `eval "$(corral env)"`.')
+    headers = {"Content-Type": "application/json"} if body is not None else {}
+    request = AWSRequest("GET" if body is None else "POST", f"{url.rstrip('/')}{path}", headers, body)
+    SigV4Auth(credentials, "corral", region).add_auth(request)
+    response = _http(timeout_s).send(request.prepare())
+    found = OwnResponse(
+        response.status_code, response.headers.get("content-type", ""), response.headers.get("date"), response.content
+    )
+    return url, found
+
+
+@cache
+def _http(timeout_s: float) -> Any:
+    from botocore.httpsession import URLLib3Session
+
+    return URLLib3Session(timeout=timeout_s)
+
+
+def _message(response: OwnResponse) -> str:
+    import json
+
+    try:
+        content = json.loads(response.body)
+        return str(content.get("message") or content.get("Message") or content)
+    except (ValueError, AttributeError):
+        return f"HTTP {response.status}"

@@ -1,0 +1,1 @@
+"""`corral run` and the commands for runs."""

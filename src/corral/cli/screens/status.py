@@ -1,0 +1,215 @@
+"""`corral status` shows hosts, GPUs, instances, and running and waiting tasks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.client.endpoint import find_endpoint, status_page
+from corral.cli.runs.tasks import short_reason, size, spans, title
+from corral.cli.screens.output import (
+    SHORT_ID,
+    ago,
+    count,
+    parsed_date,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+    shorten_ids,
+)
+
+
+@click.command(short_help="Show hosts, GPUs and tasks.")
+@data_option
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+def status(data: DataFolder, as_json: bool) -> None:
+    """Show the hosts, their GPUs and instances, the tasks, and why tasks wait. The exit code is 3 if Corral is not running."""
+    page, date = status_page(find_endpoint(data))
+    if as_json:
+        for host in page["hosts"]:
+            for gpu in host["gpus"]:
+                gpu.pop("history", None)  # `corral top --json` prints the history
+        print_json(page)
+        return
+    print_text(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})")
+    if page.get("isolate"):
+        print_text("Isolated: tasks run in containers without access to the host (--isolate)")
+    print_text(tasks_line(page["tasks"]))
+    for line in page.get("instanceTypes", ()):
+        print_text(f"Instance type of corral.toml: {line}")
+    for failing in page["failingHandovers"]:
+        text = f"Delivery to {failing['to']} is retried: {failing['kind']} (failures: {failing['tries']}; {failing['error']})"
+        print_text(text)
+    for problem in page.get("problems", ()):
+        print_text(problem_line(problem), "bold red")
+    for each in page.get("quarantine", ()):
+        print_text(_quarantine(each, page["data"]))
+    for host in page["hosts"]:
+        print_line()
+        print_text(_host(host))
+        for over in page.get("overcommitted", ()):
+            if over["hostId"] == host["id"]:
+                print_text(overcommitted_line(over))
+        if host["gpus"]:
+            print_table([_gpu_row(gpu) for gpu in host["gpus"]], right=("UTIL",), folded=("MODEL",))
+    if not page["hosts"]:
+        print_line("\nNo host is connected.")
+    if page.get("instances"):
+        print_line()
+        print_table(_instance_rows(page, parsed_date(date)), optional=("GROUP", "CLUSTER"), folded=("GROUP", "CLUSTER"))
+    if page["waiting"]:
+        print_line()
+        print_table(_waiting_rows(page, parsed_date(date)), folded=("WAITING",))
+
+
+def problem_line(problem: dict[str, str]) -> str:
+    """Return a line such as `PROBLEM: the spawner of host a has not responded for 12 s: ...`."""
+    return f"PROBLEM: the {problem['part']} of {problem['host'] or 'this machine'} {problem['problem']}"
+
+
+def _quarantine(day: dict[str, Any], data: str) -> str:
+    return (
+        f"Quarantine: {count(day['blobs'], 'blob')} without a row in state.db, moved on {day['date']} to "
+        f"{data}/blobs/quarantine/{day['date']}, will be erased on {day['erasedOn']}. If this is the wrong state.db, stop Corral "
+        "and put the right one back."
+    )
+
+
+def tasks_line(counts: dict[str, int]) -> str:
+    names = {"RUNNING": "running", "PENDING": "starting", "PROVISIONING": "waiting", "STOPPED": "stopped"}
+    shown = [f"{counts.get(state, 0)} {name}" for state, name in names.items() if counts.get(state) or state != "PENDING"]
+    return "Tasks: " + ", ".join(shown)
+
+
+def _host(host: dict[str, Any]) -> str:
+    cpu, memory = host["cpuUnits"], host["memoryMiB"]
+    silent = "" if host["connected"] else "  NOT CONNECTED: no new tasks start on this host"
+    offered = [gpu for gpu in host["gpus"] if not gpu.get("excluded")]
+    free, taken = sum(_is_free(gpu) for gpu in offered), sum(gpu.get("instance") is not None for gpu in offered)
+    gpus = f"{free} of {len(offered)} GPUs free" if offered else "no GPUs"
+    gpus += f", {taken} taken by instances" if taken else ""
+    containers = f", containers with {host['docker']}" if host.get("docker") else ""
+    return (
+        f"Host {host['name']}{silent}: {gpus}, {cpu['free']} of {cpu['total']} CPU units free, "
+        f"{memory['free']} of {memory['total']} MiB free{containers}"
+    )
+
+
+def _gpu_row(gpu: dict[str, Any]) -> dict[str, str]:
+    used, busy = gpu["memoryUsedMiB"], gpu["utilizationPercent"]
+    return {
+        "GPU": str(gpu["index"]),
+        "MODEL": gpu["model"] + (" (simulated)" if gpu["simulated"] else ""),
+        "UTIL": "?" if busy is None else f"{busy:.0f}%",
+        "MEMORY": f"{'?' if used is None else used} / {gpu['memoryMiB']} MiB",
+        "TASK": use(gpu),
+    }
+
+
+def use(gpu: dict[str, Any]) -> str:
+    """Return the task that uses a GPU, the reasons why no other task gets the GPU, and the instance that owns it.
+
+    Return `free` or `reserved for TASK` if no task uses the GPU and there are no such reasons.
+    """
+    task = [holders(gpu)] if gpu["task"] else []
+    text = ", ".join([*task, *unavailable_reasons(gpu)]) or reserved_for(gpu) or "free"
+    return f"{text} on {gpu['instance']}" if gpu.get("instance") else text
+
+
+def holders(gpu: dict[str, Any], *, with_ids: bool = True) -> str:
+    """Return the task that has a GPU. Of a shared GPU, return all tasks, and how much of the memory they have reserved."""
+    holding = gpu.get("sharedBy") or (gpu,)
+    found = [claimant(each, with_ids=with_ids) for each in holding]
+    if not gpu.get("sharedBy"):
+        return found[0]
+    return f"shared, {size(gpu['allocatedMiB'])} of {size(gpu['memoryMiB'])} reserved: {', '.join(found)}"
+
+
+def _is_free(gpu: dict[str, Any]) -> bool:
+    return not gpu["task"] and not unavailable_reasons(gpu) and gpu.get("instance") is None
+
+
+def reserved_for(gpu: dict[str, Any], *, with_ids: bool = True) -> str:
+    """Return `reserved for TASK` if the scheduler keeps a free GPU for a task that waits for more GPUs. Otherwise return ""."""
+    return f"reserved for {claimant(gpu['reservedFor'], with_ids=with_ids)}" if gpu.get("reservedFor") and not gpu["task"] else ""
+
+
+def unavailable_reasons(gpu: dict[str, Any]) -> list[str]:
+    """Return the reasons why no new task is placed on a GPU."""
+    why = ["excluded"] if gpu.get("excluded") else []
+    why += [f"failed: {gpu['fault']}"] if gpu.get("fault") else []
+    why += [f"held: {gpu['held']}"] if gpu.get("held") is not None else []
+    why += [f"used by {process['name']} (pid {process['pid']})" for process in gpu.get("foreign", ())[:1]]
+    return why
+
+
+def overcommitted_line(over: dict[str, Any]) -> str:
+    """Return a line such as `OVERCOMMITTED: its instances and its own tasks may use 64 CPU cores and 488 GiB, and it has ...`."""
+    promised, total = (
+        f"{over['cpuUnits'][part] / 1024:.4g} CPU cores and {over['memoryMiB'][part] / 1024:.4g} GiB"
+        for part in ("promised", "total")
+    )
+    return (
+        f"OVERCOMMITTED: its instances and its own tasks may use {promised}, and it has {total}. "
+        "Tasks may be slower than on AWS, or run out of memory. GPUs are never overcommitted."
+    )
+
+
+def _instance_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str, str]]:
+    indexes = gpu_indexes(page)
+    rows = [
+        {
+            "INSTANCE": each["id"],
+            "TYPE": each["type"],
+            "STATE": each["state"],
+            "GROUP": each["group"] or "",
+            "CLUSTER": each["cluster"] or "",
+            "GPUS": instance_gpus(each, indexes),
+            "TASKS": str(each["tasks"]),
+            "SINCE": ago(datetime.fromtimestamp(each["sinceS"], UTC), now),
+        }
+        for each in page["instances"]
+    ]
+    more = sum(page["instanceCounts"].values()) - len(rows)
+    return [*rows, {"INSTANCE": f"and {more} more"}] if more > 0 else rows
+
+
+def gpu_indexes(page: dict[str, Any]) -> dict[str, int]:
+    """Return GPU id → index. If there are several hosts, return an empty dict, because then an index does not identify a GPU."""
+    return {gpu["id"]: gpu["index"] for host in page["hosts"] for gpu in host["gpus"]} if len(page["hosts"]) == 1 else {}
+
+
+def instance_gpus(instance: dict[str, Any], indexes: dict[str, int]) -> str:
+    """Return the number of GPUs of an instance, and their indexes: `4 (0-2,7)`."""
+    named = spans(indexes[gpu_id] for gpu_id in instance["gpuIds"] if gpu_id in indexes)
+    return f"{instance['gpus']} ({named})" if named else str(instance["gpus"])
+
+
+def claimant(claim: dict[str, Any], *, with_ids: bool = True) -> str:
+    if "task" in claim:
+        shown = title(claim["taskName"], claim["arrayIndex"])
+        return f"{claim['task'][:SHORT_ID]} {shown}" if with_ids else shown
+    return str(claim["instance"]) if "instance" in claim else f"{count(claim['jobs'], 'job')} in {claim['jobQueue']}"
+
+
+def _waiting_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str, str]]:
+    """Return a row for each claim that is served next, then for each held task.
+
+    A claim is a waiting task, an instance that waits for GPUs, or a line: the waiting jobs of a Batch queue with the same needs.
+    """
+    rows = []
+    for claim in page["waiting"]:
+        rows.append(
+            {
+                "LINE": str(claim.get("place") or ""),
+                "WAITING": claimant(claim),
+                "SINCE": ago(datetime.fromtimestamp(claim["sinceS"], UTC), now),
+                "REASON": short_reason(shorten_ids(claim["reason"])),
+            }
+        )
+    more = page["tasks"].get("PROVISIONING", 0) - sum("task" in claim for claim in page["waiting"])
+    return [*rows, {"REASON": f"and {more} more"}] if more > 0 else rows

@@ -1,0 +1,1 @@
+"""Commands that start, stop, configure, save and remove a Corral."""

@@ -1,0 +1,1 @@
+"""The ground floor: transactions on a database, undo, hand-overs, clocks, ids and errors."""

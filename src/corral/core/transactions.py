@@ -1,0 +1,478 @@
+"""Runs commands on a store, which is a SQLite database. `Core.batch` runs several commands in one transaction and commits it.
+
+A command is a function, for example the handler of a request. A reconciler is a function that compares one thing, for example a
+pool, with what it should be, and changes it. The key of a reconciler is a text such as `pool:hosts`: the name of the reconciler and
+the name of the thing. A reconciler runs when its key is marked (`Tx.mark`), or at a set time (`Tx.due`). The key of a change, such
+as `stack:ID`, names a thing that has changed (`Tx.changed`). Commands and reconcilers can wait for a change.
+
+A host is a machine that runs tasks. Its agent is the process that starts and stops the runs there. A run is one container of a
+task. An order is a message from the server to an agent. A lane is a store with the thread that owns it: there is one lane each for
+state, logs and metrics.
+
+After the commit, `batch` returns the responses to clients and the orders to hosts, and the caller sends them. `Core` has no thread:
+`server/lanes.py` calls `batch` in the thread of the lane. Tests and the simulation call `batch` directly, with a virtual clock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import traceback
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from math import inf
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import orjson
+from msgspec import Struct, field
+
+from corral.core.clock import Clock
+from corral.core.commands import Command, ParkedCommands, Wait
+from corral.core.database import CommitFailed as CommitFailed
+from corral.core.database import Handover
+from corral.core.errors import ApiError, ServiceUnavailable, internal_failure
+from corral.core.ids import Ids
+from corral.model.agent_protocol import HostOrders, ImagePush, Order, StartOrder, orders_by_host
+from corral.model.run import RunSpec
+from corral.model.settings import Settings
+
+# The number of keys that one batch reconciles. The next batch reconciles the others, so that requests do not wait for all of them.
+MARKS_MAX_PER_BATCH = 1_000
+TOGETHER_MAX = 100  # the maximum number of keys that share a savepoint (see `Together`)
+HANDOVER_MAX_BYTES = 16 * 1024  # payloads share a row of `outbox` up to this size; a larger payload gets its own row
+INSTANT_S = 1e-6  # if the clock returns the same time for two commands, their times differ by this
+CLOCK_STEP_S = 1.0  # see `Core._instant`
+RETRY_S = 5.0  # a reconciler that raised an exception is run again after this time
+
+
+class OwnedStore(Protocol):
+    """The methods of a store that the core calls."""
+
+    def begin(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def savepoint(self) -> None: ...
+    def release(self) -> None: ...
+    def rollback_to_savepoint(self) -> None: ...
+    def begin_attempt(self) -> tuple[int, int]: ...
+    def end_attempt(self) -> None: ...
+    def undo_attempt(self, position: tuple[int, int]) -> None: ...
+    def watch(self, key: str, changed: Iterable[str]) -> None: ...
+    def watchers(self, changed: str) -> Iterable[str]: ...
+    def set_due(self, key: str, at_s: float) -> None: ...
+    def take_due(self, now_s: float, limit: int) -> list[str]: ...
+    def next_due_s(self) -> float | None: ...
+    def undelivered(self) -> list[Handover]: ...
+    def write_handover(self, handover: Handover) -> list[int]: ...
+    def drop_handovers(self, ids: Iterable[int]) -> None: ...
+    def note_received(self, handover: Handover) -> bool: ...
+    def forget_received(self, finished: Iterable[Handover]) -> None: ...
+    def forget_received_except(self, undelivered: Iterable[Handover]) -> None: ...
+    def reader(self) -> Self: ...
+    def begin_reading(self) -> None: ...
+    def end_reading(self) -> None: ...
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=OwnedStore)
+R = TypeVar("R")
+Sizes = tuple[int, int, int, int, int, int]
+
+
+def _no_step() -> None:
+    pass
+
+
+class Tx(Struct, Generic[S]):
+    """The transaction that handlers and reconcilers use.
+
+    It has the store and the time. It collects what the core does next: reconcilers and commands to run before the commit, and
+    orders and hand-overs to send after the commit.
+    """
+
+    store: S
+    now_s: float
+    ids: Ids
+    settings: Settings
+    final: bool = True  # False if the handler may raise Wait
+    step: Callable[[], None] = _no_step  # a long read calls this regularly; it raises an exception if the read must stop
+    _reconciles_left: int = MARKS_MAX_PER_BATCH
+    _marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run after each command
+    _late_marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run once per batch
+    _late_kinds: Collection[str] = ()  # the names of the reconcilers that run once per batch
+    _changed: dict[str, None] = field(default_factory=dict)  # the keys with which `changed` was called
+    _orders: list[tuple[str, Order]] = field(default_factory=list)
+    _changes_later: list[tuple[str, float]] = field(default_factory=list)  # the keys and times of `changes_at`
+    _handed: list[NewHandover] = field(default_factory=list)
+    _command: Command | None = None  # the command that is running; None if a reconciler is running
+
+    def mark(self, key: str) -> None:
+        """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`.
+
+        The reconciler runs before the next command. A reconciler that is `OncePerBatch` runs after the last command of the batch.
+        If this batch has already reconciled MARKS_MAX_PER_BATCH keys, the reconciler runs in the next batch.
+        """
+        marks = self._late_marks if self._late_kinds and key.partition(":")[0] in self._late_kinds else self._marks
+        marks[key] = None
+
+    def due(self, key: str, at_s: float) -> None:
+        """Run the reconciler of `key` at the time `at_s`. If an earlier time is already set, keep the earlier time."""
+        self.store.set_due(key, at_s)
+
+    def changed(self, key: str) -> None:
+        """Run the commands that wait for `key` (`Wait`) and the reconcilers that watch it (`watch`) in this transaction."""
+        self._changed[key] = None
+        for reconciler in self.store.watchers(key):
+            self.mark(reconciler)
+
+    def watch(self, key: str, changed: Iterable[str]) -> None:
+        """Run the reconciler of `key` whenever `Tx.changed` is called with one of the keys in `changed`, also after a restart.
+
+        The keys in `changed` replace the keys of an earlier call. If `changed` is empty, the reconciler watches nothing any more.
+        """
+        self.store.watch(key, changed)
+
+    def attempt(self, function: Callable[[], R]) -> R:
+        """Call a function. If it raises an exception, undo all its effects, and raise the exception again."""
+        sizes, position = self._sizes(), self.store.begin_attempt()
+        try:
+            result = function()
+        except CommitFailed:
+            raise
+        except BaseException:
+            self.store.undo_attempt(position)
+            self._truncate(sizes)
+            raise
+        self.store.end_attempt()
+        return result
+
+    def changes_at(self, key: str, at_s: float) -> None:
+        """At the time `at_s`, run the commands that wait for `key`. A command that begins to wait after this transaction must pass
+        `again_s` to Wait instead.
+        """
+        self._changes_later.append((key, at_s))
+
+    def hand_over(self, lane: str, kind: str, payload: Any, *, key: str | None = None) -> None:
+        """Send a payload to another lane after this transaction is committed. `kind` is the name of the receiving function.
+
+        The receiver gets the payload exactly once, even after a crash. The client gets the response to this command after the first
+        attempt to deliver the payload, even if this attempt fails. `payload` is stored as JSON. If `key` is given, the payload
+        replaces an earlier payload with the same lane, kind and key that has not been received yet.
+        """
+        self._handed.append((lane, kind, key, orjson.dumps(payload), self._command))
+
+    def start(self, host_id: str, start: StartOrder) -> None:
+        self._orders.append((host_id, start))
+
+    def stop(self, host_id: str, run_id: str) -> None:
+        self._orders.append((host_id, run_id))
+
+    def check(self, host_id: str, spec: RunSpec) -> None:
+        """Order the agent of a host to check the health of a run.
+
+        After a restart, the agent needs this order for each run with a health check, because it stores no health checks.
+        """
+        self._orders.append((host_id, spec))
+
+    def pushed_image(self, host_id: str, pushed: ImagePush) -> None:
+        """Tell the agent of a host that Corral's registry has a new image or tag. Runs that wait for it pull it at once."""
+        self._orders.append((host_id, pushed))
+
+    def reset_orders(self, host_id: str) -> None:
+        """Discard the earlier orders for this host.
+
+        Call this when the host has reported all its runs. The same transaction must create all orders again that are still needed.
+        """
+        self._orders.append((host_id, None))
+
+    def _sizes(self) -> Sizes:
+        marks = len(self._marks), len(self._late_marks), len(self._changed)
+        return *marks, len(self._orders), len(self._changes_later), len(self._handed)
+
+    def _truncate(self, sizes: Sizes) -> None:
+        """Discard the effects of a failed command, reconciler or attempt. `_sizes` returned `sizes` before it began."""
+        for collected, size in zip((self._marks, self._late_marks, self._changed), sizes):
+            while len(collected) > size:
+                collected.popitem()
+        del self._orders[sizes[3] :]
+        del self._changes_later[sizes[4] :]
+        del self._handed[sizes[5] :]
+
+
+Reconciler = Callable[[Tx[Any], str], None]
+
+
+class OncePerBatch(Struct, frozen=True):
+    """A reconciler that runs after the last command of a batch, and not after each command that marks its key.
+
+    Many commands of a batch can mark the same key, for example the reports about the tasks of a service. To reconcile a large
+    service takes longer than such a command.
+    """
+
+    run: Reconciler
+
+    def __call__(self, tx: Tx[Any], name: str) -> None:
+        self.run(tx, name)
+
+
+class Together(Struct, frozen=True):
+    """A reconciler whose marked keys share one savepoint, because each savepoint costs time.
+
+    If the reconciler raises an exception for one key, the core undoes the changes for all these keys. Then it runs the reconciler
+    for each key again, with one savepoint per key.
+    """
+
+    run: Reconciler
+
+    def __call__(self, tx: Tx[Any], name: str) -> None:
+        self.run(tx, name)
+
+
+Receiver = Callable[[Tx[Any], Any], None]  # called once for each payload of a hand-over
+
+
+NewHandover = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, key, payload, and the command that sends it
+
+
+class Outcome(Struct):
+    """The result of a batch. The caller sends the responses, orders and hand-overs."""
+
+    answers: list[tuple[Command, Any]] = field(default_factory=list)  # commands, and the response or exception of each
+    orders: dict[str, HostOrders] = field(default_factory=dict)  # by host id
+    # Hand-overs, and the command that sent each. The caller sends the response of a command when it has tried once to deliver
+    # each hand-over of the command.
+    handed: list[tuple[Handover, Command | None]] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)  # the ids of hand-overs whose rows were deleted
+    faults: list[str] = field(default_factory=list)  # the tracebacks of bugs and of failed writes, for the server's log
+    waiting: list[Command] = field(default_factory=list)  # the commands that raised Wait for the first time
+    may_have_changed: bool = True  # False if all commands were read-only and no reconciler ran
+
+
+class Core(Generic[S]):
+    def __init__(
+        self,
+        store: S,
+        *,
+        settings: Settings,
+        clock: Clock,
+        ids: Ids,
+        reconcilers: Mapping[str, Reconciler] | None = None,
+    ) -> None:
+        self.store = store
+        self._settings = settings
+        self._clock = clock
+        self._ids = ids
+        self._reconcilers = reconcilers or {}
+        self._late_kinds = {kind for kind, each in self._reconcilers.items() if isinstance(each, OncePerBatch)}
+        self._together = {kind for kind, each in self._reconcilers.items() if isinstance(each, Together)}
+        self._last_s = 0.0
+        self._parked = ParkedCommands()
+        self._origin = ids.hex32()
+        self._last_handover = max((handover.id for handover in store.undelivered()), default=0)
+        # The ids of hand-overs that were received. Other threads append them. The next batch deletes their rows in `outbox`.
+        self.delivered: deque[int] = deque()
+
+    def next_due_s(self) -> float | None:
+        """Return the time at which `batch` must be called even if no command arrives. Return None if there is no such time."""
+        parked_s, stored_s = self._parked.next_s(), self.store.next_due_s()
+        next_s = parked_s if stored_s is None else min(parked_s, stored_s)
+        return None if next_s == inf else next_s
+
+    def batch(self, commands: Sequence[Command]) -> Outcome:
+        """Run commands and due reconcilers in one transaction, and commit it.
+
+        If the commit fails, the result has only errors: one for each command.
+        """
+        outcome = Outcome()
+        now_s = self._instant()
+        todo = [*self._parked.take_expired(now_s), *commands]
+        ran = list(todo)  # all commands of this transaction; if the commit fails, each of them gets an error
+        tx = Tx(self.store, now_s, self._ids, self._settings, _late_kinds=self._late_kinds)
+        fired = self._parked.take_timers(now_s)
+        for key in fired:
+            tx.changed(key)
+        by_time = bool(fired)
+        try:
+            self.store.begin()
+            while True:  # runs at least once, because reconcilers may be due although there is no command
+                for command in todo:
+                    self._run(tx, command, outcome)
+                    if command.in_turn and command not in self._parked:
+                        tx._changed.update(dict.fromkeys(command.keys))  # wake the next command that waits in turn for these keys
+                    self._reconcile_marked(tx, outcome)  # before the next command, so that older tasks get freed capacity first
+                    tx.now_s = self._instant()
+                for key in self.store.take_due(now_s, tx._reconciles_left):
+                    tx.mark(key)
+                    by_time = True
+                self._reconcile_marked(tx, outcome, late=True)
+                todo = self._parked.take_changed(tx._changed)
+                tx._changed.clear()
+                if not todo:
+                    break
+                ran += todo
+            removed = self._write_handovers(tx, outcome) if tx._handed or self.delivered else 0
+            self.store.commit()
+        except Exception as error:
+            self._parked.set_timers([(key, now_s + RETRY_S) for key in fired])
+            return self._failed(error, ran, outcome)
+        self._parked.set_timers(tx._changes_later)
+        outcome.orders = orders_by_host(tx._orders)
+        for _ in range(removed):
+            self.delivered.popleft()
+        outcome.may_have_changed = by_time or not all(command.read_only for command in ran)
+        return outcome
+
+    def _run(self, tx: Tx[S], command: Command, outcome: Outcome) -> None:
+        sizes = tx._sizes()
+        tx.final = command.waits_until_s is not None and command.waits_until_s <= tx.now_s
+        tx._command = command
+        self.store.savepoint()
+        try:
+            answer = command.run(tx)
+            self.store.release()
+        except Wait as wait:
+            if wait.keep:
+                self.store.release()
+            else:
+                self._undo(tx, sizes)
+            if not tx.final:
+                if command.waits_until_s is None:
+                    outcome.waiting.append(command)
+                self._parked.park(command, wait)
+                if wait.again_s is not None:
+                    for key in wait.keys:
+                        tx.changes_at(key, wait.again_s)
+                return
+            outcome.faults.append("a handler raised Wait after its deadline\n" + traceback.format_exc())
+            answer = internal_failure()
+        except ApiError as refusal:
+            self._undo(tx, sizes)
+            answer = refusal
+        except CommitFailed:
+            raise
+        except sqlite3.OperationalError as error:  # the disk is full, or an I/O error occurred
+            self._undo(tx, sizes)
+            outcome.faults.append(traceback.format_exc())
+            answer = _not_written(error)
+        except Exception:
+            self._undo(tx, sizes)
+            outcome.faults.append(traceback.format_exc())
+            answer = internal_failure()
+        finally:
+            tx._command = None
+        outcome.answers.append((command, answer))
+
+    def _instant(self) -> float:
+        """Return the time.
+
+        It is later than the time that the previous call returned, so that the commands of a batch have different times in the right
+        order. The only exception: if the clock was set back by CLOCK_STEP_S or more, return the time of the clock.
+        """
+        now_s = self._clock.now_s()
+        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:
+            now_s = self._last_s + INSTANT_S
+        self._last_s = now_s
+        return now_s
+
+    def _reconcile_marked(self, tx: Tx[S], outcome: Outcome, *, late: bool = False) -> None:
+        """Run the reconcilers of all marked keys, up to MARKS_MAX_PER_BATCH. Make the other marked keys due at once.
+
+        If `late` is True, include the reconcilers that run once per batch.
+        """
+        while (marks := tx._marks or (late and tx._late_marks)) and tx._reconciles_left:
+            keys = self._next_keys(marks, tx._reconciles_left)
+            for key in keys:
+                del marks[key]
+            tx._reconciles_left -= len(keys)
+            if len(keys) > 1 and self._reconcile(tx, keys) is None:
+                continue
+            for key in keys:
+                fault = self._reconcile(tx, [key])
+                if fault is not None:
+                    outcome.faults.append(fault)
+                    self.store.set_due(key, tx.now_s + RETRY_S)
+        for marks in (tx._marks, tx._late_marks) if late else (tx._marks,):
+            for key in marks:
+                self.store.set_due(key, tx.now_s)
+            marks.clear()
+
+    def _next_keys(self, marks: Mapping[str, None], limit: int) -> list[str]:
+        """Return the keys that the next savepoint handles: the first key, and more keys of its reconciler if that is `Together`."""
+        first = next(iter(marks))
+        kind = first.partition(":")[0]
+        if kind not in self._together:
+            return [first]
+        return list(islice((key for key in marks if key.partition(":")[0] == kind), min(limit, TOGETHER_MAX)))
+
+    def _reconcile(self, tx: Tx[S], keys: Sequence[str]) -> str | None:
+        """Run the reconcilers of keys in one savepoint. If one raises an exception, undo the effects of all, and return the
+        traceback. Otherwise return None.
+        """
+        sizes = tx._sizes()
+        self.store.savepoint()
+        try:
+            for key in keys:
+                kind, _, name = key.partition(":")
+                self._reconcilers[kind](tx, name)
+            self.store.release()
+        except CommitFailed:
+            raise
+        except Exception:
+            self._undo(tx, sizes)
+            return traceback.format_exc()
+        return None
+
+    def _write_handovers(self, tx: Tx[S], outcome: Outcome) -> int:
+        """Write the hand-overs of this transaction, and delete the rows of `delivered` hand-overs. Return how many of `delivered`
+        the caller must remove after the commit.
+
+        A payload with a key has its own row. All other payloads that a command sends to the same receiver share a row of at most
+        HANDOVER_MAX_BYTES; if they need more, they get several rows. The receiver handles each row in its own transaction, so that
+        it can run other commands in between.
+        """
+        outcome.finished = [self.delivered[at] for at in range(len(self.delivered))]
+        removed = len(outcome.finished)
+        self.store.drop_handovers(outcome.finished)
+        rows: list[tuple[str, str, str | None, list[bytes], Command | None]] = []
+        newest: dict[tuple[str, str, str], int] = {}  # the last row of each key; the earlier rows of the key are not written
+        open_rows: dict[tuple[str, str, Command | None], tuple[list[bytes], int]] = {}  # the row to append to, and its size
+        for lane, kind, key, payload, command in tx._handed:
+            if key is not None:
+                newest[lane, kind, key] = len(rows)
+                rows.append((lane, kind, key, [payload], command))
+                continue
+            payloads, size = open_rows.get((lane, kind, command), ([], 0))
+            if not payloads or size + len(payload) > HANDOVER_MAX_BYTES:
+                payloads, size = [], 0
+                rows.append((lane, kind, None, payloads, command))
+            payloads.append(payload)
+            open_rows[lane, kind, command] = payloads, size + len(payload)
+        for at, (lane, kind, key, payloads, command) in enumerate(rows):
+            if key is not None and newest[lane, kind, key] != at:
+                continue
+            self._last_handover += 1
+            handover = Handover(self._last_handover, self._origin, lane, kind, key, b"[" + b",".join(payloads) + b"]")
+            outcome.finished += self.store.write_handover(handover)
+            outcome.handed.append((handover, command))
+        return removed
+
+    def _undo(self, tx: Tx[S], sizes: Sizes) -> None:
+        self.store.rollback_to_savepoint()
+        tx._truncate(sizes)
+
+    def _failed(self, error: Exception, commands: Sequence[Command], outcome: Outcome) -> Outcome:
+        """Roll the batch back, and respond to each of its commands with an error."""
+        self.store.rollback()
+        outcome.faults.append("".join(traceback.format_exception(error)))
+        for command in commands:
+            if command in self._parked:
+                self._parked.remove(command)
+        return Outcome(answers=[(command, _not_written(error)) for command in dict.fromkeys(commands)], faults=outcome.faults)
+
+    def release(self) -> None:
+        """Run all parked commands for the last time in the next batch. The server calls this before it exits."""
+        self._parked.expire_all()
+
+
+def _not_written(error: Exception) -> ApiError:
+    return ServiceUnavailable(f"The request was not executed, because the state could not be written ({error}).")

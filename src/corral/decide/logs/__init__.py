@@ -1,0 +1,1 @@
+"""Patterns of log events, and the metrics in them."""

@@ -1,0 +1,1 @@
+"""Statistics, metric math, searches and alarms."""

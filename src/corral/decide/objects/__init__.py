@@ -1,0 +1,1 @@
+"""Rules of objects: ranges, conditions, expiry, CORS, notifications, and manifests of images."""

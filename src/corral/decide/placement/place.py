@@ -1,0 +1,462 @@
+"""Placement: decide which slot a task gets, which claims must wait, and why.
+
+A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
+job that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory and placement rules. Claims are served in
+the order of their ranks: higher priorities first, then claims that wait longer. "Older" means a smaller rank. In this module, a
+line is the claims of a pool that have equal demands and equal time limits, and not a line of Batch jobs. The oldest claim of a line
+is its head. A withheld GPU is a GPU that tasks may not get.
+
+The oldest claim that does not fit reserves a slot. `decide/placement/backfill.py` decides which younger claims may use this slot
+first. `decide/placement/rules.py` chooses the slot of a task with placement constraints or strategies.
+`decide/placement/together.py` chooses the slots of a multi-node job. All other tasks get the best fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import NamedTuple
+
+from corral.decide.placement.backfill import place_before
+from corral.decide.placement.gpu_choice import gpus_for, most_gpu_memory
+from corral.decide.placement.reservations import reserve
+from corral.decide.placement.rules import first_choice, select, select_by_attributes
+from corral.decide.placement.slot_fit import allowed_slots, amounts, best_fit, covers, gpu_needs, has_gpus, is_open, is_unsorted
+from corral.decide.placement.together import could_hold_together, place_together, why_not_together
+from corral.model.placement import Claim, Placement, Pool, Rank, Reservation, Slot, SlotGroup, Unplaceable
+from corral.model.task import ALL_GPUS, Demand, PlacementRules
+
+REASONS_MAX = 3  # a message lists at most this many different reasons why GPUs are withheld
+
+
+def place(pool: Pool, demand: Demand, reservation: Reservation | None = None, seed: str = "") -> Placement | Unplaceable:
+    """Choose a slot for the demand, or return why no slot is suitable.
+
+    Without placement rules, choose the best fit: of the slots that fit, the slot with the fewest free GPUs, then with the least
+    free memory. So slots with much free capacity stay available for large tasks. The strategy `random` derives its choice from
+    `seed`.
+    """
+    found = _find(pool, demand, reservation, seed)
+    if found is not None:
+        return found
+    blocking = _blocking(pool, demand, reservation)
+    return Unplaceable(_lacking(pool, demand, blocking), why_not(pool, demand, blocking))
+
+
+def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
+    """Place waiting claims, oldest first. The caller must apply each placement to the pool before it requests the next.
+
+    The oldest claim that does not fit reserves a slot, or several slots for a multi-node job, so that it does not wait forever.
+    Younger claims can use the other slots, so that little capacity stays idle. They can use a reserved slot if their time limits
+    show that this does not delay the oldest claim. If the head of a line does not fit, the other claims of the line do not fit
+    either.
+    """
+    while True:
+        reservation: Reservation | None = None
+        unfit: Claim | None = None  # the oldest claim that does not fit: it reserves a slot before a younger claim is tried
+        reserved: dict[str, Demand] = {}
+        granted = overtaken = False
+        heads = list(pool.heads())
+        heapify(heads)
+        # Demand → time: a claim with this demand that ends then or later does not fit. If no claim has a time limit, each line has
+        # a different demand, so this table would save nothing.
+        refused: dict[Demand, float] | None = {} if pool.lines_with_limits else None
+        while heads:
+            claim = heappop(heads)
+            current = pool.head_of_line(claim)
+            if current is not claim:  # a placement has changed the line: it has another head, or its head has another rank
+                if current is not None:
+                    heappush(heads, current)
+                continue
+            ends_at_s = inf
+            if refused is not None:
+                ends_at_s = _latest_end_s(now_s, claim.longest_s)
+                if claim.demand in refused and ends_at_s >= refused[claim.demand]:
+                    continue
+            if unfit is not None:
+                reservation, unfit = reserve(pool, unfit), None
+                reserved = {} if reservation is None else reservation.wanted
+            found = _find(pool, claim.demand, reservation, claim.id, ends_at_s)
+            if found is not None:
+                granted = True
+                overtaken = reservation is not None
+                yield claim, found
+                successor = pool.head_of_line(claim)
+                if successor is not None:
+                    heappush(heads, successor)
+                if reservation is not None and reservation.opening is not None and found.slot_id == reservation.opening.slot_id:
+                    reservation = reserve(pool, reservation.claim)  # the placed claim can use a part of `opening.spare`
+                continue
+            if refused is not None:
+                refused[claim.demand] = -inf if reservation is None or reservation.opening is None else ends_at_s
+            if reservation is None:
+                unfit = claim
+        # Try again in two cases. A placement of a younger claim can move the reservation to another slot, and the slot that was
+        # reserved before becomes available. A placed task can also satisfy the constraint of an older claim that waits for a task
+        # of its group.
+        moved = overtaken and reservation is not None and _is_moved(pool, reservation.claim, reserved)
+        if not granted or not (moved or pool.lines_depending_on_tasks):
+            return
+
+
+def _latest_end_s(now_s: float, longest_s: float | None) -> float:
+    """Return when the resources of a claim that is placed now are free again at the latest."""
+    return inf if longest_s is None else now_s + longest_s
+
+
+def _is_moved(pool: Pool, claim: Claim, reserved: dict[str, Demand]) -> bool:
+    """Whether a claim would not reserve the same slots again."""
+    after = reserve(pool, claim)
+    return after is None or after.wanted != reserved
+
+
+def room_for_newcomer(
+    pool: Pool, demand: Demand, now_s: float, *, seed: str = "", longest_s: float | None = None
+) -> Placement | None:
+    """Find a placement for a new task, which has not waited. `Claim` describes `longest_s`.
+
+    Return None if a waiting claim fits now, because this claim is served first. Also return None if no slot has room for the task.
+    A reserved slot counts as a slot with room only if the task does not delay the claim that reserves the slot.
+    """
+    if not pool.has_line():
+        return _find(pool, demand, None, seed)
+    if _behind_older_claims(pool, demand, now_s) is not None:
+        return None
+    return _find(pool, demand, standing_reservation(pool), seed, _latest_end_s(now_s, longest_s))
+
+
+def room_for_claim(pool: Pool, claim: Claim, now_s: float) -> Placement | None:
+    """Find a placement for a waiting claim. Return None if there is none that does not delay an older claim."""
+    reservation = _reservation_for(pool, _older(pool, claim))
+    return _find(pool, claim.demand, reservation, claim.id, _latest_end_s(now_s, claim.longest_s))
+
+
+def place_newcomer(
+    pool: Pool, demand: Demand, now_s: float, *, seed: str = "", longest_s: float | None = None
+) -> Placement | Unplaceable:
+    """Find a placement for a new task that cannot wait, or return why there is none."""
+    found = room_for_newcomer(pool, demand, now_s, seed=seed, longest_s=longest_s)
+    if found is not None:
+        return found
+    return _behind_older_claims(pool, demand, now_s) or place(pool, demand, standing_reservation(pool), seed)
+
+
+def could_hold(pool: Pool, demand: Demand) -> bool:
+    """Whether the demand would fit on an empty slot of the pool. The nodes of a multi-node job may use several slots."""
+    if demand.nodes:
+        return could_hold_together(pool, demand)
+    return any(covers(total, demand) for total in pool.totals())
+
+
+def why_never(pool: Pool, demand: Demand) -> Unplaceable | None:
+    """Return why no slot of the pool could ever hold the demand. Return None if an empty slot could hold it.
+
+    A GPU that is withheld now can become available later, so it counts.
+    """
+    withheld = _sizes_with_withheld(pool)
+    if could_hold(pool, demand) or any(covers(size, demand) for size in withheld):
+        return None
+    sizes = [*pool.totals(), *withheld]
+    if all(size.gpus < demand.least_gpus or size.gpu_memory_mib < demand.gpu_memory_mib for size in sizes):
+        lacking = "GPU"
+    else:
+        lacking = "MEMORY" if all(size.memory_mib < demand.memory_mib for size in sizes) else "CPU"
+    return Unplaceable(lacking, why_not(pool, demand))
+
+
+def _sizes_with_withheld(pool: Pool) -> list[Demand]:
+    return [_size_with_withheld(slot) for slot in pool.slots() if slot.withheld]
+
+
+def _size_with_withheld(slot: Slot) -> Demand:
+    """Return the size of a slot, as if its withheld GPUs were not withheld."""
+    gpus, largest_mib = slot.whole.gpus + len(slot.withheld), max([slot.whole.gpu_memory_mib, *slot.gpu_memory.values()])
+    return Demand(gpus, slot.whole.cpu_units, slot.whole.memory_mib, gpu_memory_mib=largest_mib)
+
+
+def place_on(pool: Pool, demand: Demand, slot_id: str, now_s: float, *, longest_s: float | None = None) -> Placement | Unplaceable:
+    """Place a task on the given slot, or return why not: it does not fit now, or a waiting claim needs the free capacity."""
+    slot, reservation = pool.slot(slot_id), standing_reservation(pool)
+    if not slot.takes_tasks:
+        return Unplaceable("DRAINING", "the host is draining") if slot.connected else Unplaceable("AGENT", "the host is silent")
+    free = slot.free()
+    for lacks, resource in (
+        (not has_gpus(slot, demand), "GPU"),
+        (free.memory_mib < demand.memory_mib, "MEMORY"),
+        (free.cpu_units < demand.cpu_units, "CPU"),
+    ):
+        if lacks:
+            left = f" and at most {most_gpu_memory(slot)} MiB on one GPU" if demand.gpu_memory_mib else ""
+            text = f"needs {amounts(demand)}; the host has {amounts(free)}{left} free"
+            withheld = _withheld(list(slot.withheld.values())) if resource == "GPU" else ""
+            return Unplaceable(resource, f"{text}; {withheld}" if withheld else text)
+    if reservation is not None and not is_open(pool, slot_id, demand, reservation):
+        opening = reservation.opening
+        if opening is not None and opening.slot_id == slot_id:
+            before = place_before(pool, demand, opening, _latest_end_s(now_s, longest_s))
+            if before is not None:
+                return _behind_older_claims(pool, demand, now_s) or before
+        text = f"the free capacity of the host is reserved for {reservation.claim.name}, which is ahead in line"
+        return Unplaceable("GPU" if demand.gpus else "MEMORY", text)
+    return _behind_older_claims(pool, demand, now_s) or Placement(slot_id, gpus_for(slot, demand))
+
+
+def _behind_older_claims(pool: Pool, demand: Demand, now_s: float) -> Unplaceable | None:
+    due = next(serve(pool, now_s), None)
+    if due is None:
+        return None
+    return Unplaceable("GPU" if demand.gpus else "MEMORY", f"the free capacity is needed by {due[0].name}, which is ahead in line")
+
+
+def standing_reservation(pool: Pool) -> Reservation | None:
+    """Return the reservation for the oldest claim that can reserve a slot, or None. Call this only if no claim fits now."""
+    return _reservation_for(pool, pool.heads())
+
+
+def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> tuple[str, ...]:
+    """Return the free GPUs of the chosen slot that the placement does not use. Return () if an older claim reserves the slot.
+
+    Containers that set NVIDIA_VISIBLE_DEVICES get these GPUs. If `claim` is None, the task is new, so every claim of the pool is
+    older.
+    """
+    reservation = standing_reservation(pool) if claim is None else _reservation_for(pool, _older(pool, claim))
+    if reservation is not None and placement.slot_id in reservation.wanted:
+        return ()
+    return tuple(gpu_id for gpu_id in pool.slot(placement.slot_id).gpus if gpu_id not in placement.gpu_ids)
+
+
+class UnmetDemand(NamedTuple):
+    """Why a demand cannot be placed now. Users read these texts."""
+
+    answer: str  # what is missing, such as `1 of 4 GPUs free on 1 host`
+    needs: str  # what the demand needs of it, such as `needs 2 GPUs`
+    are_gpus_held: bool = False  # True: tasks and instances hold the GPUs that the demand needs
+    is_count: bool = False  # True: the answer is only the number of free GPUs of one host
+    ahead: Claim | None = None  # the older claim for which the free capacity is reserved
+
+    def sentence(self, name_of: Callable[[Claim], str] = lambda claim: claim.name) -> str:
+        """Return the answer, and the name of the older claim."""
+        return self.answer if self.ahead is None else f"{self.answer}, reserved for {name_of(self.ahead)}, which is ahead in line"
+
+
+def why_not(pool: Pool, demand: Demand, reservation: Reservation | None = None) -> str:
+    """Explain why a demand cannot be placed: what it needs, what is free, and which GPUs are withheld."""
+    short = _shortage(pool, demand, reservation)
+    return "; ".join(filter(None, (short.needs, short.sentence(), withheld_text(pool, demand))))
+
+
+def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> UnmetDemand:
+    if demand.nodes:
+        return UnmetDemand(why_not_together(pool, demand), "")
+    needs = f"needs {amounts(gpu_needs(demand) if demand.gpus else demand)}"
+    if not any(covers(total, demand) for total in pool.totals()):
+        withheld = _sizes_with_withheld(pool)
+        if any(covers(size, demand) for size in withheld):
+            return UnmetDemand(_what_is_not_withheld(pool, demand), needs)
+        sizes = [*pool.totals(), *withheld]
+        largest = max(sizes, key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
+        if largest is None:
+            return UnmetDemand("the cluster has no container instances yet", needs)
+        return _too_large(largest, demand, sum(slot.excluded for slot in pool.slots()))
+    if not pool.connected:
+        silent = _lacking(pool, demand, reservation) == "AGENT"
+        return UnmetDemand("no host is connected" if silent else "every host is draining", needs)
+    free_gpus = pool.free_gpus
+    has_rules = demand.rules is not None and bool(demand.rules.member_of or demand.rules.distinct or demand.rules.instance_group)
+    if has_rules and demand.rules is not None:
+        free_gpus = sum(group.gpus * len(ids) for group in allowed_slots(pool, demand).groups(1) for ids in group.fitting(0, 0))
+        free = _what_rules_leave(pool, demand.rules, free_gpus)
+    else:
+        free = f"{free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
+    if reservation is not None and _find(pool, demand, None) is not None:
+        return UnmetDemand(free, needs, ahead=reservation.claim)
+    lacking = _lacking(pool, demand, None)  # without the reservation it would not fit either, so that is not the reason
+    if lacking == "GPU" and demand.gpu_memory_mib:
+        allowed = [slot_id for group in allowed_slots(pool, demand).groups() for slot_id in group.roomiest()]
+        most_mib = max([most_gpu_memory(pool.slot(slot_id)) for slot_id in allowed], default=0)
+        if most_mib:
+            return UnmetDemand(f"no GPU has more than {most_mib} MiB of memory left to share; {free}", needs)
+    if lacking == "GPU" and demand.gpus == ALL_GPUS:
+        return UnmetDemand(f"{free}, but no host has all its GPUs free", needs, are_gpus_held=True)
+    if lacking == "GPU" and free_gpus >= demand.gpus:
+        return UnmetDemand(f"{free}, but not all on one host", needs)
+    if lacking in ("MEMORY", "CPU"):
+        missing = f"{demand.memory_mib} MiB of memory" if lacking == "MEMORY" else f"{demand.cpu_units} CPU units"
+        return UnmetDemand(
+            f"no {_enough_gpus(demand)} has {missing} free" + (f"; {free}" if demand.gpus or has_rules else ""), needs
+        )
+    return UnmetDemand(free, needs, are_gpus_held=not has_rules, is_count=not has_rules and pool.connected == 1)
+
+
+def _what_is_not_withheld(pool: Pool, demand: Demand) -> str:
+    """Describe the GPUs that tasks may get now, of a slot on which the demand would fit if no GPU was withheld."""
+    slot = next(slot for slot in pool.slots() if slot.withheld and covers(_size_with_withheld(slot), demand))
+    usable = slot.whole.gpus
+    if not usable:
+        return "no GPU can be used now"
+    if usable < demand.least_gpus:
+        return f"only {usable} of {usable + len(slot.withheld)} GPUs can be used now"
+    return f"no GPU that can be used now has {demand.gpu_memory_mib} MiB of memory"
+
+
+def _too_large(largest: Demand, demand: Demand, excluded_gpus: int) -> UnmetDemand:
+    """Compare a demand with the largest slot. The texts have only the amounts that are too large."""
+    needs, has = [], []
+    if largest.gpus < demand.least_gpus or largest.gpu_memory_mib < demand.gpu_memory_mib:
+        needs.append(amounts(gpu_needs(demand)))
+        if demand.gpu_memory_mib and largest.gpus:
+            has.append(f"{largest.gpu_memory_mib} MiB on its largest GPU")
+        else:
+            has.append(amounts(Demand(largest.gpus)) if largest.gpus else "no GPU")
+        if excluded_gpus:
+            has[-1] += f" ({excluded_gpus} {'is' if excluded_gpus == 1 else 'are'} excluded by --exclude-gpus)"
+    for part in ("cpu_units", "memory_mib"):
+        if getattr(largest, part) < getattr(demand, part):
+            needs.append(amounts(Demand(**{part: getattr(demand, part)})))
+            has.append(amounts(Demand(**{part: getattr(largest, part)})))
+    only = "" if has[0].startswith("no GPU") else "only "
+    return UnmetDemand(f"the largest host has {only}{', '.join(has)}", f"needs {', '.join(needs)}")
+
+
+def _enough_gpus(demand: Demand) -> str:
+    if demand.gpu_memory_mib:
+        return f"host with a GPU that has {demand.gpu_memory_mib} MiB left to share"
+    return "host with enough free GPUs" if demand.gpus else "host"
+
+
+def why_waiting(pool: Pool, claim: Claim) -> str:
+    """Explain why a claim waits, the answer first, and tell its place among all claims of the pool."""
+    short = shortage_of(pool, claim)
+    parts = (short.sentence(), withheld_text(pool, claim.demand), short.needs, place_text(pool, claim))
+    return "; ".join(filter(None, parts))
+
+
+def shortage_of(pool: Pool, claim: Claim) -> UnmetDemand:
+    """Explain why a waiting claim cannot be placed now."""
+    return _shortage(pool, claim.demand, _reservation_for(pool, _older(pool, claim)))
+
+
+def place_text(pool: Pool, claim: Claim) -> str:
+    """Describe the place of a claim among all claims of the pool. This is fast also if many claims have equal demands."""
+    place = pool.place_in_line(claim)
+    return "first in line" if place == 1 else f"place {place} in line behind {next(iter(pool.heads())).name}"
+
+
+def _older(pool: Pool, claim: Claim) -> list[Claim]:
+    """Return the heads of lines that are older than this claim."""
+    return [head for head in pool.heads() if head < claim]
+
+
+def _reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None:
+    """Return the reservation for the first of these claims that can reserve a slot. Call this only if none of them fits now."""
+    return next((reservation for head in waiting if (reservation := reserve(pool, head)) is not None), None)
+
+
+def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: int) -> str:
+    """Describe how many hosts the placement constraints allow, and how many GPUs are free on them."""
+    given = [f"memberOf ({expression})" for expression in rules.member_of]
+    given += [f"the Auto Scaling group {rules.instance_group} of the capacity provider"] if rules.instance_group else []
+    conditions = " and ".join(given)
+    matching, left = select_by_attributes(pool, rules), select(pool, rules)
+    if not matching.allowed:
+        return f"{_hosts(pool.connected)}, none matches {conditions}"
+    text = _hosts(matching.allowed)
+    if conditions:
+        text = f"{matching.allowed} of {_hosts(pool.connected)} match {conditions}"
+    if rules.distinct and left.allowed < matching.allowed:
+        group = rules.group.removeprefix(f"{rules.scope}/")
+        there = matching.allowed - left.allowed
+        text += f", {there if left.allowed else 'each'} with a task of {group} already (distinctInstance)"
+        if not left.allowed:
+            return text
+    return f"{text}; {free_gpus} GPUs free on {'it' if left.allowed == 1 else 'them'}"
+
+
+def _hosts(count: int) -> str:
+    return "1 host" if count == 1 else f"{count} hosts"
+
+
+def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str = "", ends_at_s: float = inf) -> Placement | None:
+    if demand.nodes:
+        return place_together(pool, demand, reservation)
+    slot_id = best_fit(pool, demand, reservation) if demand.rules is None else _preferred(pool, demand, reservation, seed)
+    if slot_id is not None:
+        return Placement(slot_id, gpus_for(pool.slot(slot_id), demand))
+    if reservation is None or reservation.opening is None:
+        return None
+    return place_before(pool, demand, reservation.opening, ends_at_s)
+
+
+def _preferred(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str) -> str | None:
+    """Return the slot that the placement rules of the demand prefer."""
+    reserved = 0 if reservation is None else len(reservation.wanted)
+    return first_choice(pool, demand, seed, lambda slot_id: is_open(pool, slot_id, demand, reservation), reserved)
+
+
+def is_reservable(pool: Pool, claim: Claim) -> bool:
+    """Whether the claim can reserve a slot of the pool. If so, the pool will have room for the claim later."""
+    return reserve(pool, claim) is not None
+
+
+def _blocking(pool: Pool, demand: Demand, reservation: Reservation | None) -> Reservation | None:
+    """Return the reservation if it is the reason why a demand does not fit. Return None if the demand would not fit without it."""
+    return reservation if reservation is not None and _find(pool, demand, None) is not None else None
+
+
+def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str:
+    """Return ECS's name for what is missing (`Unplaceable`). If several are missing, return the one that ECS would report."""
+    if not pool.connected:
+        return "DRAINING" if any(slot.connected for slot in pool.slots()) else "AGENT"
+    if demand.rules is not None and not select(pool, demand.rules).allowed:
+        return "distinctInstance" if select_by_attributes(pool, demand.rules).allowed else "memberOf"
+    room = allowed_slots(pool, demand)
+    if is_unsorted(demand) and not any(has_gpus(pool.slot(at), demand) for group in room.groups() for at in group.roomiest()):
+        return "GPU"
+    memory_mib = [
+        left for group in room.groups(demand.idle_gpus) if (left := _most_memory(pool, group, demand, reservation)) is not None
+    ]
+    if demand.gpus and not memory_mib:
+        return "GPU"
+    return "MEMORY" if max(memory_mib, default=0) < demand.memory_mib else "CPU"
+
+
+def _most_memory(pool: Pool, group: SlotGroup, demand: Demand, reservation: Reservation | None) -> int | None:
+    """Return the most memory in MiB that a demand can get on a slot of the group. Return None if no slot has GPUs for the demand.
+
+    On a reserved slot, only the memory that the older claim does not need counts.
+    """
+    left: int | None = None
+    for slot_id in group.roomiest():
+        memory_mib = pool.slot(slot_id).memory_mib
+        if demand.gpu_memory_mib and not has_gpus(pool.slot(slot_id), demand):
+            continue
+        older = None if reservation is None else reservation.wanted.get(slot_id)
+        if older is None:
+            return max(left or 0, memory_mib)
+        if not demand.gpus:
+            left = max(left or 0, memory_mib - older.memory_mib)
+    return left
+
+
+def withheld_text(pool: Pool, demand: Demand) -> str:
+    """Name the reasons why GPUs of the pool are withheld, if the demand needs GPUs. Return "" if there are none."""
+    return _withheld(pool.withheld()) if demand.gpus else ""
+
+
+def _withheld(reasons: Sequence[str]) -> str:
+    if not reasons:
+        return ""
+    named = list(dict.fromkeys(reasons))
+    more = " and others" if len(named) > REASONS_MAX else ""
+    many = f"{len(reasons)} GPUs are" if len(reasons) > 1 else "1 GPU is"
+    return f"{many} withheld: {', '.join(named[:REASONS_MAX])}{more}"
+
+
+def claim_rank(since_s: float, priority: int = 0, index: int | None = None) -> Rank:
+    """Return the rank of the claim of a task or an instance. Higher priorities are served first, then claims that wait longer.
+
+    One request can launch several members of an array. They are served in the order of their indexes. The rank is stored with the
+    claim, so a change of this function affects only new claims.
+    """
+    return (-priority, since_s) if index is None else (-priority, since_s, index)

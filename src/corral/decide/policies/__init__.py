@@ -1,0 +1,1 @@
+"""IAM policies and filter policies."""

@@ -1,0 +1,92 @@
+"""The order of Batch jobs: which waiting job gets free capacity first.
+
+If two job queues use the same capacity, jobs of the queue with the higher priority are first. In a fair share queue, the jobs with
+the same share identifier are a share. The share with the lowest level is first. The level of a share is its weight, multiplied by
+the vCPUs that it uses now or by its average use of vCPUs in the past, whichever is more. In one share, jobs with a higher
+scheduling priority are first, then older jobs.
+
+Past use decays: with the decay time D, use D seconds ago counts e (2.718) times less than use now. So a share that has held V vCPUs
+for a long time has a use of V * D vCPU seconds, or V vCPUs on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp
+
+from corral.model.job_line import JobPlace, ShareUse
+from corral.model.placement import Rank
+from corral.model.task import Demand
+from corral.model.units import CPU_UNITS_PER_CORE
+
+# AWS counts vCPUs only. A job with GPUs counts as if it had this many vCPUs per GPU, or its own vCPUs if they are more. So a share
+# cannot take all GPUs with jobs that ask for few vCPUs. The smallest GPU instances of AWS have four vCPUs per GPU.
+VCPUS_PER_GPU = 4
+
+
+def use_at(use: ShareUse, now_s: float, decay_s: float) -> ShareUse:
+    """Return the use of a share at a later time. The share has held the same vCPUs since `use.at_s`."""
+    elapsed_s = now_s - use.at_s
+    if elapsed_s <= 0:
+        return use
+    steady = use.held * decay_s
+    return ShareUse(use.held, steady + (use.used - steady) * exp(-elapsed_s / decay_s), now_s)
+
+
+def use_after(use: ShareUse, change: float, now_s: float, decay_s: float) -> ShareUse:
+    """Return the use after the share gets more vCPUs, or gives some back (a negative change)."""
+    before = use_at(use, now_s, decay_s)
+    return ShareUse(max(0.0, before.held + change), before.used, before.at_s)
+
+
+def is_idle(use: ShareUse, now_s: float, decay_s: float) -> bool:
+    """Whether the share holds nothing, and its earlier use no longer counts."""
+    return not use.held and use_at(use, now_s, decay_s).used < 1.0
+
+
+def weighted_vcpus(demand: Demand) -> float:
+    """Return how many vCPUs a job counts as in the use of its share. All nodes of a multi-node job count."""
+    if demand.nodes:
+        return sum(weighted_vcpus(node) * count for node, count in demand.nodes)
+    return max(demand.cpu_units / CPU_UNITS_PER_CORE, VCPUS_PER_GPU * max(0, demand.gpus))
+
+
+def vcpus_of(demand: Demand) -> float:
+    """Return the vCPUs that a job needs, on all its nodes."""
+    if demand.nodes:
+        return sum(vcpus_of(node) * count for node, count in demand.nodes)
+    return demand.cpu_units / CPU_UNITS_PER_CORE
+
+
+def share_level(use: ShareUse, weight: float, decay_s: float, now_s: float) -> float:
+    """Return the level of a share. The share with the lowest level gets capacity first.
+
+    The level is the average use of the past, or the vCPUs that the share holds now if these are more. Without the second part, a
+    share could take all free capacity at one instant, because past use grows only with time.
+    """
+    return weight * max(use_at(use, now_s, decay_s).used / decay_s, use.held)
+
+
+def share_may_start(share: str, vcpus: float, held: Mapping[str, float], most_vcpus: float, reservation: int) -> bool:
+    """Whether a share may start a job now, according to the computeReservation of its policy (percent).
+
+    `held` has the vCPUs that each share uses now. `most_vcpus` is the capacity of the queue. A part of the capacity is reserved for
+    shares that run no job. As on AWS, this part is (reservation / 100) ** (number of shares that run jobs). A share that runs no
+    job may use the reserved part.
+    """
+    active = sum(1 for each in held.values() if each > 0)
+    if not reservation or held.get(share, 0.0) <= 0 or not active:
+        return True
+    return sum(held.values()) + vcpus <= most_vcpus * (1 - (reservation / 100) ** active)
+
+
+def job_rank(seniority_s: float, queue_priority: int, level: float, place: JobPlace) -> Rank:
+    """Return the rank of the first job of a line in a pool. The job with the smallest rank gets capacity first.
+
+    A line has jobs that need the same resources, and `place` is the place of its first job. The first two elements of the rank are
+    compared with the ranks of tasks and instances (`claim_rank` in `decide/placement/place.py`). The second element is
+    `seniority_s`, the time when the oldest waiting job of the pool was created. It is equal for all jobs of the pool, so the other
+    elements sort the jobs: priority of the queue, level of the share, scheduling priority, and the order in which the jobs were
+    submitted.
+    """
+    return (0, seniority_s, -queue_priority, level, place.priority, place.number, place.position)

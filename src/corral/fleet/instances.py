@@ -1,0 +1,300 @@
+"""Instances: launch, stop, start, reboot and terminate them, and let them join ECS clusters.
+
+Services, such as EC2 and Auto Scaling, and reconcilers call these functions. A launch that finds no free GPUs waits as a claim, an
+entry in the waiting list of the hosts. Every change of the state, the cluster or the group of an instance ends with a call of
+`_changed`. This function wakes the requests that wait for the instance, and runs the reconcilers of the group and of DAEMON
+services.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from corral.core.transactions import Tx
+from corral.decide.placement.place import claim_rank, place_newcomer, room_for_newcomer, why_waiting
+from corral.model.group import provider_key
+from corral.model.instance import GROUP_TAG, HOST_POOL, Instance, InstanceState
+from corral.model.placement import INSTANCE, Claim, Placement, Unplaceable
+from corral.model.task import Demand, StopCode
+from corral.services.ecs.lookup import is_active_cluster
+from corral.services.ecs.task_progress import begin_stop, mark_service
+from corral.store import Store
+
+# Why tasks of an instance were stopped
+TERMINATED = "the instance was terminated"
+STOPPED = "the instance was stopped"
+REBOOTED = "the instance was rebooted"
+DEREGISTERED = "the container instance was deregistered"
+HOST_SIZES = "host-sizes"  # `Tx.changed` gets this key when a host connects, changes or no longer reports
+ENDS_MAX = 20  # the most instances of one request whose termination is completed in one transaction
+PACE_S = 0.01  # the time until the next of these transactions
+USAGE_SHOWN_S = 400 * 86_400.0  # how long `corral cost` reports the hours of an instance: a year and a month
+SHOWN_S = 2 * 3600.0  # how long a terminated instance is shown: longer than a stopped task, because the task names its instance
+
+
+class InstanceRequest(Struct, frozen=True, kw_only=True):
+    """An instance to launch, with the size of its type."""
+
+    region: str
+    cluster: str  # the ECS cluster that it joins; empty: none
+    type: str
+    gpus: int
+    cpu_units: int
+    memory_mib: int
+    attributes: dict[str, str] = field(default_factory=dict)  # custom attributes of the container instance
+    group: str = ""  # the name of its Auto Scaling group
+    reason: str = ""  # why the instance is launched, as a sentence for people
+    details: dict[str, Any] = field(default_factory=dict)  # `Instance.details`
+
+
+# Launch
+
+
+def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
+    """Launch an instance now if GPUs are free and no older claim waits for them. Otherwise the launch waits as a claim."""
+    return _add(tx, request, room_for_newcomer(tx.store.fleet.pool(HOST_POOL), Demand(request.gpus), tx.now_s))
+
+
+def place_now(tx: Tx[Store], request: InstanceRequest) -> Instance | Unplaceable:
+    """Launch an instance that does not wait, or return why there is no room for it."""
+    found = place_newcomer(tx.store.fleet.pool(HOST_POOL), Demand(request.gpus), tx.now_s)
+    return found if isinstance(found, Unplaceable) else _add(tx, request, found)
+
+
+def fits_ever(tx: Tx[Store], request: InstanceRequest) -> str | None:
+    """Return None if a host has enough GPUs for the instance. Otherwise return a message that says how to change the type."""
+    if any(total.gpus >= request.gpus for total in tx.store.fleet.pool(HOST_POOL).totals()):
+        return None
+    most = tx.store.hosts.most_gpus()  # unlike `totals`, this includes GPUs that a user has reserved
+    if most is None or most >= request.gpus:
+        return None
+    has = f"{_gpus(most)} ({tx.store.fleet.pool(HOST_POOL).free_gpus} free)"
+    return (
+        f"{request.type} needs {_gpus(request.gpus)}, and this machine has {has}. To run it here, write this to corral.toml"
+        f" in the data folder and restart Corral: [instance-types] {request.type} = {{gpus = {most}}}"
+    )
+
+
+def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
+    """Launch an instance whose claim was placed."""
+    instance = tx.store.instances.get(claim.id)
+    assert instance is not None, "the claim of an instance that does not exist"
+    _run(tx, instance, placement)
+
+
+def reason_of_wait(tx: Tx[Store], instance: Instance) -> str:
+    """Return why a pending instance waits."""
+    claim = tx.store.claims.get(INSTANCE, instance.id)
+    return why_waiting(tx.store.fleet.pool(HOST_POOL), claim) if claim is not None else ""
+
+
+def _add(tx: Tx[Store], request: InstanceRequest, placement: Placement | None) -> Instance:
+    instance = Instance(
+        id=tx.ids.hex32(),
+        region=request.region,
+        cluster="",
+        type=request.type,
+        state=InstanceState.PENDING,
+        gpus=request.gpus,
+        cpu_units=request.cpu_units,
+        memory_mib=request.memory_mib,
+        created_at_s=tx.now_s,
+        details=request.details,
+        group=request.group,
+        joins=request.cluster,
+        launch_reason=request.reason,
+    )
+    tx.store.instances.add(instance, HOST_POOL, claim_rank(tx.now_s), request.attributes)
+    if placement is not None:
+        return _run(tx, instance, placement)
+    tx.mark(f"pool:{HOST_POOL}")
+    _changed(tx, instance)
+    return instance
+
+
+def _run(tx: Tx[Store], instance: Instance, placement: Placement) -> Instance:
+    """Give a pending instance its GPUs. If its cluster exists, it joins the cluster, and the scheduler can place tasks on it."""
+    joined = instance.joins if instance.joins and is_active_cluster(tx, instance.region, instance.joins) else ""
+    launched = tx.store.instances.launch(instance.but(cluster=joined), placement, tx.now_s)
+    if launched.pool is not None:
+        tx.mark(f"pool:{launched.pool}")
+    _changed(tx, launched)
+    return launched
+
+
+# Stop, start, reboot, terminate
+
+
+def stop(tx: Tx[Store], instance: Instance, reason: str) -> None:
+    """Stop a running instance and its tasks. When the last task has ended, the host gets the GPUs back. Idempotent."""
+    if instance.state is InstanceState.RUNNING:
+        _begin_end(tx, instance, InstanceState.STOPPING, reason, STOPPED)
+
+
+def start(tx: Tx[Store], instance: Instance, reason: str) -> Instance:
+    """Launch a stopped instance again, or let it wait as a claim."""
+    if instance.state is not InstanceState.STOPPED:
+        return instance
+    found = room_for_newcomer(tx.store.fleet.pool(HOST_POOL), instance.demand, tx.now_s)
+    waiting, _ = tx.store.instances.restart(instance, HOST_POOL, claim_rank(tx.now_s), reason)
+    if found is not None:
+        return _run(tx, waiting, found)
+    tx.mark(f"pool:{HOST_POOL}")
+    _changed(tx, waiting)
+    return waiting
+
+
+def reboot(tx: Tx[Store], instance: Instance, reason: str) -> None:
+    """Stop the tasks of a running instance. The instance keeps its GPUs and stays in its cluster."""
+    for task in tx.store.tasks.on(instance.id) if instance.state is InstanceState.RUNNING else ():
+        begin_stop(tx, task, StopCode.TERMINATION, f"{REBOOTED}: {reason}" if reason else REBOOTED)
+
+
+def terminate(tx: Tx[Store], instance: Instance, reason: str, *, after: int = 0) -> None:
+    """Terminate an instance and stop its tasks. When the last task has ended, the host gets the GPUs back. Idempotent.
+
+    `after` is the number of instances that the same request terminates before this instance. If it is ENDS_MAX or more, a later
+    transaction completes the termination, so that other requests do not have to wait.
+    """
+    assert not instance.is_host, "a host's own instance ends with the host"
+    if instance.state in (InstanceState.PENDING, InstanceState.STOPPED):
+        _terminate(tx, instance, reason)
+    elif instance.state in (InstanceState.RUNNING, InstanceState.STOPPING):
+        _begin_end(tx, instance, InstanceState.SHUTTING_DOWN, reason, TERMINATED, after // ENDS_MAX * PACE_S)
+
+
+def finish(tx: Tx[Store], instance: Instance) -> None:
+    """Complete the stop, the termination or the deregistration of an instance whose last task has ended."""
+    ends = instance.state in (InstanceState.SHUTTING_DOWN, InstanceState.STOPPING)
+    if not ends and instance.status != "INACTIVE":
+        return  # this is checked first, because every end of a task calls this function, and the next line reads rows
+    if tx.store.tasks.on(instance.id):
+        return
+    if instance.state is InstanceState.SHUTTING_DOWN:
+        _terminate(tx, instance, instance.end_reason)
+    elif instance.state is InstanceState.STOPPING:
+        _changed(tx, tx.store.instances.stop(instance), instance.pool)
+        tx.mark(f"pool:{HOST_POOL}")
+    elif instance.status == "INACTIVE" and instance.cluster:
+        _changed(tx, tx.store.instances.leave(instance), instance.pool)
+
+
+def _begin_end(
+    tx: Tx[Store], instance: Instance, state: InstanceState, reason: str, reason_of_tasks: str, delay_s: float = 0.0
+) -> None:
+    ending = tx.store.instances.begin_end(instance, state, reason, tx.now_s)
+    for task in tx.store.tasks.on(instance.id):
+        begin_stop(tx, task, StopCode.TERMINATION, reason_of_tasks)
+    if delay_s:
+        tx.due(f"instance:{instance.id}", tx.now_s + delay_s)
+    else:
+        tx.mark(f"instance:{instance.id}")
+    _changed(tx, ending)
+
+
+def _terminate(tx: Tx[Store], instance: Instance, reason: str) -> None:
+    ended = tx.store.instances.terminate(instance, tx.now_s, reason)
+    tx.store.stored.drop("ecs", "container-instance", instance.region, instance.id)  # its tags in ECS
+    tx.mark(f"pool:{HOST_POOL}")  # run the scheduler: the instance has returned GPUs, or a slot was reserved for its launch
+    tx.due("terminated:", tx.now_s + SHOWN_S)
+    _changed(tx, ended, instance.pool)
+
+
+# As container instances
+
+
+def join_created_cluster(tx: Tx[Store], region: str, cluster: str) -> None:
+    """Let instances join a new cluster that they waited for."""
+    for instance in tx.store.instances.live(region):
+        waits = instance.joins == cluster and not instance.cluster and instance.status != "INACTIVE"
+        if waits and instance.state is InstanceState.RUNNING:
+            joined = tx.store.instances.join(instance, cluster)
+            tx.mark(f"pool:{joined.pool}")
+            _changed(tx, joined)
+
+
+def set_status(tx: Tx[Store], instance: Instance, status: str) -> None:
+    """Set a container instance to ACTIVE or DRAINING.
+
+    A draining instance gets no new tasks, and services replace their tasks on it.
+    """
+    tx.store.instances.set_status(instance.id, status)
+    if instance.pool is not None:
+        tx.mark(f"pool:{instance.pool}")  # a waiting task may fit on an instance that is active again
+        tx.mark(f"daemons:{instance.pool}")
+    if instance.group:
+        tx.mark(provider_key(instance.region, instance.group))
+    for task in tx.store.tasks.on(instance.id):
+        mark_service(tx, task)
+
+
+def deregister(tx: Tx[Store], instance: Instance) -> None:
+    """Stop the tasks of an instance. When they have ended, the instance leaves its cluster.
+
+    The instance keeps its GPUs. After a stop and a start, it joins the cluster again.
+    """
+    tx.store.instances.set_status(instance.id, "INACTIVE")
+    for task in tx.store.tasks.on(instance.id):
+        begin_stop(tx, task, StopCode.TERMINATION, DEREGISTERED)
+    tx.mark(f"instance:{instance.id}")
+    _changed(tx, instance)
+
+
+# Changes
+
+
+def is_impaired(tx: Tx[Store], instance: Instance) -> bool:
+    """Return True if the host of an instance does not report. Then tasks of the instance may be lost, and it gets no new tasks."""
+    host = tx.store.hosts.get(instance.host_id) if instance.host_id is not None else None
+    return host is not None and not host["connected"]
+
+
+def host_changed(tx: Tx[Store], host_id: str) -> None:
+    """Notify the groups of a host's instances, because the host has connected, has changed or no longer reports.
+
+    Also reconcile the capacity providers of waiting tasks, because the hosts limit which instances a provider can launch. Compute
+    environments that cannot launch an instance watch the key HOST_SIZES.
+    """
+    tx.changed(HOST_SIZES)
+    for instance in tx.store.instances.on_host(host_id):
+        _changed(tx, instance)
+    for pool in tx.store.fleet.pools_with_claims():
+        for demand, _, _ in tx.store.fleet.pool(pool).lines():
+            if demand.rules is not None and demand.rules.instance_group:
+                tx.mark(provider_key(pool.partition("/")[0], demand.rules.instance_group))
+
+
+def set_group(tx: Tx[Store], instance: Instance, group: str) -> None:
+    """Set the Auto Scaling group of an instance; an empty name removes it. As on AWS, a tag contains the name of the group."""
+    tags = [tag for tag in instance.details.get("Tags", ()) if tag["Key"] != GROUP_TAG]
+    tags += [{"Key": GROUP_TAG, "Value": group}] if group else []
+    changed = instance.but(details={**instance.details, "Tags": tags})
+    attached = tx.store.instances.set_group(changed, group, tx.now_s)
+    if attached.pool is not None:
+        tx.mark(f"pool:{attached.pool}")  # a waiting task of a capacity provider may now fit
+    _changed(tx, attached)
+
+
+def put_details(tx: Tx[Store], instance: Instance, details: dict[str, Any]) -> Instance:
+    """Replace the details of an instance, for example its tags and attributes."""
+    changed = instance.but(details=details)
+    tx.store.instances.put_row(changed)
+    return changed
+
+
+def _changed(tx: Tx[Store], instance: Instance, left_pool: str | None = None) -> None:
+    """Wake requests that wait for an instance, and mark its group and the DAEMON services of its pool."""
+    tx.changed(f"instance:{instance.id}")
+    if instance.group:
+        tx.mark(f"group:{instance.region}/{instance.group}")
+    pool = left_pool or instance.pool
+    if pool is not None:
+        tx.mark(f"daemons:{pool}")
+    if instance.gpus and not instance.is_host:
+        tx.mark(f"daemons:{HOST_POOL}")  # the host's own slot has lost or got GPUs
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count != 1)}"

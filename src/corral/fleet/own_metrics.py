@@ -1,0 +1,297 @@
+"""The metrics that Corral itself publishes: queues, clusters, services and GPUs.
+
+GPU metrics have the names that NVIDIA's DCGM uses. They are published in two namespaces: `Corral/GPU` and COLLECTOR_NAMESPACE. On
+ECS, the CloudWatch agent reads metrics from NVIDIA's exporter and writes them to COLLECTOR_NAMESPACE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from corral.core.transactions import Tx
+from corral.model.agent_protocol import Measured
+from corral.model.ecs_service import STARTED_BY
+from corral.model.gpu_metrics import GpuMetric, GpuPart, GpuSample, gpu_values
+from corral.model.instance import HOST_POOL
+from corral.model.metric import COLLECTOR_NAMESPACE, Dimensions, Metric, Point, Sample
+from corral.model.placement import Slot
+from corral.model.queue import QueueActivity
+from corral.model.run import RunState, Usage, run_of_attempt
+from corral.model.task import Task, TaskState
+from corral.model.units import CPU_UNITS_PER_CORE, MIB
+from corral.services.ecs.lookup import slots_of
+from corral.store import Store
+
+GPU_NAMESPACE = "Corral/GPU"
+# A task that has run for less than this time gets no series of its own in COLLECTOR_NAMESPACE. Series are kept for 15 months, and
+# many short tasks would create very many series.
+SERIES_OF_TASK_AFTER_S = 10.0
+
+Target = tuple[str, str, Dimensions]  # (region, namespace, dimensions)
+
+
+class TaskReading(Struct, frozen=True):
+    """The load of a GPU that a task has, and the metric series that get it: those of the task, its service and its family."""
+
+    task_id: str
+    started_at_s: float | None
+    targets: tuple[Target, ...]
+    # The load that the task causes, if it shares the GPU. Without a part, a task that shares the GPU has no load of its own.
+    shares: bool = False
+    part: GpuPart | None = None
+
+
+class GpuReading(Struct, frozen=True):
+    """A sample of a GPU, and the metric series that get this sample: those of the GPU and its clusters.
+
+    If one task has the GPU, its series get the same sample. If tasks share the GPU, the series of each task get the load that this
+    task causes. Otherwise a scaling policy on such a metric would add tasks up to its maximum: the load of the whole GPU does not
+    fall when further tasks share the GPU.
+    """
+
+    sample: GpuSample
+    memory_mib: int
+    targets: tuple[Target, ...]
+    tasks: tuple[TaskReading, ...] = ()
+
+
+class Utilization(Struct, frozen=True):
+    """The percentages of CPU and memory that were used between two measurements."""
+
+    of_cluster: dict[tuple[str, str], dict[str, float]]  # (region, cluster) → metric name → percentage
+    # (region, cluster, service) → metric name → one percentage for each task
+    of_service: dict[tuple[str, str, str], dict[str, list[float]]]
+
+
+def service_of(task: Task) -> str | None:
+    """Return the name of the service that started a task. Return None if no service started it."""
+    of_service = task.started_by is not None and task.started_by.startswith(STARTED_BY)
+    return task.group.removeprefix("service:") if of_service else None
+
+
+# Queues
+
+
+def queue_level(queue: QueueActivity) -> QueueActivity:
+    """The activity of a queue without its event counts. Only the levels are left, such as the number of visible messages."""
+    return replace(queue, sent=0, sent_bytes=0, received=0, deleted=0, empty_receives=0)
+
+
+def level_points(queue: QueueActivity, at_s: float, seconds: float) -> Iterator[Point]:
+    """Datapoints for the levels of a queue. The levels did not change for `seconds`."""
+    levels = {
+        "ApproximateNumberOfMessagesVisible": (queue.visible, "Count"),
+        "ApproximateNumberOfMessagesNotVisible": (queue.in_flight, "Count"),
+        "ApproximateNumberOfMessagesDelayed": (queue.delayed, "Count"),
+        "ApproximateAgeOfOldestMessage": (queue.oldest_age_s, "Seconds"),
+    }
+    for name, (level, unit) in levels.items():
+        yield Point(_queue_metric(queue, name), at_s, _weighted(level, seconds), unit, 1)
+
+
+def event_points(queue: QueueActivity, at_s: float) -> Iterator[Point]:
+    """Datapoints for the events that `queue` counts."""
+    events = {
+        "NumberOfMessagesSent": queue.sent,
+        "NumberOfMessagesReceived": queue.received,
+        "NumberOfMessagesDeleted": queue.deleted,
+        "NumberOfEmptyReceives": queue.empty_receives,
+    }
+    for name, count in events.items():
+        yield Point(_queue_metric(queue, name), at_s, float(count), "Count", 1)
+    if queue.sent:  # each sent message counts with the average size
+        sizes = [(queue.sent_bytes / queue.sent, float(queue.sent))]
+        yield Point(_queue_metric(queue, "SentMessageSize"), at_s, sizes, "Bytes", 1)
+
+
+def _queue_metric(queue: QueueActivity, name: str) -> Metric:
+    return Metric(queue.region, "AWS/SQS", name, (("QueueName", queue.name),))
+
+
+# Clusters
+
+
+def reservations(tx: Tx[Store]) -> dict[tuple[str, str], dict[str, float]]:
+    """The percentages of CPU, memory and GPUs that tasks have reserved, by (region, cluster)."""
+    clusters = {(region, tx.settings.cluster) for region in tx.store.clusters.regions()} | tx.store.instances.joined_clusters()
+    return {key: _reserved_percent(slots_of(tx, *key)) for key in sorted(clusters)}
+
+
+def _reserved_percent(slots: Iterable[Slot]) -> dict[str, float]:
+    slots = [slot for slot in slots if slot.connected]
+    totals = {
+        "CPUReservation": (sum(slot.cpu_units for slot in slots), sum(slot.total.cpu_units for slot in slots)),
+        "MemoryReservation": (sum(slot.memory_mib for slot in slots), sum(slot.total.memory_mib for slot in slots)),
+        "GPUReservation": (sum(len(slot.gpus) for slot in slots), sum(len(slot.positions) for slot in slots)),
+    }
+    return {name: 100.0 - 100.0 * free / total for name, (free, total) in totals.items() if total}
+
+
+def cluster_points(percentages: Mapping[str, float], region: str, cluster: str, at_s: float, seconds: float) -> Iterator[Point]:
+    for name, percent in percentages.items():
+        metric = Metric(region, "AWS/ECS", name, (("ClusterName", cluster),))
+        yield Point(metric, at_s, _weighted(percent, seconds), "Percent", 1)
+
+
+def utilizations(tx: Tx[Store], measured: Sequence[Measured]) -> Utilization:
+    """The percentages of CPU and memory that tasks used between two measurements.
+
+    The use of a cluster is relative to the capacity of its instances. The use of a service's task is relative to the CPU and the
+    memory that its task definition specifies.
+    """
+    capacities: dict[tuple[str, str], tuple[float, int]] = {}
+    found = Utilization({}, {})
+    for task, cores, memory_bytes in _used_by_tasks(tx, measured):
+        cluster = task.region, task.cluster
+        if cluster not in capacities:
+            capacities[cluster] = _capacity(tx, *cluster)
+        of_all = _percentages(cores, memory_bytes, *capacities[cluster])
+        if of_all:
+            sums = found.of_cluster.setdefault(cluster, dict.fromkeys(of_all, 0.0))
+            for name, percent in of_all.items():
+                sums[name] += percent
+        service = service_of(task)
+        if service is not None and task.state is TaskState.RUNNING:
+            specified = _specified(task, *capacities[cluster])
+            lists = found.of_service.setdefault((*cluster, service), {})
+            for name, percent in _percentages(cores, memory_bytes, *specified).items():
+                lists.setdefault(name, []).append(percent)
+    return found
+
+
+def service_points(
+    used: Mapping[str, Sequence[float]], region: str, cluster: str, service: str, at_s: float, seconds: float
+) -> Iterator[Point]:
+    """Return the datapoints of a service. Each task is one sample, so the minimum and the maximum are values of single tasks."""
+    for name, percentages in used.items():
+        metric = Metric(region, "AWS/ECS", name, (("ClusterName", cluster), ("ServiceName", service)))
+        yield Point(metric, at_s, [(percent, float(round(seconds))) for percent in percentages], "Percent", 1)
+
+
+def _percentages(cores: float, memory_bytes: float, all_cores: float, all_memory_bytes: int) -> dict[str, float]:
+    if not all_cores or not all_memory_bytes:
+        return {}
+    return {"CPUUtilization": 100.0 * cores / all_cores, "MemoryUtilization": 100.0 * memory_bytes / all_memory_bytes}
+
+
+def _specified(task: Task, cluster_cores: float, cluster_memory_bytes: int) -> tuple[float, int]:
+    """CPU cores and bytes of memory in the task definition. The capacity of the cluster replaces a value that is not specified."""
+    return (
+        task.demand.cpu_units / CPU_UNITS_PER_CORE or cluster_cores,
+        task.demand.memory_mib * MIB or cluster_memory_bytes,
+    )
+
+
+def _used_by_tasks(tx: Tx[Store], measured: Sequence[Measured]) -> list[tuple[Task, float, int]]:
+    """Return (task, CPU cores, bytes of memory) for each task with a container that was measured twice."""
+    found: dict[str, tuple[Task, float, int]] = {}
+    for attempt, now, before in _pairs(measured):
+        task = tx.store.tasks.of_run(run_of_attempt(attempt))
+        if task is None:
+            continue
+        cpu_s = now.cpu_user_s + now.cpu_system_s - before.cpu_user_s - before.cpu_system_s
+        _, cores, memory_bytes = found.get(task.id, (task, 0.0, 0))
+        cores += max(0.0, cpu_s) / (now.at_s - before.at_s)
+        found[task.id] = task, cores, memory_bytes + now.memory_bytes
+    return list(found.values())
+
+
+def _capacity(tx: Tx[Store], region: str, cluster: str) -> tuple[float, int]:
+    """CPU cores and bytes of memory of a cluster's connected instances.
+
+    If the cluster has no instances, the result is the capacity of all hosts, because Fargate tasks run there.
+    """
+    slots = slots_of(tx, region, cluster) or tx.store.fleet.pool(HOST_POOL).slots()
+    connected = [slot.total for slot in slots if slot.connected]
+    cores = sum(total.cpu_units for total in connected) / CPU_UNITS_PER_CORE
+    return cores, sum(total.memory_mib for total in connected) * MIB
+
+
+def _pairs(measured: Sequence[Measured]) -> Iterator[tuple[str, Usage, Usage]]:
+    """Yield (attempt id, usage now, usage before) for each run that was measured twice."""
+    for each in measured:
+        for attempt, now in each.now.items():
+            before = each.before.get(attempt)
+            if before is not None and now.at_s > before.at_s:
+                yield attempt, now, before
+
+
+# GPUs
+
+
+def gpu_readings(tx: Tx[Store], samples: Mapping[str, GpuSample]) -> Iterator[GpuReading]:
+    """Yield one reading per GPU. The metrics of a GPU and of a host's cluster are published in every region in use."""
+    regions = tx.store.clusters.regions() if samples else []
+    for host in tx.store.hosts.all() if regions else ():
+        holders, owners = tx.store.hosts.holders(host["id"]), tx.store.hosts.gpu_owners(host["id"])
+        for device in tx.store.hosts.gpus(host["id"]):
+            if device.gpu_id not in samples:
+                continue
+            named: Dimensions = (("Hostname", host["name"]), ("UUID", device.gpu_id))
+            owner = tx.store.instances.get(owners[device.gpu_id])
+            assert owner is not None
+            clusters = [(region, owner.cluster) for region in regions] if owner.is_host else [(owner.region, owner.cluster)]
+            targets: list[Target] = [(region, GPU_NAMESPACE, named) for region in regions]
+            holding = [task for task_id in holders.get(device.gpu_id, ()) if (task := tx.store.tasks.get(task_id)) is not None]
+            for task in holding:
+                if (task.region, task.cluster) not in clusters:
+                    clusters.append((task.region, task.cluster))
+            for namespace in (GPU_NAMESPACE, COLLECTOR_NAMESPACE):
+                targets += [(region, namespace, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
+            sample = samples[device.gpu_id]
+            tasks = tuple(_task_reading(tx, task, sample, shares=len(holding) > 1) for task in holding)
+            yield GpuReading(sample, device.memory_mib, tuple(dict.fromkeys(targets)), tasks)
+
+
+def _task_reading(tx: Tx[Store], task: Task, sample: GpuSample, *, shares: bool) -> TaskReading:
+    targets = tuple(dict.fromkeys(_task_targets(tx, task, sample.gpu_id)))
+    parts = [part for run in task.runs if (part := (sample.parts or {}).get(run.attempt_id)) is not None]
+    if not shares or not parts:
+        return TaskReading(task.id, task.started_at_s, targets, shares)
+    memory = [part.memory_used_mib for part in parts if part.memory_used_mib is not None]
+    whole = GpuPart(sum(part.utilization_percent for part in parts), sum(memory) if memory else None)
+    return TaskReading(task.id, task.started_at_s, targets, shares, whole)
+
+
+def _task_targets(tx: Tx[Store], task: Task, gpu_id: str) -> Iterator[Target]:
+    """Yield the series for the GPU of a task: of its service, family, task and container."""
+    yield task.region, GPU_NAMESPACE, (("ClusterName", task.cluster), ("TaskId", task.id))
+    cluster = ("ClusterName", task.cluster)
+    sets: list[Dimensions] = [(cluster, ("TaskDefinitionFamily", task.family))]
+    service = service_of(task)
+    if service is not None:
+        sets.append((cluster, ("ServiceName", service)))
+    if task.started_at_s is not None and tx.now_s - task.started_at_s >= SERIES_OF_TASK_AFTER_S:
+        sets.append((cluster, ("TaskId", task.id)))
+        names = [run.container for run in task.runs if gpu_id in run.gpu_ids and run.state is not RunState.STOPPED]
+        sets += [(cluster, ("ContainerName", name), ("TaskId", task.id)) for name in names]
+    for dimensions in sets:
+        yield task.region, COLLECTOR_NAMESPACE, dimensions
+
+
+def gpu_points(gpu: GpuReading, at_s: float, seconds: float) -> Iterator[Point]:
+    for metric, value in gpu_values(gpu.sample, gpu.memory_mib):
+        if not metric.in_cloudwatch:
+            continue
+        series = [(gpu.targets, value), *((task.targets, _value_of_task(metric, value, task)) for task in gpu.tasks)]
+        for targets, of_target in series:
+            if of_target is not None:
+                for region, namespace, dimensions in targets:
+                    yield Point(
+                        Metric(region, namespace, metric.name, dimensions), at_s, _weighted(of_target, seconds), metric.unit, 1
+                    )
+
+
+def _value_of_task(metric: GpuMetric, value: float, task: TaskReading) -> float | None:
+    """Return the value of a GPU for one of its tasks: if the task shares the GPU, its own part, or None if that is not known."""
+    if not task.shares or metric.of_part is None:
+        return value
+    return None if task.part is None else metric.of_part(task.part)
+
+
+def _weighted(value: float, seconds: float) -> Sample:
+    """A sample in which the value counts once for each second that it covers."""
+    return float(value) if seconds < 1.5 else [(float(value), float(round(seconds)))]

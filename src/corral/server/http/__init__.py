@@ -1,0 +1,1 @@
+"""HTTP connections: heads, bodies, responses, websockets and limits."""

@@ -1,0 +1,91 @@
+"""The HTTP server: it passes requests to `front_door.py`, and websockets to `websocket_sessions.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+
+from corral import aws
+from corral.blobs import Blobs
+from corral.core.clock import Clock
+from corral.server.exec.websocket_sessions import WebSocketSessions
+from corral.server.front_door import FrontDoor
+from corral.server.http.connection import ClientGone, HttpConnection, HttpProtocol
+from corral.server.http.connection_limits import ConnectionLimits
+from corral.server.http.open_connections import OpenConnections
+from corral.server.http.request_body import end_body
+from corral.server.http.response_sender import Sender
+
+SECOND_S = 1.0
+GRACE_S = 3.0  # how long requests may take after `exit`
+BACKLOG = 2048
+
+
+class HttpServer:
+    def __init__(
+        self, front_door: FrontDoor, sessions: WebSocketSessions, blobs: Blobs, limits: ConnectionLimits, clock: Clock
+    ) -> None:
+        self._front_door = front_door
+        self._sessions = sessions
+        self._blobs = blobs
+        self._sender = Sender(blobs)
+        self._limits = limits
+        self._clock = clock
+        self._open = OpenConnections(clock.now_s())
+        self._exit_requested = asyncio.Event()
+
+    def exit(self) -> None:
+        """Make `serve` stop listening. Requests that have already arrived get a response, if they end within GRACE_S."""
+        self._exit_requested.set()
+
+    async def serve(self, sockets: Sequence[socket.socket]) -> None:
+        """Serve until `exit` is called. Once a second, update the Date header and close the connections of slow clients."""
+        loop = asyncio.get_running_loop()
+        make = partial(HttpProtocol, self._open, self._limits, self._respond, self._websocket)
+        servers = [await loop.create_server(make, sock=each, backlog=BACKLOG) for each in sockets]
+        while not self._exit_requested.is_set():
+            self._open.set_date(self._clock.now_s())
+            for connection in tuple(self._open.connections):
+                connection.tick()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SECOND_S - self._clock.now_s() % SECOND_S):
+                    await self._exit_requested.wait()
+        for server in servers:
+            server.close()
+        await self._shut_down()
+
+    async def _respond(self, connection: HttpConnection) -> None:
+        request = connection.request
+        try:
+            response = await self._front_door.respond(request, connection.receive, connection)
+            # No other coroutine has run since the rows of the response body were read, so the files of the response body still
+            # exist. `reading` protects these files from deletion, also while `end_body` waits for the client.
+            with self._blobs.reading([each.blob for each in response.stream]) if response.stream else nullcontext():
+                await end_body(connection, self._limits.memory, response)
+                await self._sender.send(response, connection)
+        except ClientGone:
+            return
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            # This task itself was not cancelled: the client disconnected, and `service_calls.py` cancelled the awaited result.
+
+    def _websocket(self, request: aws.Request) -> asyncio.Protocol:
+        from corral.server.http.websocket import WebSocket  # imported here, because few servers ever open a websocket
+
+        return WebSocket(self._open, request, self._sessions.serve)
+
+    async def _shut_down(self) -> None:
+        """Close idle connections. Wait until all requests have their responses, but not longer than GRACE_S."""
+        for connection in tuple(self._open.connections):
+            connection.shut_down()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                while self._open.connections or self._open.tasks:
+                    self._open.ended.clear()
+                    await self._open.ended.wait()
+        for task in self._open.tasks:
+            task.cancel()

@@ -1,0 +1,1 @@
+"""Pages that are not operations of AWS."""

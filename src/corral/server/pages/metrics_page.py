@@ -1,0 +1,242 @@
+"""The page `/metrics` for Prometheus: the GPUs, with the names and labels of NVIDIA's dcgm-exporter, and Corral itself.
+
+Prometheus must send a bearer token, which `corral metrics --token` prints. The token allows access to this page only.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+import corral
+from corral import aws
+from corral.core.clock import Clock
+from corral.core.errors import ApiError, api_error
+from corral.core.transactions import Tx
+from corral.fleet.own_metrics import service_of
+from corral.model.agent_protocol import SILENT_S
+from corral.model.gpu import GpuDevice
+from corral.model.gpu_metrics import GPU_METRICS, GpuSample, gpu_values
+from corral.model.histogram import Histogram
+from corral.model.instance import ec2_id, host_instance_id
+from corral.model.task import Task
+from corral.server.authentication import Authentication
+from corral.server.http.request_times import RequestTimes
+from corral.server.lanes import Lane
+from corral.server.pages.exposition import CONTENT_TYPE, Exposition, Labels
+from corral.server.task_permissions import RequiredOperation
+from corral.services.caller import Caller
+from corral.store import Store
+
+PATH = "/metrics"
+QUEUES_MAX = 1_000  # if there are more queues, the queues with the most messages are listed
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+Unauthorized = api_error("Unauthorized", 401)
+MethodNotAllowed = api_error("MethodNotAllowed", 405)
+
+
+class MetricFacts(Struct, frozen=True):
+    """The data of the state store for one scrape."""
+
+    gpus: list[tuple[Labels, GpuDevice]]
+    failed_gpus: set[str]
+    gpu_states: dict[tuple[str, str], int]  # (host name, state) → number of GPUs
+    hosts: list[tuple[str, bool]]  # (name, is connected)
+    tasks: dict[str, int]  # state → number
+    claims: list[tuple[str, int]]  # (pool, number of tasks, instance launches and lines of Batch jobs that wait for capacity)
+    queues: list[tuple[Labels, int]]
+    placements: Histogram
+
+
+class MetricsPage:
+    def __init__(
+        self, lanes: Mapping[str, Lane[Any]], history: Mapping[str, Sequence[tuple[float, GpuSample]]], clock: Clock
+    ) -> None:
+        """`history` maps a GPU id to its samples as (time, sample), oldest first."""
+        self._lanes = lanes
+        self._history = history
+        self._clock = clock
+        self._started_s = clock.now_s()
+        self.times = RequestTimes()
+
+    def exchange(self, request: aws.Request, request_id: str) -> MetricsRequest:
+        return MetricsRequest(request, request_id, self)
+
+    async def text(self) -> str:
+        facts: MetricFacts = await self._lanes["state"].submit(read_facts, read_only=True)
+        page = Exposition()
+        self._write_gpus(page, facts)
+        self._write_work(page, facts)
+        self._write_server(page)
+        return page.text()
+
+    def _write_gpus(self, page: Exposition, facts: MetricFacts) -> None:
+        values: dict[str, list[tuple[Labels, float]]] = {metric.name: [] for metric in GPU_METRICS}
+        oldest_s = self._clock.now_s() - SILENT_S
+        for labels, device in facts.gpus:
+            past = self._history.get(device.gpu_id)
+            if not past or past[-1][0] < oldest_s:
+                continue  # the host is silent, or the driver cannot reach the GPU
+            _, sample = past[-1]
+            for metric, value in gpu_values(sample, device.memory_mib):
+                values[metric.name].append((labels, value))
+        for metric in GPU_METRICS:
+            page.gauge(metric.name, metric.help, values[metric.name])
+        page.gauge("corral_gpu_healthy", "1 if the GPU works, 0 if it has failed and gets no tasks.",
+                   [(labels, float(device.gpu_id not in facts.failed_gpus)) for labels, device in facts.gpus])  # fmt: skip
+        page.gauge(
+            "corral_gpus",
+            "GPUs by state: free, used (by a task), failed, foreign (used by another program), held (by a user) or excluded.",
+            [({"Hostname": host, "state": state}, count) for (host, state), count in sorted(facts.gpu_states.items())],
+        )
+
+    def _write_work(self, page: Exposition, facts: MetricFacts) -> None:
+        page.gauge("corral_hosts", "Hosts by connection: 1 if the agent of the host reports.",
+                   [({"Hostname": name}, float(connected)) for name, connected in facts.hosts])  # fmt: skip
+        page.gauge("corral_tasks", "Tasks by state. Stopped tasks are counted until they are forgotten.",
+                   [({"state": state}, count) for state, count in sorted(facts.tasks.items())])  # fmt: skip
+        page.gauge("corral_claims_waiting", "Tasks, instance launches and lines of Batch jobs that wait for capacity, by pool.",
+                   [({"pool": pool}, count) for pool, count in facts.claims])  # fmt: skip
+        page.gauge("corral_sqs_messages", "Messages in SQS queues by state: visible, in_flight or delayed.", facts.queues)
+        page.histogram("corral_task_placement_seconds", "Time from the request of a task to its placement on an instance.",
+                       [({}, facts.placements)])  # fmt: skip
+
+    def _write_server(self, page: Exposition) -> None:
+        page.histogram(
+            "corral_api_request_duration_seconds",
+            "Time from the head of a request to its response. For a long poll, it includes the wait for messages.",
+            [(_action_labels(action), durations) for action, durations in sorted(self.times.durations.items())],
+        )
+        page.counter(
+            "corral_api_errors_total",
+            "Responses with an error, by HTTP status.",
+            [({**_action_labels(action), "code": str(code)}, count) for (action, code), count in sorted(self.times.errors.items())],
+        )
+        lanes = sorted(self._lanes.items())
+        page.histogram("corral_lane_batch_commands", "Commands that share one transaction of a database.",
+                       [({"lane": name}, lane.batch_sizes) for name, lane in lanes])  # fmt: skip
+        page.histogram("corral_lane_batch_duration_seconds", "Time that one transaction of a database takes.",
+                       [({"lane": name}, lane.batch_seconds) for name, lane in lanes])  # fmt: skip
+        page.gauge("corral_build_info", "The version of Corral.", [({"version": corral.__version__}, 1)])
+        use = resource.getrusage(resource.RUSAGE_SELF)
+        page.counter("process_cpu_seconds_total", "CPU time of the server process.", [({}, use.ru_utime + use.ru_stime)])
+        page.gauge("process_resident_memory_bytes", "Resident memory of the server process.", [({}, _resident_bytes())])
+        page.gauge("process_start_time_seconds", "When the server process started.", [({}, self._started_s)])
+
+
+class MetricsRequest(Struct, eq=False):
+    request: aws.Request
+    request_id: str
+    page: MetricsPage
+    action: str = "corral:Metrics"
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        scheme, _, token = self.request.headers.get("authorization", "").partition(" ")
+        identity = authentication.metrics_token(token.strip()) if scheme.lower() == "bearer" else None
+        if identity is None:
+            raise Unauthorized(
+                "Send the header `Authorization: Bearer TOKEN`. `corral metrics --token` prints the token, and "
+                "`corral metrics --config` prints a configuration for Prometheus that contains it."
+            )
+        return identity
+
+    def required(self, caller: Caller) -> RequiredOperation:
+        return RequiredOperation("corral", "Metrics", dict)
+
+    def denied(self, message: str) -> ApiError:
+        return Unauthorized(message)
+
+    async def run(self, caller: Caller) -> aws.Response:
+        if self.request.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(f"{self.request.method} is not served here; use GET.")
+        return aws.Response(200, [("content-type", CONTENT_TYPE)], (await self.page.text()).encode())
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        headers = [("content-type", "text/plain; charset=utf-8")]
+        if error.status == 401:
+            headers.append(("www-authenticate", 'Bearer realm="corral"'))
+        return aws.Response(error.status, headers, f"{error}\n".encode())
+
+
+def read_facts(tx: Tx[Store]) -> MetricFacts:
+    store, gpus, states, hosts = tx.store, list[tuple[Labels, GpuDevice]](), dict[tuple[str, str], int](), list[tuple[str, bool]]()
+    failed: set[str] = set()
+    for host in store.hosts.all():
+        host_id, name = host["id"], host["name"]
+        hosts.append((name, bool(host["connected"])))
+        holders, owners = store.hosts.holders(host_id), store.hosts.gpu_owners(host_id)
+        foreign, held = store.hosts.foreign(host_id), store.instances.holds_on_host(host_id)
+        faults, shared = store.hosts.faults(host_id), store.hosts.allocated_mib(host_id)
+        for device in [*store.hosts.gpus(host_id), *store.hosts.gpus(host_id, excluded=True)]:
+            holding = holders.get(device.gpu_id, [])
+            is_shared = device.gpu_id in shared
+            task = store.tasks.get(holding[0]) if holding and not is_shared else None
+            labels = _gpu_labels(device, name, owners[device.gpu_id], host_id, task)
+            gpus.append(({**labels, "shared": "true"} if is_shared else labels, device))
+            failed |= {device.gpu_id} & faults.keys()
+            state = (
+                "failed" if device.gpu_id in faults
+                else "used" if holding
+                else "excluded" if device.excluded
+                else "held" if device.gpu_id in held
+                else "foreign" if device.gpu_id in foreign
+                else "free"
+            )  # fmt: skip
+            states[name, state] = states.get((name, state), 0) + 1
+    return MetricFacts(
+        gpus=sorted(gpus, key=lambda each: (each[0]["Hostname"], each[1].index)),
+        failed_gpus=failed,
+        gpu_states=states,
+        hosts=hosts,
+        tasks=store.tasks.counts(),
+        claims=[(pool, store.fleet.pool(pool).waiting()) for pool in store.fleet.pools_with_claims()],
+        queues=list(_queues(tx)),
+        placements=store.tasks.placements,
+    )
+
+
+def _gpu_labels(device: GpuDevice, host_name: str, owner: str, host_id: str, task: Task | None) -> Labels:
+    """Return the labels of dcgm-exporter, and labels for the instance, task, cluster, service and container that use the GPU.
+
+    A GPU that tasks share has the label `shared` instead of the labels of a task, because its load belongs to several tasks.
+
+    dcgm-exporter has the label `modelName`. Corral uses `model_name`, because promtool refuses `modelName`. The configuration that
+    `corral metrics --config` prints adds `modelName`.
+    """
+    labels = {
+        "gpu": str(device.index), "UUID": device.gpu_id, "device": f"nvidia{device.index}", "model_name": device.model,
+        "Hostname": host_name,
+    }  # fmt: skip
+    if device.simulated:
+        labels["simulated"] = "true"
+    if owner != host_instance_id(host_id):
+        labels["instance_id"] = ec2_id(owner)
+    if task is not None:
+        containers = [run.container for run in task.runs if device.gpu_id in run.gpu_ids]
+        labels |= {"container": containers[0] if containers else "", "task": task.id, "family": task.family}
+        labels |= {"cluster": task.cluster, "region": task.region}
+        if (service := service_of(task)) is not None:
+            labels["service"] = service
+    return labels
+
+
+def _queues(tx: Tx[Store]) -> Iterator[tuple[Labels, int]]:
+    levels = sorted(tx.store.queues.levels(tx.now_s), key=lambda each: -sum(each[2:]))[:QUEUES_MAX]
+    for region, name, visible, in_flight, delayed in sorted(levels):
+        for state, count in (("visible", visible), ("in_flight", in_flight), ("delayed", delayed)):
+            yield {"region": region, "queue": name, "state": state}, count
+
+
+def _action_labels(action: str) -> Labels:
+    service, _, operation = action.partition(":")
+    return {"service": service, "operation": operation}
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * PAGE_BYTES

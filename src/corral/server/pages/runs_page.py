@@ -1,0 +1,156 @@
+"""The page `/_corral/runs` for `corral ps`: the unfinished tasks of a cluster, running tasks first, then waiting tasks.
+
+A run is a task here. ECS can list these tasks too, but ECS returns at most 100 tasks per request, and not in the order of their
+starts. This page lists the first waiting tasks in the order in which they will start, and then tasks that their tags hold back. The
+page also has the number of all tasks in each state, and the number of tasks in other clusters and regions.
+
+A pool is a set of instances. A claim is an entry in the waiting list of a pool: a task, an instance launch or a line of Batch jobs.
+The place of a task is the position of its claim in this list, counted from 1. A task that its tags hold back has no claim, so it
+has no place. Several commands together make the page, so that no command keeps the lane busy for long. A reader thread counts the
+tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from msgspec import Struct
+
+from corral.core.errors import api_error
+from corral.core.ids import Ids
+from corral.core.transactions import Tx
+from corral.decide.placement.start_estimates import estimates
+from corral.model.placement import TASK, Claim
+from corral.model.run_options import HOLD_TAG
+from corral.model.settings import Settings
+from corral.model.task import Demand, Task, TaskState
+from corral.server.lanes import Lane
+from corral.services.ecs.lookup import is_active_cluster, pools_of
+from corral.services.ecs.task_description import task_descriptions
+from corral.store import Store
+
+WAITING_DEFAULT = 100  # the number of waiting tasks on the page if the request does not limit it
+LISTED_MAX = 5_000  # the maximum number of running tasks, and of waiting tasks, on the page
+SCANNED_MAX = 10_000  # no further claims are read after this many; a pool can have claims of other clusters
+SCAN_GROWTH = 4  # if too few tasks of the cluster were found, this many times as many claims are read
+ELSEWHERE_MAX = 20  # the maximum number of other clusters on the page
+CHUNK = 25  # the most tasks that one command describes
+
+UnknownCluster = api_error("ClusterNotFound", 400)
+
+
+class RunList(Struct, frozen=True):
+    running: Sequence[str]  # ids of tasks
+    waiting: Sequence[tuple[str, int | None]]  # ids and places; a task that its tags hold back has no place
+    starts_s: dict[str, float]  # task id → when the task will probably start
+    jobs: int  # the number of waiting Batch jobs
+    gpu_indexes: dict[str, int]  # GPU id → its number on the host; empty if there are several hosts
+
+
+async def runs_page(state: Lane[Store], settings: Settings, ids: Ids, region: str, cluster: str, limit: int) -> dict[str, Any]:
+    found: RunList = await state.submit(lambda tx: list_runs(tx, region, cluster, limit))
+    counts, others = await state.read(lambda tx: _counts(tx, region, cluster), settings, ids)
+    rows: list[dict[str, Any]] = []
+    listed = [*found.running, *(task_id for task_id, _ in found.waiting)]
+    for start in range(0, len(listed), CHUNK):
+        rows += await state.submit(_describing(listed[start : start + CHUNK], found))
+    return {
+        "cluster": cluster,
+        "counts": {**counts, "jobs": found.jobs},
+        "elsewhere": [dict(zip(("region", "cluster", "tasks"), each)) for each in others],
+        "gpuIndexes": found.gpu_indexes,
+        "running": [row for row in rows if row["state"] != "WAITING"],
+        "waiting": [row for row in rows if row["state"] == "WAITING"],
+    }
+
+
+def _counts(tx: Tx[Store], region: str, cluster: str) -> tuple[dict[str, int], list[tuple[str, str, int]]]:
+    return tx.store.tasks.unfinished_counts(region, cluster), tx.store.tasks.elsewhere(region, cluster, ELSEWHERE_MAX)
+
+
+def _describing(ids: Sequence[str], found: RunList) -> Callable[[Tx[Store]], list[dict[str, Any]]]:
+    return lambda tx: describe_runs(tx, ids, found)
+
+
+def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
+    """Return the ids of the unfinished tasks of a cluster: the tasks on instances, and the first `limit` waiting tasks.
+
+    The list has at most LISTED_MAX tasks of each of these two kinds. Raise UnknownCluster if the cluster is not active.
+    """
+    if not is_active_cluster(tx, region, cluster):
+        raise UnknownCluster(f"cluster {cluster} does not exist: `corral aws ecs list-clusters` lists the clusters.")
+    pools = pools_of(tx, region, cluster)
+    jobs = {line.id: line.count for pool in pools for line in tx.store.job_lines.in_pool(pool)}
+    hosts = tx.store.hosts.all()
+    gpus = tx.store.hosts.gpus(hosts[0]["id"]) if len(hosts) == 1 else ()
+    limit = min(limit, LISTED_MAX)
+    waiting = first_in_line(tx, region, cluster, limit)
+    behind = tx.store.run_waits.first_not_admitted(limit - len(waiting), (region, cluster))
+    return RunList(
+        running=tx.store.tasks.placed_in(region, cluster, LISTED_MAX),
+        waiting=[*waiting, *((task_id, None) for task_id in behind)],
+        starts_s={task_id: at_s for pool in pools for task_id, at_s in estimates(tx.store.fleet.pool(pool), tx.now_s).items()},
+        jobs=sum(jobs.values()),
+        gpu_indexes={gpu.gpu_id: gpu.index for gpu in gpus},
+    )
+
+
+def first_in_line(tx: Tx[Store], region: str, cluster: str, limit: int) -> list[tuple[str, int]]:
+    """Return the ids and the places of the waiting tasks of a cluster that will start first, at most `limit`."""
+    pools, scanned = [tx.store.fleet.pool(pool) for pool in pools_of(tx, region, cluster)], limit
+    while True:
+        lines = [enumerate(islice(pool.in_order(), scanned), 1) for pool in pools]
+        claims = list(islice(merge(*lines, key=_claim_of), scanned))
+        of_cluster = tx.store.tasks.in_cluster(region, cluster, [claim.id for _, claim in claims if claim.kind == TASK])
+        found = [(claim.id, place) for place, claim in claims if claim.id in of_cluster][:limit]
+        if len(found) == limit or len(claims) < scanned or scanned >= SCANNED_MAX:
+            return found
+        scanned *= SCAN_GROWTH
+
+
+def _claim_of(place: tuple[int, Claim]) -> Claim:
+    return place[1]
+
+
+def describe_runs(tx: Tx[Store], ids: Sequence[str], found: RunList) -> list[dict[str, Any]]:
+    """Describe the tasks with these ids. Omit tasks that have stopped since `found` was made."""
+    places = dict(found.waiting)
+    by_id = tx.store.tasks.several(ids)
+    tasks = [by_id[task_id] for task_id in ids if task_id in by_id and by_id[task_id].state is not TaskState.STOPPED]
+    described = task_descriptions(tx, tasks)
+    return [
+        _run(task, description, places.get(task.id), found.starts_s.get(task.id)) for task, description in zip(tasks, described)
+    ]
+
+
+def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s: float | None) -> dict[str, Any]:
+    reasons = dict.fromkeys(container["reason"] for container in description["containers"] if container["reason"])
+    waits = task.state is TaskState.PROVISIONING
+    return {
+        "task": task.id,
+        "taskDefinition": task.definition_arn.rpartition("/")[2],
+        "taskName": task.name,
+        "arrayIndex": task.array_index,
+        "state": "WAITING" if waits else description["lastStatus"],
+        "sinceS": task.started_at_s or task.created_at_s,
+        "gpuIds": list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids)),
+        "gpuMemoryMiB": task.demand.gpu_memory_mib,
+        "needs": needs_of(task.demand),
+        "place": place if waits else None,
+        "startsAtS": starts_at_s if waits else None,
+        "held": waits and {"key": HOLD_TAG, "value": "true"} in task.details.get("tags", ()),
+        "reason": "; ".join(reasons) or task.stopped_reason or "",
+    }
+
+
+def needs_of(demand: Demand) -> dict[str, int]:
+    """Return the resources of a demand. -1 GPUs means all GPUs of a host. `gpuMemoryMiB` is the memory on a shared GPU, or 0."""
+    return {
+        "gpus": demand.gpus,
+        "gpuMemoryMiB": demand.gpu_memory_mib,
+        "cpuUnits": demand.cpu_units,
+        "memoryMiB": demand.memory_mib,
+    }

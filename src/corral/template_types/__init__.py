@@ -1,0 +1,1 @@
+"""The framework of CloudFormation resource types. Services declare their types with it."""

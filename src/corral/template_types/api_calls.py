@@ -1,0 +1,70 @@
+"""Calls operations of Corral's services for a stack, without HTTP, with the permissions of the stack's caller.
+
+A step of a stack creates, updates or deletes one resource. A lane is a database and the one thread that writes to it: state, logs
+or metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from corral.aws.direct_input import denied, direct_input
+from corral.aws.direct_input import request_of as request_of
+from corral.core.transactions import Tx
+from corral.decide.policies.policy import UNKNOWN_RESOURCE
+from corral.services import SERVICES
+from corral.services.authorization import policies_of_role, refusal, role_name
+from corral.services.caller import Caller
+from corral.services.permissions import Permission, permissions
+from corral.template_types.resource_types import TemplateType
+
+
+def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Run an operation and return its result. Raise an ApiError if the input is not valid, or if the caller lacks a permission.
+
+    `params` has the members of botocore's model. A number or a boolean may be text. A member with the value None is omitted.
+    Members that begin with "_" are Corral's own, for example the tags of a stack's resources. The operation gets them unchanged.
+
+    The policies of roles are in the state lane. So for a service of another lane, this function checks no permissions:
+    `authorize_step` has checked them before the step.
+    """
+    served = SERVICES[service]
+    own = {name: value for name, value in params.items() if name.startswith("_")}
+    converted = direct_input(service, operation, {name: value for name, value in params.items() if name not in own}) | own
+    if served.lane == "state":
+        authorize(tx, caller, service, operation, converted)
+    if operation in served.prepare:
+        converted = served.prepare[operation](converted)
+    return served.operations[operation](tx, converted, caller)
+
+
+def authorize(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> None:
+    """Raise the service's access denied error if the caller is a program in a container whose role does not allow the operation."""
+    if caller.confined:
+        is_open = operation in SERVICES[service].open_to_containers
+        _require(tx, caller, service, permissions(tx, caller, service, operation, params), is_open=is_open)
+
+
+def authorize_step(tx: Tx[Any], caller: Caller, type_: TemplateType) -> None:
+    """Check the caller's permissions in the state lane, before a stack creates, updates or deletes a resource of this type.
+
+    This is for types that do not run operations in the state lane through `call`. The operations of the step are not known yet. So
+    a program in a container needs the permission for all actions of the service on all resources, and its policies may not deny
+    anything. The types AWS::CloudFormation::… need no check here: the steps of a nested stack are checked one by one, and a custom
+    resource checks the permission for its own request.
+    """
+    is_checked = type_.checks_permissions and type_.lane == "state"
+    if not caller.confined or is_checked or type_.name.startswith("AWS::CloudFormation::"):
+        return
+    service = type_.name.split("::")[1].lower()
+    _require(tx, caller, service, [Permission(f"{service}:*", UNKNOWN_RESOURCE)], is_open=False)
+    if policies_of_role(tx, caller.account, role_name(caller.principal)).identity.denies_anything:
+        raise denied(service, f"User: {caller.principal} is not authorized to perform: {service}:* with an explicit deny")
+
+
+def _require(tx: Tx[Any], caller: Caller, service: str, needed: list[Permission], *, is_open: bool) -> None:
+    role = policies_of_role(tx, caller.account, role_name(caller.principal))
+    why = refusal(tx, caller, role, needed, is_open=is_open)
+    if why is not None:
+        raise denied(service, why)

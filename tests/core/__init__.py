@@ -1,0 +1,1 @@
+"""The core and its lanes."""

@@ -1,0 +1,1 @@
+"""Parts of the server, without a server process."""

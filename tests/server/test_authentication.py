@@ -1,0 +1,86 @@
+"""Authentication and authorisation with a virtual clock and without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from corral.aws import Secret
+from corral.core.clock import VirtualClock
+from corral.core.errors import ApiError
+from corral.server.authentication import ANONYMOUS, TASKS, Authentication
+from corral.server.front_door import PUBLIC_ACTIONS, AccessDenied, authorise, rate
+from corral.services import sessions
+from corral.services.caller import Caller
+from corral.services.ecr.registry_passwords import RegistryAccess, password
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+TASK, RUN = "0123456789abcdef0123456789abcdef", "f" * 32
+ROOT = "arn:aws:iam::123456789012:root"
+NOW_S = 1_700_000_000.0
+
+
+class FakeExchange:
+    """An exchange with the members that authorisation uses."""
+
+    def __init__(self, action: str) -> None:
+        self.action = action
+
+    authenticate: Any = None
+    required: Any = None
+    denied: Any = None
+    run: Any = None
+    refuse: Any = None
+
+
+def authentication(clock: VirtualClock, live: set[str]) -> Authentication:
+    return Authentication("AKIAROOT", Secret("secret", None, None, ROOT), KEY, live, clock)
+
+
+def test_registry_passwords_carry_principal_and_region_until_they_expire():
+    clock, live = VirtualClock(NOW_S), {TASK}
+    door = authentication(clock, live)
+    of_root = password(KEY, RegistryAccess(ROOT, "eu-west-1", int(NOW_S) + 60, None))
+    of_task = password(KEY, RegistryAccess("arn:role", "us-east-1", int(NOW_S) + 3600, TASK))
+    found = door.registry_password(of_root)
+    assert found is not None and (found.principal, found.region, found.task_id) == (ROOT, "eu-west-1", None)
+    found = door.registry_password(of_task)
+    assert found is not None and found.task_id == TASK
+    for wrong in ("", "x", of_root[:-4], password(OTHER, RegistryAccess(ROOT, "eu-west-1", int(NOW_S) + 60, None))):
+        assert door.registry_password(wrong) is None
+    clock.advance(60)
+    with pytest.raises(ApiError, match="expired"):
+        door.registry_password(of_root)
+    live.clear()  # the task ends, so its password expires
+    with pytest.raises(ApiError, match="expired"):
+        door.registry_password(of_task)
+
+
+def test_a_task_proves_itself_by_its_token_and_a_container_by_its_address():
+    door = authentication(VirtualClock(NOW_S), {TASK})
+    token, address = sessions.password_of_task(KEY, TASK), sessions.address_of_run(KEY, RUN)
+    found = door.task_token(TASK, token)
+    assert found is not None and (found.principal, found.task_id) == (TASKS, TASK)
+    assert door.task_token("0" * 32, token) is None and door.task_token(TASK, "é") is None
+    found = door.container_address(RUN, address)
+    assert found is not None and found.principal == TASKS
+    assert door.container_address("0" * 32, address) is None
+    assert door.container_address(RUN, sessions.address_of_run(OTHER, RUN)) is None
+
+
+@pytest.mark.parametrize("principal", [ROOT, "arn:aws:sts::123456789012:assumed-role/worker/x", TASKS])
+def test_callers_outside_of_containers_may_perform_every_action(principal):
+    caller = Caller("123456789012", "us-east-1", principal)
+    for action in ("ecs:RunTask", "s3:PutObject", "registry:PUT", *PUBLIC_ACTIONS):
+        authorise(caller, FakeExchange(action))
+        rate(caller, FakeExchange(action))
+
+
+def test_anonymous_callers_may_perform_public_actions_only():
+    caller = Caller("123456789012", "", ANONYMOUS.principal)
+    for action in PUBLIC_ACTIONS:
+        authorise(caller, FakeExchange(action))
+    for action in ("ecs:ListTasks", "s3:GetObject", "corral:Status", "registry:GET"):
+        with pytest.raises(AccessDenied, match=action):
+            authorise(caller, FakeExchange(action))

@@ -1,0 +1,377 @@
+"""Corral's own metrics: nothing from an idle server, and right averages although unchanged seconds are not published."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from corral.core.clock import VirtualClock
+from corral.core.commands import Command
+from corral.core.errors import ApiError
+from corral.core.ids import SeededIds
+from corral.core.transactions import Core, Tx
+from corral.fleet import hosts
+from corral.model.agent_protocol import Hello, Measured
+from corral.model.gpu import GpuDevice
+from corral.model.gpu_metrics import GpuPart, GpuSample
+from corral.model.metric import Metric, Point
+from corral.model.run import Observed, Usage
+from corral.model.settings import Settings
+from corral.model.task_record import GpuUse
+from corral.reconcile import METRICS, STATE
+from corral.server.metric_publisher import MetricPublisher
+from corral.services import SERVICES
+from corral.services.caller import Caller
+from corral.services.cloudwatch.metric_writes import record
+from corral.store import Store
+from corral.store.task_history import HistoryFilter
+from corral.telemetry import MetricStore
+from eventually import soon
+
+CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+MINUTE_S = 1_700_000_040.0
+
+
+class World:
+    """The state's core on a virtual clock, and a publisher that uses this object as both of its lanes."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self.runner = runner
+        self.changes = self.looks = 0
+        self.clock = VirtualClock(MINUTE_S)
+        self.core = Core(Store(None), settings=Settings(), clock=self.clock, ids=SeededIds(Random(0)), reconcilers=STATE)
+        self.history: dict[str, deque[tuple[float, GpuSample]]] = {}
+        agents = cast("Any", SimpleNamespace(history=self.history, measure=self.measure))
+        self.publisher = MetricPublisher(cast("Any", self), cast("Any", SimpleNamespace(submit=self.recorded)), agents, self.clock)
+        self.published: list[Point] = []
+        self.shortest_s: int | None = None  # the shortest period of an alarm
+
+    def run(self, handler: Any, *, read_only: bool = False) -> Any:
+        told: list[Any] = []
+        self.batch(Command(handler, told.append, read_only=read_only))
+        assert not any(isinstance(answer, Exception) for answer in told), told
+        return told[0] if told else None
+
+    def batch(self, *commands: Command) -> None:
+        outbox = self.core.batch(commands)
+        for command, answer in outbox.answers:
+            command.done(answer)
+        self.changes += outbox.may_have_changed
+
+    def call(self, service: str, operation: str, **params: Any) -> Any:
+        return self.run(lambda tx: SERVICES[service].operations[operation](tx, params, CALLER))
+
+    def submit(self, handler: Any, *, read_only: bool = False) -> asyncio.Future[Any]:
+        self.looks += read_only
+        future = self.runner.get_loop().create_future()
+        future.set_result(self.run(handler, read_only=read_only))
+        return future
+
+    async def measure(self, host_id: str, run_ids: list[str]) -> Measured | None:
+        return None
+
+    async def recorded(self, handler: Any) -> int | None:
+        self.published += handler.keywords["points"]
+        return self.shortest_s
+
+    def tick(self, seconds: int = 1) -> list[Point]:
+        """Advance the clock second by second and return the published points."""
+        before = len(self.published)
+        for _ in range(seconds):
+            self.clock.advance(1)
+            due_s = self.core.next_due_s()
+            if due_s is not None and due_s <= self.clock.now_s():
+                self.batch()
+            self.runner.run(self.publisher.publish())
+        return self.published[before:]
+
+    def samples(self, name: str, **dimensions: str) -> list[tuple[float, float]]:
+        """(value, weight) pairs."""
+        found = [
+            point.sample
+            for point in self.published
+            if point.metric.name == name and dimensions.items() <= dict(point.metric.dimensions).items()
+        ]
+        return [pair for sample in found for pair in ([(sample, 1.0)] if isinstance(sample, float) else cast("Any", sample))]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with asyncio.Runner() as runner:
+        yield World(runner)
+
+
+def average(samples: list[tuple[float, float]]) -> float:
+    return sum(value * weight for value, weight in samples) / sum(weight for _, weight in samples)
+
+
+def test_an_idle_server_publishes_nothing(world: World) -> None:
+    world.run(lambda tx: tx.store.hosts.put(Hello("h", "boot", "host", "sim", 1024, 1024, [], []), tx.now_s))
+    assert world.tick(120) == []
+
+
+def test_an_unchanged_state_costs_no_transaction(world: World) -> None:
+    queue = world.call("sqs", "CreateQueue", QueueName="q")["QueueUrl"]
+    world.tick(30)
+    world.looks = 0
+    world.tick(20)
+    assert world.looks == 4, "every five seconds it asks which tasks there are to be measured"
+    world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="12345")
+    world.looks = 0
+    world.tick(20)
+    assert world.looks == 20 + 4, "a message grows older every second"
+
+
+def test_values_that_change_with_time_are_published_in_their_second(world: World) -> None:
+    queue = world.call("sqs", "CreateQueue", QueueName="q")["QueueUrl"]
+    world.tick(30)
+    assert world.call("sqs", "ReceiveMessage", QueueUrl=queue, WaitTimeSeconds=7) is None, "it waits"
+    world.tick(5)
+    world.published.clear()
+    world.tick()
+    assert world.samples("NumberOfEmptyReceives") == []
+    world.tick()
+    assert world.samples("NumberOfEmptyReceives") == [(1.0, 1.0)]
+
+
+def test_an_unchanged_queue_is_published_once_a_minute_with_the_right_average(world: World) -> None:
+    queue = world.call("sqs", "CreateQueue", QueueName="q")["QueueUrl"]
+    world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="12345")
+    received = world.call("sqs", "ReceiveMessage", QueueUrl=queue)["Messages"][0]
+    world.call("sqs", "DeleteMessage", QueueUrl=queue, ReceiptHandle=received["ReceiptHandle"])
+    assert len(world.tick()) == 9
+    assert world.tick(40) == []
+    assert len(world.tick(60)) == 8, "once in the next minute, without sizes"
+    world.published.clear()
+    world.tick(59)
+    for _ in range(10):
+        world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="12345")
+    world.tick(41)
+    visible = world.samples("ApproximateNumberOfMessagesVisible")
+    assert visible[:3] == [(0.0, 60.0), (0.0, 40.0), (10.0, 1.0)], "the minute, then what was not told yet, then the news"
+    assert visible[3:] == [(10.0, 1.0)] * 40, "messages grow older: there is news every second"
+    assert sum(value * weight for value, weight in world.samples("NumberOfMessagesSent")) == 10
+    assert world.samples("SentMessageSize") == [(5.0, 10.0)]
+
+
+def test_an_unchanged_queue_is_published_in_each_period_of_a_short_alarm(world: World) -> None:
+    queue = world.call("sqs", "CreateQueue", QueueName="q")["QueueUrl"]
+    world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="12345")
+    world.call("sqs", "PurgeQueue", QueueUrl=queue)
+    world.tick(5)
+    world.published.clear()
+    world.tick(50)
+    assert world.samples("ApproximateNumberOfMessagesVisible") == []
+    world.shortest_s = 10
+    world.tick(5)
+    world.published.clear()
+    world.tick(59)
+    assert world.samples("ApproximateNumberOfMessagesVisible") == [(0.0, 10.0)] * 5
+    world.shortest_s = None  # the alarm was deleted
+    world.tick()
+    world.published.clear()
+    world.tick(59)
+    assert world.samples("ApproximateNumberOfMessagesVisible") == []
+
+
+def test_gpus_and_clusters_are_published_in_the_regions_that_use_them(world: World) -> None:
+    hello = Hello("h", "boot", "host", "sim", 2048, 1024, [GpuDevice(f"GPU-{at}", at, "Simulated", 1000) for at in range(2)], [])
+    world.run(lambda tx: tx.store.hosts.put(hello, tx.now_s))
+    world.history["GPU-0"] = deque([(world.clock.now_s(), GpuSample("GPU-0", 50.0, 100))])
+    assert world.tick() == [], "no region has a cluster or a task"
+    world.call("ecs", "CreateCluster", clusterName="c")
+    world.tick(30)
+    assert world.samples("GPUReservation", ClusterName="default") == [(0.0, 1.0)]
+    assert world.samples("DCGM_FI_DEV_GPU_UTIL") == []
+    for second in range(20):  # idle ones are sampled every five seconds
+        if second % 5 == 0:
+            world.history["GPU-0"].append((world.clock.now_s(), GpuSample("GPU-0", 0.0 if second < 10 else 80.0, 100)))
+        world.tick()
+    load = world.samples("DCGM_FI_DEV_GPU_UTIL", UUID="GPU-0")
+    assert load == [(0.0, 1.0), (0.0, 9.0), (80.0, 1.0)]
+    assert average(load) < 10
+    assert world.samples("DCGM_FI_DEV_FB_FREE", ClusterName="default")[0] == (900.0, 1.0)
+
+
+def test_a_message_in_an_empty_queue_is_published_before_the_next_second(world: World) -> None:
+    """The clock of the publisher stands still, so that the next second is always a second of real time away."""
+    queue = world.call("sqs", "CreateQueue", QueueName="q")["QueueUrl"]
+    world.clock.advance(0.25)
+
+    async def send() -> None:
+        running = asyncio.create_task(world.publisher.run())
+        await soon(lambda: world.core.store.queues.on_wake is not None)
+        assert world.samples("ApproximateNumberOfMessagesVisible") == []
+        began_s = time.monotonic()
+        world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="first")
+        await soon(lambda: world.samples("ApproximateNumberOfMessagesVisible"))
+        assert time.monotonic() - began_s < 0.7
+        world.call("sqs", "PurgeQueue", QueueUrl=queue)
+        world.clock.advance(0.5)
+        world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="second")  # published with the next second
+        await soon(lambda: len(world.samples("NumberOfMessagesSent")) == 2)
+        running.cancel()
+
+    world.runner.run(send())
+    assert world.samples("ApproximateNumberOfMessagesVisible") == [(1.0, 1.0)], "the level is the same as before"
+    assert world.samples("NumberOfMessagesSent") == [(1.0, 1.0), (1.0, 1.0)]
+
+
+def test_tasks_that_share_a_gpu_have_metrics_of_their_own(world: World) -> None:
+    hello = Hello("h", "boot", "host", "sim", 4096, 4096, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
+    world.run(lambda tx: hosts.hello(tx, hello))
+    shares = [{"type": "GPU", "sharingStrategy": {"nvidiaMps": {"memory": 300}}}]
+    container = {"name": "main", "image": "corral/host", "command": ["x"], "resourceRequirements": shares, "memory": 64}
+    world.call("ecs", "RegisterTaskDefinition", family="web", containerDefinitions=[container])
+    world.call("ecs", "CreateService", serviceName="api", taskDefinition="web", desiredCount=2)
+    world.batch()
+    busy, idle = world.run(lambda tx: tx.store.tasks.on_host("h"))
+    seen = [Observed(task.runs[0].id, pid=1, started_at_s=world.clock.now_s()) for task in (busy, idle)]
+    world.run(lambda tx: hosts.report(tx, "h", seen))
+    world.tick(2)
+
+    def sample(**more: Any) -> None:
+        world.history["GPU-0"] = deque([(world.clock.now_s(), GpuSample("GPU-0", 90.0, 500, power_w=200.0, **more))])
+        world.tick()
+
+    sample(parts={busy.runs[0].attempt_id: GpuPart(80.0, 400), idle.runs[0].attempt_id: GpuPart(0.0, 90)})
+    for dimensions, percent, memory_mib in (
+        ({"UUID": "GPU-0"}, [90.0], [500.0]),
+        ({"TaskId": busy.id}, [80.0], [400.0]),
+        ({"TaskId": idle.id}, [0.0], [90.0]),
+        ({"ServiceName": "api"}, [0.0, 80.0], [90.0, 400.0]),  # the average of the tasks falls if a further task shares the GPU
+    ):
+        assert sorted(value for value, _ in world.samples("DCGM_FI_DEV_GPU_UTIL", **dimensions)) == percent, dimensions
+        assert sorted(value for value, _ in world.samples("DCGM_FI_DEV_FB_USED", **dimensions)) == memory_mib, dimensions
+    assert world.samples("DCGM_FI_DEV_POWER_USAGE", TaskId=idle.id) == [(200.0, 1.0)]
+    history = world.core.store.tasks.history
+    assert (history.gpu_use(busy.id), history.gpu_use(idle.id)) == (GpuUse(1, 80.0, 80.0, 400), GpuUse(1, 0.0, 0.0, 90))
+    sample(why_no_parts="the driver does not report it")
+    assert len(world.samples("DCGM_FI_DEV_GPU_UTIL", ServiceName="api")) == 2, "without parts, the tasks have no such values"
+    assert len(world.samples("DCGM_FI_DEV_GPU_UTIL", UUID="GPU-0")) == 2
+    assert history.gpu_use(busy.id) == GpuUse(1, 80.0, 80.0, 400)
+
+
+def service_task(world: World) -> tuple[str, str]:
+    """Start a service with one GPU task that specifies half a core and 512 MiB. Return the ids of the task and of its run."""
+    hello = Hello("h", "boot", "host", "sim", 4096, 4096, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
+    world.run(lambda tx: hosts.hello(tx, hello))
+    container = {"name": "main", "image": "corral/host", "command": ["x"], "resourceRequirements": [{"type": "GPU", "value": "1"}]}
+    world.call("ecs", "RegisterTaskDefinition", family="web", containerDefinitions=[container], cpu="512", memory="512")
+    world.call("ecs", "CreateService", serviceName="api", taskDefinition="web", desiredCount=1)
+    world.batch()
+    task = world.run(lambda tx: tx.store.tasks.on_host("h")[0])
+    seen = Observed(task.runs[0].id, pid=1, started_at_s=world.clock.now_s())
+    world.run(lambda tx: hosts.report(tx, "h", [seen]))
+    return task.id, task.runs[0].id
+
+
+def usage(at_s: float, cpu_s: float, memory_mib: int) -> Usage:
+    return Usage(at_s, cpu_s, 0.0, 0.0, memory_mib * 2**20, 1, 0, 0)
+
+
+def test_the_use_of_a_service_is_relative_to_its_task_definition(world: World) -> None:
+    _, run_id = service_task(world)
+    now_s = world.clock.now_s()
+    measured = [Measured(1, {run_id: usage(now_s, 11.0, 128)}, {run_id: usage(now_s - 4, 10.0, 99)})]
+    world.published += world.run(lambda tx: world.publisher.points(tx, measured=measured), read_only=True)
+    assert world.samples("CPUUtilization", ServiceName="api") == [(50.0, 5.0)], "a quarter of a core, and half a core is specified"
+    assert world.samples("MemoryUtilization", ServiceName="api") == [(25.0, 5.0)]
+    of_all = [pair for pair in world.samples("CPUUtilization", ClusterName="default") if pair != (50.0, 5.0)]
+    assert of_all == [(6.25, 5.0)], "the instance has four cores"
+
+
+def test_gpu_metrics_have_the_dimensions_of_the_service_the_task_and_the_container(world: World) -> None:
+    task_id, _ = service_task(world)
+
+    def sets() -> set[tuple[tuple[str, str], ...]]:
+        world.history["GPU-0"] = deque([(world.clock.now_s(), GpuSample("GPU-0", 70.0, 100, sm_clock_mhz=1500))])
+        found = [point.metric for point in world.tick() if point.metric.name == "DCGM_FI_DEV_GPU_UTIL"]
+        return {metric.dimensions for metric in found if metric.namespace == "ECS/ContainerInsights/Prometheus"}
+
+    cluster = ("ClusterName", "default")
+    shared = {(cluster,), (cluster, ("ServiceName", "api")), (cluster, ("TaskDefinitionFamily", "web"))}
+    assert sets() == shared
+    world.tick(10)
+    of_task = {(cluster, ("TaskId", task_id)), (cluster, ("ContainerName", "main"), ("TaskId", task_id))}
+    assert sets() == shared | of_task, "a short task has no series of its own"
+    assert world.samples("DCGM_FI_DEV_SM_CLOCK", ServiceName="api")[-1] == (1500.0, 1.0)
+
+
+def test_samples_of_a_task_are_added_up_and_saved_once_a_minute(world: World) -> None:
+    task_id, run_id = service_task(world)
+    started_s = world.clock.now_s()
+    store = world.core.store
+
+    def sample(at_s: float, percent: float, memory_mib: int) -> None:
+        world.history.setdefault("GPU-0", deque()).append((at_s, GpuSample("GPU-0", percent, memory_mib)))
+        world.tick()
+
+    sample(started_s + 0.5, 99.0, 999)  # covers time before the start, when another task may have had the GPU
+    assert store.tasks.history.gpu_use(task_id) is None
+    sample(started_s + 1.5, 20.0, 100)
+    sample(started_s + 2.5, 20.0, 100)  # unchanged values are not published, but they count
+    sample(started_s + 3.5, 80.0, 300)
+    use = store.tasks.history.gpu_use(task_id)
+    assert use == GpuUse(3, 120.0, 80.0, 300) and store.execute("SELECT count(*) FROM task_gpu_use").fetchone() == (0,)
+    world.tick(60)
+    assert store.execute("SELECT samples, memory_max_mib FROM task_gpu_use").fetchall() == [(3, 300)]
+    world.run(lambda tx: hosts.report(tx, "h", [Observed(run_id, 1, started_s, world.clock.now_s(), 0)]))
+    [record] = store.tasks.history.listed(HistoryFilter("us-east-1"), 10)
+    assert record.record.gpu_use == use and store.execute("SELECT count(*) FROM task_gpu_use").fetchone() == (0,)
+
+
+def test_own_points_are_dropped_while_a_collector_writes_the_series() -> None:
+    clock = VirtualClock(MINUTE_S)
+    core = Core(MetricStore(None), settings=Settings(), clock=clock, ids=SeededIds(Random(0)), reconcilers=METRICS)
+    series = [
+        Metric("r", "ECS/ContainerInsights/Prometheus", "DCGM_FI_DEV_GPU_UTIL", (("ClusterName", name),)) for name in ("one", "two")
+    ]
+
+    def written(value: float, *metrics: Metric, own: bool) -> None:
+        points = [Point(metric, clock.now_s(), value, "Percent", 1) for metric in metrics]
+        assert not core.batch([Command(lambda tx: record(tx, points, own=own), lambda answer: None)]).faults
+
+    def values(metric: Metric) -> list[float]:
+        found = core.store.read(metric, start_s=int(MINUTE_S), end_s=int(MINUTE_S) + 600, period_s=1, now_s=clock.now_s())
+        return [summary.sum for _, summary in sorted(found.items())]
+
+    written(1.0, *series, own=True)
+    clock.advance(1)
+    written(93.0, series[0], own=False)
+    clock.advance(1)
+    written(2.0, *series, own=True)
+    assert [values(metric) for metric in series] == [[1.0, 93.0], [1.0, 2.0]]
+    clock.advance(180)
+    written(3.0, *series, own=True)
+    assert values(series[0]) == [1.0, 93.0, 3.0], "the collector is silent"
+
+
+def test_a_refused_point_of_a_collector_leaves_its_series_to_the_collector() -> None:
+    clock = VirtualClock(MINUTE_S)
+    core = Core(MetricStore(None), settings=Settings(), clock=clock, ids=SeededIds(Random(0)), reconcilers=METRICS)
+    known, new = [
+        Metric("r", "ECS/ContainerInsights/Prometheus", "DCGM_FI_DEV_GPU_UTIL", (("ClusterName", name),)) for name in ("one", "two")
+    ]
+
+    def collect(refused: bool, *metrics: Metric) -> Callable[[Tx[MetricStore]], None]:
+        def write(tx: Tx[MetricStore]) -> None:
+            record(tx, [Point(metric, clock.now_s(), 1.0, "Percent", 1) for metric in metrics], own=False)
+            if refused:
+                raise ApiError("refused")
+
+        return write
+
+    core.batch([Command(collect(False, known), lambda answer: None)])
+    clock.advance(1)
+    core.batch([Command(collect(True, known, new), lambda answer: None)])
+    assert [core.store.is_collected([metric], clock.now_s()) for metric in (known, new)] == [True, False]
+    clock.advance(179)
+    assert not core.store.is_collected([known], clock.now_s()), "the refused point does not count"

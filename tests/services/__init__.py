@@ -1,0 +1,1 @@
+"""Handlers on a core with a virtual clock, without a server."""
