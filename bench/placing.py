@@ -15,7 +15,7 @@ from random import Random
 from rows import Bench, Row
 from simulated import GPUS_PER_HOST, simulated
 
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 from corral.decide.placement.place import place, serve
 from corral.model.instance import HOST_POOL
 from corral.model.placement import TASK, Claim, Placement, Slot
@@ -76,12 +76,12 @@ def _demands(count: int, *, mixed: bool) -> list[Demand]:
 
 
 def _fleet(sizes: Sequence[tuple[int, int, int]]) -> Fleet:
-    fleet = Fleet(Journal())
+    fleet = Fleet(UndoLog())
     for number, (gpus, cpu_units, memory_mib) in enumerate(sizes):
         positions = {f"GPU-{number:08x}-{at}": at for at in range(gpus)}
         total = Demand(gpus, cpu_units, memory_mib)
         fleet.put_slot(HOST_POOL, Slot(f"{number:032x}", total, cpu_units, memory_mib, list(positions), positions))
-    fleet.journal.commit()
+    fleet.undo_log.commit()
     gc.unfreeze()
     gc.collect()
     gc.freeze()  # as the server does after its start: a collection does not read the index again
@@ -100,11 +100,11 @@ def _fill_rate(sizes: Sequence[tuple[int, int, int]], count: int, *, mixed: bool
             for demand in demands[done : done + CHUNK]:
                 _place(fleet, demand, placed)
             done += CHUNK
-            fleet.journal.commit()
+            fleet.undo_log.commit()
         seconds += time.process_time() - began
         while placed:
             _give(fleet, placed.pop())
-        fleet.journal.commit()
+        fleet.undo_log.commit()
     return done / seconds
 
 
@@ -172,13 +172,13 @@ def _rules_cost_s(hosts: int, count: int, rules: PlacementRules) -> tuple[float,
             assert isinstance(found, Placement)
             fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, demand.cpu_units, demand.memory_mib, GROUP)
             placed.append((found.slot_id, found.gpu_ids, demand))
-        fleet.journal.commit()
+        fleet.undo_log.commit()
         seconds, done = seconds + time.process_time() - began, done + portion
         while placed:
             fleet.count(HOST_POOL, placed[-1][0], GROUP, -1, 0, -1)
             _give(fleet, placed.pop())
         place(pool, demand, seed="empty")  # what was given back is looked at here
-        fleet.journal.commit()
+        fleet.undo_log.commit()
     return seconds / done, first_s
 
 
@@ -210,7 +210,7 @@ def _cycle_rate(sizes: Sequence[tuple[int, int, int]], cycles: int, line: int, *
             break
     for number, demand in enumerate(_kinds_of_demands(line, mixed=mixed)):
         fleet.join_line(HOST_POOL, Claim((float(number),), TASK, f"{number:032x}", demand))
-    fleet.journal.commit()
+    fleet.undo_log.commit()
     began, done = time.process_time(), 0
     while done < cycles and time.process_time() < began + CYCLES_MAX_S:
         done += 1
@@ -218,7 +218,7 @@ def _cycle_rate(sizes: Sequence[tuple[int, int, int]], cycles: int, line: int, *
         placed[at], placed[-1] = placed[-1], placed[at]
         _give(fleet, placed.pop())
         _serve(fleet, placed)
-        fleet.journal.commit()
+        fleet.undo_log.commit()
     return done / (time.process_time() - began)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 from corral.decide.placement.gpu_choice import gpus_for
 from corral.decide.placement.place import serve, standing_reservation
 from corral.decide.placement.slot_fit import has_gpus
@@ -46,7 +46,7 @@ def host(number: int, gpus: int) -> Slot:
 
 class Simulation:
     def __init__(self, sizes: Sequence[int], *, backfill: bool) -> None:
-        self.fleet = Fleet(Journal())
+        self.fleet = Fleet(UndoLog())
         for number, gpus in enumerate(sizes):
             self.fleet.put_slot(POOL, host(number, gpus))
         self.backfill = backfill

@@ -220,11 +220,11 @@ def test_the_index_by_held_gpus_is_right_when_built_late() -> None:
     made_first = fleet_of([slot("a", 4), slot("b", 0), slot("c", 2, 1)])[0]
     assert place(made_first.pool(POOL), ALL) == Placement("a", tuple(f"a-{at}" for at in range(4)))  # made here
     for each in (fleet, made_first):
-        each.journal.savepoint()
+        each.undo_log.savepoint()
         each.take(POOL, "a", ["a-1"], 10, 10)
         each.give(POOL, "c", ["c-0"], 0, 0)
         each.put_slot(POOL, slot("d", 8))
-        each.journal.rollback_to_savepoint()
+        each.undo_log.rollback_to_savepoint()
         each.take(POOL, "a", ["a-1"], 10, 10)
     assert fleet.snapshot() == made_first.snapshot()
     assert isinstance(place(pool, ALL), Unplaceable)
@@ -316,10 +316,10 @@ def test_the_true_cause_is_named(
 
 def test_withheld_gpus_are_dropped_with_their_slot() -> None:
     fleet, pool = fleet_of([with_withheld("a", 1, "'mine'")])
-    fleet.journal.savepoint()
+    fleet.undo_log.savepoint()
     fleet.put_slot(POOL, slot("a", 2))
     assert pool.withheld() == []
-    fleet.journal.rollback_to_savepoint()
+    fleet.undo_log.rollback_to_savepoint()
     assert pool.withheld() == ["'mine'"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 from corral.decide.placement.place import place, serve, standing_reservation, why_not, why_waiting
 from corral.model.placement import TASK, Claim, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import Demand
@@ -29,7 +29,7 @@ def slot(name: str, total: int, free: int | None = None, *, cpu: int = 4096, mem
 
 
 def fleet_of(slots: Iterable[Slot], claims: Iterable[Claim] = ()) -> tuple[Fleet, PoolIndex]:
-    fleet = Fleet(Journal())
+    fleet = Fleet(UndoLog())
     for each in slots:
         fleet.put_slot(POOL, each)
     for claim in claims:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 from corral.decide.placement.instance_query import parse_instance_query
 from corral.decide.placement.place import place, place_on, serve, standing_reservation, why_not, why_waiting
 from corral.decide.placement.rules import select, values_of
@@ -41,7 +41,7 @@ def rules(*member_of: str, distinct: bool = False, strategy: Iterable[str] = ())
 
 
 def fleet_of(slots: Iterable[Slot], claims: Iterable[Claim] = ()) -> tuple[Fleet, PoolIndex]:
-    fleet = Fleet(Journal())
+    fleet = Fleet(UndoLog())
     for each in slots:
         fleet.put_slot(POOL, each)
     for claim in claims:
@@ -403,7 +403,7 @@ def test_the_index_still_agrees_after_any_changes(slots: list[Slot], few: list[D
     placed: list[tuple[Placement, Demand]] = []
     for step in range(25):
         demand = rng.choice(few)
-        fleet.journal.savepoint()
+        fleet.undo_log.savepoint()
         before = list(placed)
         for _ in range(rng.randrange(3)):
             found = check(pool, demand, None, str(step))
@@ -420,9 +420,9 @@ def test_the_index_still_agrees_after_any_changes(slots: list[Slot], few: list[D
             changed.draining, changed.connected = rng.random() < 0.2, rng.random() < 0.8
             fleet.put_slot(POOL, changed)
         if rng.random() < 0.3:
-            fleet.journal.rollback_to_savepoint()
+            fleet.undo_log.rollback_to_savepoint()
             placed = before
-        fleet.journal.commit()
+        fleet.undo_log.commit()
         check(pool, rng.choice(few), None, str(step))
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 from corral.decide.placement.place import could_hold, place, serve, spare_gpus, why_waiting
 from corral.decide.placement.together import place_together, reserve_together
 from corral.model.placement import JOB, TASK, Claim, Placement, Slot
@@ -21,7 +21,7 @@ POOL = "p"
 
 def fleet_of(*slots: tuple[str, int, int]) -> Fleet:
     """Slots with (name, GPUs, free GPUs), and plenty of CPU and memory."""
-    fleet = Fleet(Journal())
+    fleet = Fleet(UndoLog())
     for name, total, free in slots:
         positions = {f"{name}{at}": at for at in range(total)}
         size = Demand(total, 10_000, 10_000)

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 from corral.decide.placement.place import serve
 from corral.model.instance import HOST_POOL
 from corral.model.job import DEPENDENCY_FAILED, TIMED_OUT
@@ -353,7 +353,7 @@ class JobCheckers:
     def _check_derived(self) -> None:
         """What is in memory is what the rows say."""
         store = self.world.store
-        lines = JobLines(store, Fleet(Journal()))
+        lines = JobLines(store, Fleet(UndoLog()))
         lines.rebuild()
         if store.job_lines.snapshot() != lines.snapshot():
             raise Violation("the lines in memory are not those of the rows")

@@ -14,7 +14,7 @@ from corral.core.commands import Command, ParkedCommands
 from corral.core.database import Handover
 from corral.core.handovers import Delivery, PendingDelivery
 from corral.core.transactions import Core, Outcome, Tx
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 from corral.decide.placement.place import place, room_for_claim
 from corral.fleet import hosts, instances
 from corral.model.agent_protocol import Hello, HostOrders, Report, StartOrder
@@ -76,18 +76,18 @@ def silence_ends_runs(tx: Tx[Store], host_id: str) -> None:
 
 class KeepsIndexOfFailedCommands(SimStore):
     def rollback_to_savepoint(self) -> None:
-        journal, self.journal = self.journal, Journal()
+        undo_log, self.undo_log = self.undo_log, UndoLog()
         super().rollback_to_savepoint()
-        self.journal = journal
+        self.undo_log = undo_log
 
 
 class KeepsIndexOfFailedBatches(SimStore):
     def rollback(self) -> None:
-        journal, self.journal = self.journal, Journal()
+        undo_log, self.undo_log = self.undo_log, UndoLog()
         super().rollback()
-        self.journal = journal
-        journal._inverses.clear()
-        journal._effects.clear()
+        self.undo_log = undo_log
+        undo_log._inverses.clear()
+        undo_log._effects.clear()
 
 
 # Withheld GPUs that are offered

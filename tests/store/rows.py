@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.instance import HOST_POOL, host_instance_id
@@ -54,7 +54,7 @@ def derived_fleet(store: Store) -> Fleet:
 
 
 def derived_index(store: Store) -> tuple[Fleet, Claims]:
-    fleet = Fleet(Journal())
+    fleet = Fleet(UndoLog())
     claims = Claims(store, fleet)
     Instances(store, fleet, claims).rebuild_slots()
     claims.rebuild()

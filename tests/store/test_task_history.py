@@ -267,11 +267,11 @@ def test_a_failed_commit_leaves_no_record_and_the_next_one_works() -> None:
     store.begin()
     stop(store, "t")
     store.tasks.set_details(found(store, "t"), {"tags": [{"key": "a", "value": "1"}]})
-    store.journal.before_commit.append(refuse)  # runs after the records are written
+    store.undo_log.before_commit.append(refuse)  # runs after the records are written
     with pytest.raises(CommitFailed):
         store.commit()
     store.rollback()
-    store.journal.before_commit.remove(refuse)
+    store.undo_log.before_commit.remove(refuse)
     assert listed(store) == [] and store.tasks.history.gpu_use("t") == GpuUse(1, 50.0, 50.0, 100)
     store.begin()
     stop(store, "t")

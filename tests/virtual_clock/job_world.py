@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 from corral.fleet import hosts
 from corral.model.job import Job, JobState
 from corral.model.run import Observed
@@ -39,7 +39,7 @@ class JobWorld(GroupWorld):
 
     def check_derived(self) -> None:
         """The lines and the sums in memory are those of the rows."""
-        fresh = JobLines(self.store, Fleet(Journal()))
+        fresh = JobLines(self.store, Fleet(UndoLog()))
         fresh.rebuild()
         assert self.store.job_lines.snapshot() == fresh.snapshot()
         assert self.store.job_holdings.snapshot() == JobHoldings(self.store).snapshot()

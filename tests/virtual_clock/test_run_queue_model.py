@@ -409,9 +409,9 @@ def _no_requeues(waits: RunWaits, task_id: str) -> QueuedRun | None:
     return run and run.but(requeues=0)
 
 
-def _without_journal(waits: RunWaits, run: QueuedRun, needs: Iterable[Need] = ()) -> None:
+def _without_undo_log(waits: RunWaits, run: QueuedRun, needs: Iterable[Need] = ()) -> None:
     RunWaits.add(waits, run, needs)
-    waits._journal._inverses.pop()
+    waits._undo_log._inverses.pop()
 
 
 def _none_admitted(waits: RunWaits, key: str) -> RunArray | None:
@@ -431,7 +431,7 @@ FAULTS = {
     "a failed task is not requeued": with_waits(get=_no_requeues),
     "admitted members of an array are not counted": with_waits(array=_none_admitted),
     "the second time is forgotten": with_waits(next_time_s=lambda waits: None),
-    "an undone launch stays in memory": with_waits(add=_without_journal),
+    "an undone launch stays in memory": with_waits(add=_without_undo_log),
     "a claim does not get the changed GPUs": with_claim_change(lambda claims, before, after: None),
     "a changed task loses its place": with_claim_change(
         lambda claims, before, after: Claims.change(claims, before, after._replace(rank=(0, 1e12)))

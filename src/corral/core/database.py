@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from corral.core.errors import Refused
 from corral.core.schema_origin import ORIGIN_SCHEMA, Origin, read_origin, require_schema, schema_digest, write_origin
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 from corral.version import full_version
 
 Migration = str  # a SQL script that changes one schema version to the next; it may rebuild tables
@@ -137,7 +137,7 @@ class Database:
     """The writing connection of a store. `reader` opens read-only connections.
 
     A store is a subclass that consists of parts, one per group of tables. The method `_compose` of the subclass creates the parts.
-    All parts share the connection, the transaction and the journal.
+    All parts share the connection, the transaction and the undo log.
     """
 
     reads_only = False
@@ -163,7 +163,7 @@ class Database:
     def __init__(self, path: Path | None, *, checked: bool = False) -> None:
         """If `path` is None, the database is in memory."""
         self.path = path
-        self.journal = Journal()
+        self.undo_log = UndoLog()
         self._readers: list[sqlite3.Connection] = []
         # A tuple with the earliest time in `due`, or with None if `due` is empty. None instead of a tuple: the time is not cached.
         self._earliest_due: tuple[float | None] | None = None
@@ -251,18 +251,18 @@ class Database:
         self._changes_before = self.connection.total_changes
 
     def commit(self) -> None:
-        self.journal.prepare_commit()
+        self.undo_log.prepare_commit()
         try:
             self.execute("COMMIT")
         except sqlite3.OperationalError as error:
             raise CommitFailed(str(error)) from error
-        self.journal.commit()
+        self.undo_log.commit()
 
     def rollback(self) -> None:
         self._earliest_due = None
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
-        self.journal.rollback()
+        self.undo_log.rollback()
 
     def savepoint(self) -> None:
         """Set a savepoint.
@@ -273,7 +273,7 @@ class Database:
         self._has_savepoint = self.connection.total_changes != self._changes_before
         if self._has_savepoint:
             self.execute("SAVEPOINT command")
-        self.journal.savepoint()
+        self.undo_log.savepoint()
 
     def release(self) -> None:
         if self._has_savepoint:
@@ -289,12 +289,12 @@ class Database:
         elif self.connection.total_changes != self._changes_before:
             self.execute("ROLLBACK")
             Database.begin(self)
-        self.journal.rollback_to_savepoint()
+        self.undo_log.rollback_to_savepoint()
 
     def begin_attempt(self) -> tuple[int, int]:
         """Set a savepoint inside the savepoint of a command. Attempts can be nested. Return what `undo_attempt` needs."""
         self.execute("SAVEPOINT attempt")
-        return self.journal.position()
+        return self.undo_log.position()
 
     def end_attempt(self) -> None:
         self.execute("RELEASE attempt")
@@ -305,7 +305,7 @@ class Database:
             raise CommitFailed("SQLite rolled back the transaction: disk full or I/O error")
         self.execute("ROLLBACK TO attempt")
         self.execute("RELEASE attempt")
-        self.journal.rollback_to(position)
+        self.undo_log.rollback_to(position)
 
     # Times of reconcilers
 
@@ -345,7 +345,7 @@ class Database:
         self.executemany("DELETE FROM watch WHERE key = ? AND changed = ?", [(key, each) for each in before if each not in after])
         self.executemany("INSERT INTO watch VALUES (?, ?)", [(key, each) for each in after if each not in before])
         self._set_watched(key, after)
-        self.journal.on_rollback(partial(self._set_watched, key, before))
+        self.undo_log.on_rollback(partial(self._set_watched, key, before))
 
     def watchers(self, changed: str) -> Iterable[str]:
         """Return the keys of the reconcilers that watch a key."""
@@ -400,7 +400,7 @@ class Database:
             raise ValueError("a database in memory cannot have a second connection")
         reader = copy(self)
         reader.reads_only = True
-        reader.journal = Journal()
+        reader.undo_log = UndoLog()
         reader.connection = sqlite3.connect(
             f"file:{quoted_path(self.path)}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )

@@ -1,4 +1,4 @@
-"""The journal of a store: it undoes changes of values in memory when the database transaction is rolled back."""
+"""The undo log of a store: it undoes changes of values in memory when the database transaction is rolled back."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 Action = Callable[[], object]
 
 
-class Journal:
+class UndoLog:
     """Records how to undo each change of a derived value, and what to do after the commit.
 
     Derived values are indexes, counters and caches in memory that are computed from rows. When a transaction or a savepoint is
-    rolled back, the database restores the rows first. Then the journal undoes the changes of derived values, newest first. So no
+    rolled back, the database restores the rows first. Then the undo log undoes the changes of derived values, newest first. So no
     derived value has to be rebuilt from all rows when a commit fails.
     """
 

@@ -88,8 +88,8 @@ class Buckets:
     def forget(self) -> None:
         """Clear the cache, because this transaction changes a bucket or a document."""
         self._known.clear()
-        self._database.journal.on_rollback(self._known.clear)
-        self._database.journal.on_commit(self._count_change)
+        self._database.undo_log.on_rollback(self._known.clear)
+        self._database.undo_log.on_commit(self._count_change)
 
     def _count_change(self) -> None:
         self.changes.count += 1

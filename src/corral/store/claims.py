@@ -57,10 +57,10 @@ class Claims:
         assert number is not None
         if roams:
             insort(self.roaming, claim)
-            self._database.journal.on_rollback(partial(self._stop_roaming, claim))
+            self._database.undo_log.on_rollback(partial(self._stop_roaming, claim))
         self._fleet.join_line(pool, claim)
         self._waiting[key] = number, pool, claim
-        self._database.journal.on_rollback(partial(self._waiting.pop, key))
+        self._database.undo_log.on_rollback(partial(self._waiting.pop, key))
 
     def remove(self, kind: str, id: str) -> None:
         """Delete a claim that was granted or withdrawn."""
@@ -68,9 +68,9 @@ class Claims:
         number, pool, claim = waiting = self._waiting.pop(key)
         self._database.execute("DELETE FROM claim WHERE number = ?", (number,))
         if self._stop_roaming(claim):
-            self._database.journal.on_rollback(partial(insort, self.roaming, claim))
+            self._database.undo_log.on_rollback(partial(insort, self.roaming, claim))
         self._fleet.leave_line(pool, claim)
-        self._database.journal.on_rollback(partial(self._waiting.__setitem__, key, waiting))
+        self._database.undo_log.on_rollback(partial(self._waiting.__setitem__, key, waiting))
 
     def change(self, claim: Claim, after: Claim) -> None:
         """Change the rank, the demand or the time limit of a claim. Its rank decides whether it is served earlier or later."""

@@ -19,7 +19,7 @@ class DeploymentCounts:
     """Counts the tasks whose desired status is RUNNING. `store/tasks.py` reports each change. A rollback restores the counts."""
 
     def __init__(self, database: Database) -> None:
-        self._journal = database.journal
+        self._undo_log = database.undo_log
         self._counts: Counter[_Key] = Counter()
         if not database.reads_only:
             rows = database.execute(
@@ -45,7 +45,7 @@ class DeploymentCounts:
         was, now = _key(before) if before is not None else None, _key(after)
         if was != now:
             self._move(was, now)
-            self._journal.on_rollback(partial(self._move, now, was))
+            self._undo_log.on_rollback(partial(self._move, now, was))
 
     def _move(self, was: _Key | None, now: _Key | None) -> None:
         if was is not None:

@@ -2,7 +2,7 @@
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
 job that waits for capacity in a pool. A demand is what a claim needs. In this module, a line is the claims of a pool that have
-equal demands and equal time limits. Every change of the index registers its inverse in the store's journal, for a rollback. Tests
+equal demands and equal time limits. Every change of the index registers its inverse in the store's undo log, for a rollback. Tests
 use `Fleet.snapshot` to compare the index with an index that is built from the rows.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 from corral.model.placement import JOB, Claim, CompiledRules, Ending, Shares, Slot
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
@@ -345,10 +345,10 @@ def _count(slot: Slot, group: str, tasks: int) -> None:
 class Fleet:
     """The index of all pools."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, undo_log: UndoLog) -> None:
         self._pools: dict[str, PoolIndex] = {}
-        self.journal = journal
-        self._on_rollback = journal.on_rollback
+        self.undo_log = undo_log
+        self._on_rollback = undo_log.on_rollback
 
     def pool(self, name: str) -> PoolIndex:
         found = self._pools.get(name)

@@ -76,7 +76,8 @@ class Groups:
             (member.instance_id, member.region, member.group, member.state.value, _dumps(member)),
         )
         before = self._members.get((member.region, member.group), {}).get(member.instance_id)
-        self._database.journal.on_rollback(partial(self._remember, before) if before is not None else partial(self._forget, member))
+        inverse = partial(self._forget, member) if before is None else partial(self._remember, before)
+        self._database.undo_log.on_rollback(inverse)
         self._remember(member)
 
     def drop_member(self, member: Member) -> None:
@@ -84,7 +85,7 @@ class Groups:
         known = self._members.get((member.region, member.group), {}).get(member.instance_id)
         if known is not None:
             self._forget(known)
-            self._database.journal.on_rollback(partial(self._remember, known))
+            self._database.undo_log.on_rollback(partial(self._remember, known))
 
     def members(self, region: str, name: str) -> list[Member]:
         """Return the members of a group, oldest first."""

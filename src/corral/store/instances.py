@@ -268,7 +268,7 @@ class Instances:
              instance.terminated_at_s, orjson.dumps(instance.details).decode(), instance.group, instance.joins,
              instance.launched_at_s, instance.launch_reason, instance.end_reason),
         )  # fmt: skip
-        self._database.journal.on_rollback(partial(self._remember, instance.id, self._live.get(instance.id)))
+        self._database.undo_log.on_rollback(partial(self._remember, instance.id, self._live.get(instance.id)))
         self._remember(instance.id, instance)
 
     def _remember(self, instance_id: str, instance: Instance | None) -> None:

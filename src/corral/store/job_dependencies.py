@@ -32,7 +32,7 @@ class Notice(Struct, frozen=True):
 class JobDependencies:
     def __init__(self, database: Database) -> None:
         self._execute, self._executemany = database.execute, database.executemany
-        self._journal = database.journal
+        self._undo_log = database.undo_log
         self._free: dict[int, None] = {}  # a cache of the jobs on which no job depends; saves a query for each ended child
 
     def add(self, dependent: int, needed: Iterable[tuple[int, int]]) -> None:
@@ -47,7 +47,7 @@ class JobDependencies:
 
     def drop_n_to_n(self, dependent: int, needed: Iterable[int]) -> None:
         """Delete the N_TO_N dependencies of an array that has ended."""
-        self._journal.on_rollback(self._free.clear)
+        self._undo_log.on_rollback(self._free.clear)
         rows = [(each, N_TO_N, dependent) for each in needed]
         self._executemany("DELETE FROM job_dependency WHERE needs = ? AND position = ? AND dependent = ?", rows)
 
@@ -94,7 +94,7 @@ class JobDependencies:
         """
         if notice.position == UNEXPANDED:
             return
-        self._journal.on_rollback(self._free.clear)
+        self._undo_log.on_rollback(self._free.clear)
         where, values = _matching(notice.job, notice.position)
         sql = f"DELETE FROM job_dependency WHERE {where} AND position != ? AND dependent > ? AND dependent <= ?"
         self._execute(sql, (*values, N_TO_N, notice.after, after))

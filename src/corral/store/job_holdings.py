@@ -25,7 +25,7 @@ class JobHoldings:
 
     def __init__(self, database: Database) -> None:
         self._execute = database.execute
-        self._on_rollback = database.journal.on_rollback
+        self._on_rollback = database.undo_log.on_rollback
         self._held: dict[str, Holding] = {}  # job id → holding; empty on a read-only connection
         self._vcpus: dict[Name, float] = {}  # compute environment → vCPUs of its jobs
         self._in_use: dict[Name, float] = {}  # consumable resource → quantity

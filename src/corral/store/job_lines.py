@@ -40,7 +40,7 @@ class JobLines:
     def __init__(self, database: Database, fleet: Fleet) -> None:
         self._execute = database.execute
         self._executemany = database.executemany
-        self._on_rollback = database.journal.on_rollback
+        self._on_rollback = database.undo_log.on_rollback
         self._fleet = fleet
         self._lines: dict[int, WaitingLine] = {}
         self._by_key: dict[LineKey, int] = {}

@@ -33,15 +33,15 @@ class JobSummary(Struct, frozen=True):
 class JobSummaries:
     def __init__(self, database: Database) -> None:
         self._execute, self._executemany = database.execute, database.executemany
-        self._journal = database.journal
+        self._undo_log = database.undo_log
         self._cached: dict[int, JobSummary] = {}  # number of the array → summary
         self._unwritten: dict[int, None] = {}  # arrays whose summary in memory may be newer than their row
-        self._journal.before_commit.append(self._write)
+        self._undo_log.before_commit.append(self._write)
 
     def add(self, number: int, size: int, now_s: float) -> None:
         """Add the summary of a new array. All its children are SUBMITTED."""
         self._execute("INSERT INTO job_summary (job, submitted, updated_at) VALUES (?, ?, ?)", (number, size, now_s))
-        self._journal.on_rollback(partial(self._forget, number))
+        self._undo_log.on_rollback(partial(self._forget, number))
         self._cached[number] = JobSummary((size, *[0] * (len(STATES) - 1)), now_s)
 
     def get(self, number: int) -> JobSummary:
@@ -58,14 +58,14 @@ class JobSummaries:
         counts[_AT[before]] -= count
         counts[_AT[after]] += count
         assert counts[_AT[before]] >= 0, f"array {number} has fewer than {count} children in the state {before}"
-        self._journal.on_rollback(partial(self._put, number, summary))
+        self._undo_log.on_rollback(partial(self._put, number, summary))
         self._put(number, replace(summary, counts=tuple(counts), updated_at_s=max(summary.updated_at_s, now_s)))
 
     def drop(self, number: int) -> None:
         summary = self.get(number)
         self._execute("DELETE FROM job_summary WHERE job = ?", (number,))
         self._forget(number)
-        self._journal.on_rollback(partial(self._put, number, summary))
+        self._undo_log.on_rollback(partial(self._put, number, summary))
 
     def _put(self, number: int, summary: JobSummary) -> None:
         self._cached[number] = summary

@@ -44,7 +44,7 @@ class Jobs:
 
     def __init__(self, database: Database) -> None:
         self._execute, self._executemany = database.execute, database.executemany
-        self._journal = database.journal
+        self._undo_log = database.undo_log
         self._caches = not database.reads_only
         self._cached: dict[str, Job] = {}  # id → job; only jobs that have not ended
         self._specs: dict[int, JobSpec] = {}  # number of the row → spec
@@ -210,7 +210,7 @@ class Jobs:
         if row is None:
             sql = "INSERT INTO job_spec (digest, document) VALUES (?, ?) RETURNING number"
             row = self._execute(sql, (digest, text.decode())).fetchone()
-            self._journal.on_rollback(self._forget_specs)
+            self._undo_log.on_rollback(self._forget_specs)
         if len(self._spec_numbers) >= SPECS_MAX:
             self._forget_specs()
         self._spec_numbers[id(spec)] = spec, row[0]
@@ -324,4 +324,4 @@ class Jobs:
 
     def _evict_on_rollback(self, job_id: str) -> None:
         """Evict a job from the cache if the transaction is rolled back. Call this before you change its row."""
-        self._journal.on_rollback(partial(self._cached.pop, job_id, None))
+        self._undo_log.on_rollback(partial(self._cached.pop, job_id, None))

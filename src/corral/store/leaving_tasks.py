@@ -27,7 +27,7 @@ class LeavingTasks:
 
     def __init__(self, database: Database) -> None:
         self._execute = database.execute
-        self._journal = database.journal
+        self._undo_log = database.undo_log
         self._by_task: dict[str, dict[str, float]] = {}  # task → key of a reconciler → when the reconciler chose the task
         self._by_key: dict[str, dict[str, float]] = {}  # key → task → the same time
         if not database.reads_only:
@@ -51,7 +51,7 @@ class LeavingTasks:
     def add(self, task_id: str, key: str, at_s: float) -> None:
         self._execute("INSERT INTO leaving_task VALUES (?, ?, ?)", (task_id, key, at_s))
         self._remember(task_id, key, at_s)
-        self._journal.on_rollback(partial(self._forget, task_id, key))
+        self._undo_log.on_rollback(partial(self._forget, task_id, key))
 
     def drop(self, task_id: str, key: str | None = None) -> None:
         """Delete the choice of the reconciler with this key. Without a key, delete the choices of all reconcilers."""
@@ -62,7 +62,7 @@ class LeavingTasks:
             if at_s is not None:
                 self._execute("DELETE FROM leaving_task WHERE task_id = ? AND chosen_by = ?", (task_id, each))
                 self._forget(task_id, each)
-                self._journal.on_rollback(partial(self._remember, task_id, each, at_s))
+                self._undo_log.on_rollback(partial(self._remember, task_id, each, at_s))
 
     def _remember(self, task_id: str, key: str, at_s: float) -> None:
         self._by_task.setdefault(task_id, {})[key] = at_s

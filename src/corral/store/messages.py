@@ -82,7 +82,7 @@ class Messages:
         counter.used_ms = now_ms
         database.executemany("INSERT INTO place (pile, id, visible_ms, group_id) VALUES (?, ?, ?, ?)", places)
         if was_empty and drafts:
-            database.journal.on_commit(partial(self._remember_wake, queue.pile, now_ms, drafts[0].sender))
+            database.undo_log.on_commit(partial(self._remember_wake, queue.pile, now_ms, drafts[0].sender))
         return was_empty
 
     def _remember_wake(self, pile: int, now_ms: int, sender: str) -> None:
@@ -131,7 +131,7 @@ class Messages:
         counter.received += len(found)
         counter.used_ms = now_ms
         if task_id is not None and task_id not in self._first_receives:
-            self._database.journal.on_commit(partial(self._remember_first_receive, task_id, now_ms))
+            self._database.undo_log.on_commit(partial(self._remember_first_receive, task_id, now_ms))
         return [
             QueueMessage(
                 message.id,

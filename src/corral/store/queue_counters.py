@@ -76,7 +76,7 @@ class QueueCounter(Struct):
 class QueueCounters:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._on_rollback = database.journal.on_rollback
+        self._on_rollback = database.undo_log.on_rollback
         self._by_pile: dict[int, QueueCounter] = {}
 
     def rebuild(self) -> None:

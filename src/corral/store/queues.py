@@ -35,7 +35,7 @@ class Queues(MessageGroups):
     def _forget_on_rollback(self) -> None:
         """Clear the cache if the transaction is rolled back. Call this before you change a queue's row."""
         if self._cached is not None:
-            self._database.journal.on_rollback(self._cached.clear)
+            self._database.undo_log.on_rollback(self._cached.clear)
 
     def _cache(self, queue: Queue) -> Queue:
         if self._cached is not None:

@@ -116,4 +116,4 @@ class Revisions:
     def _evict(self, key: tuple[str, str, int]) -> None:
         """Evict a revision from the cache now, and again if the transaction is rolled back."""
         self._documents.pop(key, None)
-        self._database.journal.on_rollback(partial(self._documents.pop, key, None))
+        self._database.undo_log.on_rollback(partial(self._documents.pop, key, None))

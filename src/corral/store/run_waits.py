@@ -21,7 +21,7 @@ Need = tuple[str, bool]  # the id of a chain or array:KEY, and whether its failu
 class RunWaits:
     def __init__(self, database: Database) -> None:
         self._execute, self._executemany = database.execute, database.executemany
-        self._journal = database.journal
+        self._undo_log = database.undo_log
         self._reads_only = database.reads_only
         self._queued: set[str] = set()  # the tasks in the queue
         self._needed: dict[str, int] = {}  # chain or array:KEY → the number of tasks that wait for it
@@ -57,7 +57,7 @@ class RunWaits:
         """Add a task to the queue. `run.unmet` must be the number of `needs`."""
         self._execute(f"INSERT INTO run_wait ({RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", _values(run))
         self._queued.add(run.task_id)
-        self._journal.on_rollback(partial(self._queued.discard, run.task_id))
+        self._undo_log.on_rollback(partial(self._queued.discard, run.task_id))
         rows = [(needed, run.task_id, any_end) for needed, any_end in needs]
         assert len(rows) == run.unmet
         if rows:
@@ -80,11 +80,11 @@ class RunWaits:
         self._execute("DELETE FROM run_wait WHERE task_id = ?", (task_id,))
         if task_id in self._queued:
             self._queued.remove(task_id)
-            self._journal.on_rollback(partial(self._queued.add, task_id))
+            self._undo_log.on_rollback(partial(self._queued.add, task_id))
 
     def _count_needed(self, needed: str, change: int) -> None:
         self._change_needed(needed, change)
-        self._journal.on_rollback(partial(self._change_needed, needed, -change))
+        self._undo_log.on_rollback(partial(self._change_needed, needed, -change))
 
     def _change_needed(self, needed: str, change: int) -> None:
         count = self._needed.get(needed, 0) + change

@@ -120,14 +120,14 @@ class Stacks:
         known = self._resources.get(resource.stack_id)
         if known is not None:
             before = known.get(resource.key)
-            self._database.journal.on_rollback(partial(self._restore, resource.stack_id, resource.key, before))
+            self._database.undo_log.on_rollback(partial(self._restore, resource.stack_id, resource.key, before))
             known[resource.key] = resource
 
     def drop_resource(self, resource: StackResource) -> None:
         self._execute("DELETE FROM stack_resource WHERE stack_id = ? AND key = ?", (resource.stack_id, resource.key))
         known = self._resources.get(resource.stack_id)
         if known is not None and resource.key in known:
-            self._database.journal.on_rollback(partial(self._restore, resource.stack_id, resource.key, known.pop(resource.key)))
+            self._database.undo_log.on_rollback(partial(self._restore, resource.stack_id, resource.key, known.pop(resource.key)))
 
     def _restore(self, stack_id: str, key: str, before: StackResource | None) -> None:
         known = self._resources.get(stack_id)
@@ -149,12 +149,12 @@ class Stacks:
 
     def remember(self, stack_id: str) -> None:
         """Keep the resources of a stack in memory until `forget` is called or this transaction is rolled back."""
-        self._database.journal.on_rollback(partial(self.forget, stack_id))
+        self._database.undo_log.on_rollback(partial(self.forget, stack_id))
         self._resources[stack_id] = self.resources(stack_id)
 
     def compute(self, stack_id: str, value: Any) -> None:
         """Keep a value that was computed from the rows of a stack, as `remember` does."""
-        self._database.journal.on_rollback(partial(self.forget, stack_id))
+        self._database.undo_log.on_rollback(partial(self.forget, stack_id))
         self.computed[stack_id] = value
 
     def forget(self, stack_id: str) -> None:

@@ -56,7 +56,7 @@ class Store(Database):
         return "".join(Path(__file__).with_name(name).read_text() for name in SCHEMA)
 
     def _compose(self) -> None:
-        self.fleet = Fleet(self.journal)
+        self.fleet = Fleet(self.undo_log)
         self.claims = Claims(self, self.fleet)
         self.instances = Instances(self, self.fleet, self.claims)
         self.hosts = Hosts(self, self.instances)
@@ -90,7 +90,7 @@ class Store(Database):
             self.instances.rebuild_slots()
             self.claims.rebuild()
             self.job_lines.rebuild()
-            self.journal.commit()
+            self.undo_log.commit()
 
     def begin_reading(self) -> None:
         super().begin_reading()

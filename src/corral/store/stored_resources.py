@@ -76,7 +76,7 @@ class StoredResources:
     def _forget(self, key: tuple[str, str, str, str]) -> None:
         """Forget the cached text of a resource that changes now. If the change is rolled back, forget it again."""
         self._texts.pop(key, None)
-        self._database.journal.on_rollback(partial(self._texts.pop, key, None))
+        self._database.undo_log.on_rollback(partial(self._texts.pop, key, None))
 
     def has(self, service: str, type_: str) -> bool:
         """Whether any region has a resource of this type."""

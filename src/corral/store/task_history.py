@@ -59,12 +59,12 @@ class TaskHistory:
 
     def __init__(self, database: Database) -> None:
         self._execute, self._executemany = database.execute, database.executemany
-        self._journal = database.journal
+        self._undo_log = database.undo_log
         self._new: dict[str, tuple[Task, GpuUse | None]] = {}  # tasks that this transaction has stopped, by id
         self._gpu_use: dict[str, GpuUse] = {}  # task id → its GPU use until now
         self._saved: dict[str, GpuUse] = {}  # task id → its row in task_gpu_use
         if not database.reads_only:
-            database.journal.before_commit.append(self._write)
+            database.undo_log.before_commit.append(self._write)
             for task_id, *values in self._execute("SELECT * FROM task_gpu_use").fetchall():
                 self._gpu_use[task_id] = self._saved[task_id] = GpuUse(*values)
 
@@ -76,7 +76,7 @@ class TaskHistory:
         if use is not None:
             self._forget_use(task.id, use)
         self._new[task.id] = task, use
-        self._journal.on_rollback(partial(self._new.pop, task.id, None))
+        self._undo_log.on_rollback(partial(self._new.pop, task.id, None))
 
     def change_tags(self, task: Task) -> None:
         """Update the tags in the record of a stopped task.
@@ -86,7 +86,7 @@ class TaskHistory:
         before = self._new.get(task.id)
         if before is not None:
             self._new[task.id] = task, before[1]
-            self._journal.on_rollback(partial(self._new.__setitem__, task.id, before))
+            self._undo_log.on_rollback(partial(self._new.__setitem__, task.id, before))
         elif (stored := self.get(task.id)) is not None:
             record = msgspec.structs.replace(stored.record, tags=task.details.get("tags") or [])
             self._execute("UPDATE task_history SET record = ? WHERE number = ?", (_encode(record), stored.number))
@@ -133,7 +133,7 @@ class TaskHistory:
         rows = [(task_id, *msgspec.structs.astuple(use)) for task_id, use in changed.items()]
         self._executemany("INSERT OR REPLACE INTO task_gpu_use VALUES (?, ?, ?, ?, ?)", rows)
         for task_id, use in changed.items():
-            self._journal.on_rollback(partial(self._set_saved, task_id, self._saved.get(task_id)))
+            self._undo_log.on_rollback(partial(self._set_saved, task_id, self._saved.get(task_id)))
             self._saved[task_id] = use
 
     def _set_saved(self, task_id: str, use: GpuUse | None) -> None:
@@ -144,11 +144,11 @@ class TaskHistory:
 
     def _forget_use(self, task_id: str, use: GpuUse) -> None:
         del self._gpu_use[task_id]
-        self._journal.on_rollback(partial(self._gpu_use.__setitem__, task_id, use))
+        self._undo_log.on_rollback(partial(self._gpu_use.__setitem__, task_id, use))
         saved = self._saved.pop(task_id, None)
         if saved is not None:
             self._execute("DELETE FROM task_gpu_use WHERE task_id = ?", (task_id,))
-            self._journal.on_rollback(partial(self._set_saved, task_id, saved))
+            self._undo_log.on_rollback(partial(self._set_saved, task_id, saved))
 
     # Reading
 

@@ -50,7 +50,7 @@ class Tasks:
 
     def __init__(self, database: Database, fleet: Fleet, claims: Claims, instances: Instances) -> None:
         self._execute, self._executemany = database.execute, database.executemany
-        self._journal = database.journal
+        self._undo_log = database.undo_log
         self._fleet = fleet
         self._claims = claims
         self._instances = instances
@@ -87,7 +87,7 @@ class Tasks:
 
     def _evict_on_rollback(self, task_id: str) -> None:
         """Evict the task from the cache if the transaction is rolled back. Call this before you change the task's row."""
-        self._journal.on_rollback(partial(self._evict, task_id))
+        self._undo_log.on_rollback(partial(self._evict, task_id))
 
     # Writing
 
@@ -167,7 +167,7 @@ class Tasks:
         rows = [(gpu_id, run.id, task.instance_id) for run in task.runs if not run.gpu_memory_mib for gpu_id in run.gpu_ids]
         if rows:
             self._executemany("INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, 'exclusive', ?)", rows)
-        self._journal.on_commit(partial(self._went_live, task))
+        self._undo_log.on_commit(partial(self._went_live, task))
         group = task.group_key if task.launch_type == "EC2" else ""
         self._fleet.take(
             task.pool, task.instance_id, [row[0] for row in rows], task.demand.cpu_units, task.demand.memory_mib, group, shares
@@ -222,7 +222,7 @@ class Tasks:
                     freed += gpu_ids
         ended = after.state is TaskState.STOPPED and before.state is not TaskState.STOPPED
         if ended:
-            self._journal.on_commit(partial(self._went_down, before.id))
+            self._undo_log.on_commit(partial(self._went_down, before.id))
             self.leaving.drop(before.id)
             if before.instance_id is None and self._claims.get(TASK, before.id) is not None:
                 self._claims.remove(TASK, before.id)

@@ -100,7 +100,7 @@ class Alarms:
         while len(found) < limit and (at_s := self.next_wake_s()) is not None and at_s <= now_s:
             _, alarm_id = heappop(self._wakes)
             del self._wake_s[alarm_id]
-            self._database.journal.on_rollback(partial(self.wake, alarm_id, at_s))
+            self._database.undo_log.on_rollback(partial(self.wake, alarm_id, at_s))
             found.append(f"alarm:{alarm_id}")
         return found
 
@@ -123,7 +123,7 @@ class Alarms:
         return self._evaluated_s.get(alarm_id, 0.0)
 
     def set_evaluated(self, alarm_id: int, end_s: float) -> None:
-        self._database.journal.on_rollback(partial(self._evaluated_s.__setitem__, alarm_id, self.evaluated_s(alarm_id)))
+        self._database.undo_log.on_rollback(partial(self._evaluated_s.__setitem__, alarm_id, self.evaluated_s(alarm_id)))
         self._evaluated_s[alarm_id] = end_s
 
     # Alarms
@@ -177,13 +177,13 @@ class Alarms:
         if self._alarms[alarm.id].state is not alarm.state:
             self._quiet_from_s.pop(alarm.id, None)
         self._alarms[alarm.id] = alarm
-        self._database.journal.on_rollback(partial(self._reload, alarm.id))
+        self._database.undo_log.on_rollback(partial(self._reload, alarm.id))
 
     def remove(self, alarm: Alarm) -> None:
         self._execute("DELETE FROM alarm WHERE id = ?", (alarm.id,))
         self._uncache(alarm.id)
         self._requested.pop(alarm.id, None)
-        self._database.journal.on_rollback(partial(self._reload, alarm.id))
+        self._database.undo_log.on_rollback(partial(self._reload, alarm.id))
 
     def _watch(self, alarm: Alarm, metrics: Iterable[Metric], children: Iterable[tuple[str, bool]]) -> None:
         rows = {(alarm.id, each.namespace, each.name, json.dumps(each.dimensions, ensure_ascii=False)) for each in metrics}
@@ -196,7 +196,7 @@ class Alarms:
         self._cache(alarm)
         self._evaluated_s.pop(alarm.id, None)
         self._quiet_from_s.pop(alarm.id, None)
-        self._database.journal.on_rollback(partial(self._reload, alarm.id))
+        self._database.undo_log.on_rollback(partial(self._reload, alarm.id))
 
     def named_in_rules(self, region: str, name: str) -> bool:
         """Whether the rule of a composite alarm contains this alarm."""
@@ -214,7 +214,7 @@ class Alarms:
 
     def set_requested(self, alarm_id: int, requests: Sequence[ScalingRequest]) -> None:
         self._requested[alarm_id] = tuple(requests)
-        self._database.journal.on_rollback(partial(self._requested.pop, alarm_id, None))
+        self._database.undo_log.on_rollback(partial(self._requested.pop, alarm_id, None))
 
     # Watches. Here, a watcher is a service deployment of ECS, to which the states of some alarms are reported.
 

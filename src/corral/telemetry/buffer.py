@@ -13,7 +13,7 @@ in the buffer. So no point is counted twice.
 
 from __future__ import annotations
 
-from corral.core.undo_log import Journal
+from corral.core.undo_log import UndoLog
 
 Rows = dict[tuple[int, int], bytes]  # (unit, minute) → records
 Generation = tuple[int, dict[int, Rows]]  # (number, series id → rows)
@@ -24,8 +24,8 @@ FLUSH_S = 10.0
 class Buffer:
     """The buffered points. Only the thread of the metrics lane writes. Any thread may call `newer_than`."""
 
-    def __init__(self, flushed: int, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, flushed: int, undo_log: UndoLog) -> None:
+        self._undo_log = undo_log
         self._generations: tuple[Generation, ...] = ((flushed + 1, {}),)  # new points are added to the last generation
         self._since_s: float | None = None  # when the oldest point of the last generation arrived
         self._pending: list[tuple[int, int, int, bytes, float]] = []  # points of the current transaction
@@ -36,7 +36,7 @@ class Buffer:
         self._expect_commit()
         self._pending.append((series_id, unit, minute_s, data, now_s))
         self._pending_by_series.setdefault(series_id, []).append((unit, minute_s, data))
-        self._journal.on_rollback(self._drop_last)
+        self._undo_log.on_rollback(self._drop_last)
 
     def is_due(self, now_s: float) -> bool:
         return self._since_s is not None and not 0 <= now_s - self._since_s < FLUSH_S
@@ -48,7 +48,7 @@ class Buffer:
             return None
         self._expect_commit()
         self._flushing = True
-        self._journal.on_rollback(self._end_flush)
+        self._undo_log.on_rollback(self._end_flush)
         return number, rows
 
     @property
@@ -75,7 +75,7 @@ class Buffer:
 
     def _expect_commit(self) -> None:
         if not (self._pending or self._flushing):
-            self._journal.on_commit(self._committed)
+            self._undo_log.on_commit(self._committed)
 
     def _drop_last(self) -> None:
         series_id = self._pending.pop()[0]

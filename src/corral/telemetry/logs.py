@@ -309,7 +309,7 @@ class LogStore(Database):
     def _clear_filters(self) -> None:
         """Clear the cache, because filters change. Clear it again on a rollback: it may then contain uncommitted filters."""
         self._filters.clear()
-        self.journal.on_rollback(self._filters.clear)
+        self.undo_log.on_rollback(self._filters.clear)
 
     def metric_filter_counts(self, group_ids: Sequence[int]) -> dict[int, int]:
         sql = f"SELECT group_id, count(*) FROM metric_filter WHERE group_id IN ({_marks(group_ids)}) GROUP BY group_id"

@@ -61,7 +61,7 @@ class MetricStore(Database):
             del self.alarms
         else:
             self.alarms = Alarms(self)
-            self._buffer = Buffer(self._flushed(), self.journal)
+            self._buffer = Buffer(self._flushed(), self.undo_log)
 
     # Due keys: keys of reconcilers that run at a later time. Those of alarms are in memory (`Alarms.wake`), all others are rows.
 
@@ -118,9 +118,9 @@ class MetricStore(Database):
                 del self._collected[next(iter(self._collected))]
             self._collected[metric] = now_s
             if before_s is None:
-                self.journal.on_rollback(partial(self._collected.pop, metric, None))
+                self.undo_log.on_rollback(partial(self._collected.pop, metric, None))
             else:
-                self.journal.on_rollback(partial(self._collected.__setitem__, metric, before_s))
+                self.undo_log.on_rollback(partial(self._collected.__setitem__, metric, before_s))
 
     def without_collected(self, points: Sequence[Point], now_s: float) -> Sequence[Point]:
         """Return the points of series to which no collector has written for COLLECTED_S."""
@@ -200,7 +200,7 @@ class MetricStore(Database):
         if len(self._series) >= SERIES_CACHED_MAX:
             del self._series[next(iter(self._series))]
         self._series[metric] = series_id, int(now_s)
-        self.journal.on_rollback(partial(self._series.pop, metric, None))
+        self.undo_log.on_rollback(partial(self._series.pop, metric, None))
         return series_id
 
     def listed(
