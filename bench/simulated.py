@@ -117,7 +117,7 @@ def simulated(bench: Bench, name: str) -> Iterator[Simulated]:
 def _hello(number: int, size: tuple[int, int, int]) -> Hello:
     host_id, (gpus, cpu_units, memory_mib) = f"{number:032x}", size
     devices = [GpuDevice(simulated_gpu_id(host_id, at), at, "H100", 81_559, simulated=True) for at in range(gpus)]
-    return Hello(host_id, "boot", f"host-{number}", "sim", cpu_units, memory_mib, devices, [])
+    return Hello(host_id, "boot", f"host-{number}", cpu_units, memory_mib, devices, [])
 
 
 def _nobody(_: Any) -> None:

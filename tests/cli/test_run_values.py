@@ -32,7 +32,7 @@ from corral.cli.runs.values import (
 )
 from corral.cli.screens.output import DURATION
 from corral.model import run_environment, run_options
-from corral.server.environment_files import parse_file
+from corral.server.agents.environment_files import parse_file
 from corral.services.ecs.run_spec import FILES_MAX_BYTES
 from each import check_each
 

@@ -259,7 +259,7 @@ class Plane:
         self.names = list(self.hosts)  # of the container instances
         for name in self.hosts.values():
             shown = [GpuDevice(f"GPU-{name}-{at}", at, "H100", 81_559, simulated=True) for at in range(gpus)]
-            said = Hello(name, "boot", f"host-{name[-2:]}", "sim", 8192, 16_384, shown, [])
+            said = Hello(name, "boot", f"host-{name[-2:]}", 8192, 16_384, shown, [])
             self.batch(lambda tx, said=said: hosts.hello(tx, said))
 
     def batch(self, handler: Any) -> Any:

@@ -24,7 +24,7 @@ from corral.model.task import Demand, Run, Task, TaskState
 from corral.store import Store
 
 Refusal = api_error("Refusal")
-HELLO = Hello("h", "boot", "host", "sim", 1024, 1024, [GpuDevice(f"GPU-{at}", at, "Simulated", 1) for at in range(4)], [])
+HELLO = Hello("h", "boot", "host", 1024, 1024, [GpuDevice(f"GPU-{at}", at, "Simulated", 1) for at in range(4)], [])
 
 
 class FullStore(Store):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
 from msgspec.structs import replace
 
-from corral.channel.command_relay import END_OF_INPUT, INPUT, OUTPUT, SIZE, WINDOW, Frames, frame
+from corral.channel.command_relay import END_OF_INPUT, INPUT, OUTPUT, SIZE, WINDOW
 from corral.core.clock import WallClock
 from corral.model.agent_protocol import Execute
 from corral.model.run import RunSpec
-from corral.node import node_folder
+from corral.node import link
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine import Engine, Known
 from corral.node.host import kernel_boot_id
+from corral.node.link import MESSAGE, Link
 from corral.node.process_engine import ProcessEngine
 from engines.dockerd import SYSTEM, SYSTEM_VOLUMES
 from engines.nodes import NodeFolder
@@ -101,27 +103,24 @@ class Driver:
         self, order: Execute, given: bytes, window: tuple[int, int] | None, until: bytes | None
     ) -> dict[bytes, bytes]:
         said: dict[bytes, bytes] = {}
-        over = asyncio.get_running_loop().create_future()
+        opened = asyncio.get_running_loop().create_future()
 
-        async def called(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            assert await reader.readline() == orjson.dumps({"session": order.session_id}) + b"\n"
+        server = await link.listen(self.node.node, opened.set_result)
+        try:
+            await self.engine.execute(order, partial(link.connect, self.node.node))
+            session: Link = await opened
+            assert await session.receive() == (MESSAGE, orjson.dumps({"session": order.session_id}))
             if window is not None:
-                writer.write(frame(WINDOW, SIZE.pack(*window)))
-            writer.write((frame(INPUT, given) if given else b"") + frame(END_OF_INPUT))
-            frames = Frames()
-            while part := await reader.read(65_536):
-                for kind, payload in frames.feed(part):
-                    said[kind] = said.get(kind, b"") + payload
+                session.send(WINDOW, SIZE.pack(*window))
+            if given:
+                session.send(INPUT, given)
+            session.send(END_OF_INPUT, b"")
+            while (received := await session.receive()) is not None:
+                kind, payload = received
+                said[kind] = said.get(kind, b"") + payload
                 if until is not None and until in said.get(OUTPUT, b""):
                     break
-            writer.close()
-            over.set_result(None)
-
-        listener = node_folder.listen(self.node.node, "sessions.sock")
-        server = await asyncio.start_unix_server(called, sock=listener)
-        try:
-            await self.engine.execute(order)
-            await over
+            session.close("the test has ended")
         finally:
             server.close()
         return said

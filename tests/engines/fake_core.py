@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 
 import msgspec
 
 from corral.model.agent_protocol import Ack, Hello, Orders, Report, ToCore
 from corral.model.gpu_metrics import GpuSample
 from corral.model.run import Observed, RunSpec
-from corral.node import node_folder
+from corral.node import link
+from corral.node.link import Link
 from engines.nodes import NodeFolder
 from eventually import soon
 
-LINE_MAX_BYTES = 64 * 1024 * 1024
 MESSAGES = msgspec.json.Decoder(ToCore)
 
 
@@ -25,7 +24,8 @@ class FakeCore:
         self._loop = asyncio.new_event_loop()
         self._node = node
         self._server: asyncio.Server | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._link: Link | None = None
+        self._conversations: set[asyncio.Task[None]] = set()
         self.hellos: list[Hello] = []
         self.reports: list[Report] = []
         self.runs: dict[str, Observed] = {}
@@ -38,33 +38,30 @@ class FakeCore:
         self.listen()
 
     def listen(self) -> None:
-        async def serve() -> asyncio.Server:
-            listener = node_folder.listen(self._node.node, "core.sock")
-            return await asyncio.start_unix_server(self._connected, sock=listener, limit=LINE_MAX_BYTES)
+        self._server = self._loop.run_until_complete(link.listen(self._node.node, self._opened))
 
-        self._server = self._loop.run_until_complete(serve())
+    def _opened(self, link: Link) -> None:
+        task = self._loop.create_task(self._converse(link))
+        self._conversations.add(task)
+        task.add_done_callback(self._conversations.discard)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.CancelledError, ConnectionError):
-            await self._converse(reader, writer)
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
-        while line := await reader.readline():
-            message = MESSAGES.decode(line)
+    async def _converse(self, link: Link) -> None:
+        self._link = link
+        while (received := await link.receive()) is not None:
+            message = MESSAGES.decode(received[1])
             if message.hello is not None:
                 self.hellos.append(message.hello)
                 self.runs.update({run.run_id: run for run in message.hello.runs})
-                writer.write(b'{"welcome":{}}\n')
+                link.send_message({"welcome": {}})
             elif message.report is not None:
                 fault = self.fault(len(self.reports))
                 if fault != "before":
                     ack = self._commit(message.report)
                 if fault:
                     break
-                writer.write(msgspec.json.encode({"ack": ack}) + b"\n")
-        self._writer = None
-        writer.close()
+                link.send_message({"ack": ack})
+        self._link = None
+        await link.abort("a fault")
 
     def _commit(self, report: Report) -> Ack:
         self.reports.append(report)
@@ -82,12 +79,12 @@ class FakeCore:
         return Ack({chunk.run_id: self.stored[chunk.run_id] for chunk in report.logs})
 
     def order(self, *start: RunSpec, stop: list[str] | None = None, check: list[RunSpec] | None = None) -> None:
-        assert self._writer is not None
-        self._writer.write(msgspec.json.encode({"orders": Orders(list(start), stop or [], check or [])}) + b"\n")
+        assert self._link is not None
+        self._link.send_message({"orders": Orders(list(start), stop or [], check or [])})
 
     def say_quit(self, why: str) -> None:
-        assert self._writer is not None
-        self._writer.write(msgspec.json.encode({"quit": why}) + b"\n")
+        assert self._link is not None
+        self._link.send_message({"quit": why})
 
     def until(self, check: Callable[[], object], what: str = "") -> None:
         self._loop.run_until_complete(soon(check, what))
@@ -108,15 +105,15 @@ class FakeCore:
         async def leave() -> None:
             if self._server is not None:
                 self._server.close()
-            if self._writer is not None:
-                self._writer.transport.abort()
+            if self._link is not None:
+                await self._link.abort("the core dies")
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
 
         self._loop.run_until_complete(leave())
-        self._writer = None
+        self._link = None
 
     def close(self) -> None:
         self.go_away()

@@ -24,7 +24,7 @@ def test_hello_orders_report(node, core):
     node.start_agent("--gpus", "sim:2xH200")
     core.greeted()
     hello = core.hellos[0]
-    assert hello.gpus_flag == "sim:2xH200" and hello.runs == []
+    assert hello.options.gpus == "sim:2xH200" and hello.runs == []
     assert [gpu.model for gpu in hello.gpus] == ["NVIDIA H200"] * 2
     assert all(gpu.gpu_id.startswith("GPU-") and gpu.simulated for gpu in hello.gpus)
     assert hello.cpu_units >= 1024 and hello.memory_mib > 100

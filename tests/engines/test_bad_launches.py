@@ -12,7 +12,7 @@ import pytest
 from corral.model.agent_protocol import START_MAX_BYTES
 from corral.model.run import RunSpec
 from corral.node.process_engine import RESTART_MAX_S, RESTART_MIN_S, restart_wait_s
-from corral.server.agents import ORDERS_BYTES, encode_starts, order_messages
+from corral.server.agents.orders import ORDERS_BYTES, encode_starts, order_messages
 from engines.drivers import Driver
 from engines.nodes import is_running, kill, shell, spec
 from eventually import eventually

@@ -36,7 +36,7 @@ USAGE = Usage(1.0, 0.5, 0.25, 9.0, 1 << 40, 3, 0, 12)
 @pytest.mark.parametrize(
     "message",
     [
-        {"hello": Hello("h", "b", "name", "auto", 2048, 512, [GPU], [ENDED], links=[[0]], foreign={"GPU-1": [(12, "python")]},
+        {"hello": Hello("h", "b", "name", 2048, 512, [GPU], [ENDED], links=[[0]], foreign={"GPU-1": [(12, "python")]},
                         faults={"GPU-1": "Xid 79"})},
         {"report": Report([ENDED, Observed("other")], [LogChunk("run.1", 0, 9, [(1_700_000_000_000, "a line")])],
                           [GpuSample("GPU-1", 12.5, 100, None, 40.0, [(12, "python")], 1980)], faults={"GPU-1": "Xid 79"})},

@@ -113,7 +113,7 @@ def average(samples: list[tuple[float, float]]) -> float:
 
 
 def test_an_idle_server_publishes_nothing(world: World) -> None:
-    world.run(lambda tx: tx.store.hosts.put(Hello("h", "boot", "host", "sim", 1024, 1024, [], []), tx.now_s))
+    world.run(lambda tx: tx.store.hosts.put(Hello("h", "boot", "host", 1024, 1024, [], []), tx.now_s))
     assert world.tick(120) == []
 
 
@@ -182,7 +182,7 @@ def test_an_unchanged_queue_is_published_in_each_period_of_a_short_alarm(world: 
 
 
 def test_gpus_and_clusters_are_published_in_the_regions_that_use_them(world: World) -> None:
-    hello = Hello("h", "boot", "host", "sim", 2048, 1024, [GpuDevice(f"GPU-{at}", at, "Simulated", 1000) for at in range(2)], [])
+    hello = Hello("h", "boot", "host", 2048, 1024, [GpuDevice(f"GPU-{at}", at, "Simulated", 1000) for at in range(2)], [])
     world.run(lambda tx: tx.store.hosts.put(hello, tx.now_s))
     world.history["GPU-0"] = deque([(world.clock.now_s(), GpuSample("GPU-0", 50.0, 100))])
     assert world.tick() == [], "no region has a cluster or a task"
@@ -225,7 +225,7 @@ def test_a_message_in_an_empty_queue_is_published_before_the_next_second(world: 
 
 
 def test_tasks_that_share_a_gpu_have_metrics_of_their_own(world: World) -> None:
-    hello = Hello("h", "boot", "host", "sim", 4096, 4096, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
+    hello = Hello("h", "boot", "host", 4096, 4096, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
     world.run(lambda tx: hosts.hello(tx, hello))
     shares = [{"type": "GPU", "sharingStrategy": {"nvidiaMps": {"memory": 300}}}]
     container = {"name": "main", "image": "corral/host", "command": ["x"], "resourceRequirements": shares, "memory": 64}
@@ -261,7 +261,7 @@ def test_tasks_that_share_a_gpu_have_metrics_of_their_own(world: World) -> None:
 
 def service_task(world: World) -> tuple[str, str]:
     """Start a service with one GPU task that specifies half a core and 512 MiB. Return the ids of the task and of its run."""
-    hello = Hello("h", "boot", "host", "sim", 4096, 4096, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
+    hello = Hello("h", "boot", "host", 4096, 4096, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
     world.run(lambda tx: hosts.hello(tx, hello))
     container = {"name": "main", "image": "corral/host", "command": ["x"], "resourceRequirements": [{"type": "GPU", "value": "1"}]}
     world.call("ecs", "RegisterTaskDefinition", family="web", containerDefinitions=[container], cpu="512", memory="512")

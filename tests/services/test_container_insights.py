@@ -64,7 +64,7 @@ class World:
         self.writer = InsightsWriter(cast("Any", self.state), cast("Any", self.logs), cast("Any", agents), self.clock)
         self.call("ecs", "CreateCluster", clusterName="default", settings=[{"name": "containerInsights", "value": insights}])
         gpu = GpuDevice("GPU-0", 0, "Simulated", 1000)
-        self.state.run(lambda tx: hosts.hello(tx, Hello("h", "boot", "host", "sim", 4096, 4096, [gpu], [])))
+        self.state.run(lambda tx: hosts.hello(tx, Hello("h", "boot", "host", 4096, 4096, [gpu], [])))
         container = {"name": "main", "image": "corral/host", "command": ["x"], "cpu": 256, "memory": 200}
         self.call("ecs", "RegisterTaskDefinition", family="web", containerDefinitions=[container], cpu="512", memory="512")
         self.call("ecs", "CreateService", serviceName="api", taskDefinition="web", desiredCount=1)

@@ -15,7 +15,7 @@ from corral.core.clock import VirtualClock
 from corral.core.ids import SeededIds
 from corral.core.transactions import Core
 from corral.fleet import hosts
-from corral.model.agent_protocol import SILENT_S, Hello
+from corral.model.agent_protocol import SILENT_S, Hello, HostOptions
 from corral.model.gpu import GpuDevice, GpuHealth
 from corral.model.gpu_metrics import GpuSample
 from corral.model.histogram import Histogram
@@ -38,7 +38,7 @@ class World:
         self.state = CoreLane(Core(Store(None), reconcilers=STATE, **cast("Any", common)))
 
     def hello(self, gpus: list[GpuDevice], faults: dict[str, str], boot_id: str = "boot") -> None:
-        message = Hello("h", boot_id, "host", "auto", 4096, 4096, gpus, [], faults=faults)
+        message = Hello("h", boot_id, "host", 4096, 4096, gpus, [], faults=faults)
         self.state.run(lambda tx: hosts.hello(tx, message))
 
     def faults(self) -> dict[str, str]:
@@ -98,7 +98,9 @@ def test_the_agent_samples_again_after_an_error(tmp_path: Path, monkeypatch: pyt
         gpus = SimpleNamespace(devices=lambda: GPUS, sample=lambda live, ours: [], health=health)
         engine = SimpleNamespace(observe=dict, roots=set)
         host = SimpleNamespace(boot_id="boot")
-        sampled = agent.Agent(tmp_path, cast("Any", host), "auto", cast("Any", gpus), cast("Any", engine), VirtualClock(0.0))
+        sampled = agent.Agent(
+            tmp_path, cast("Any", host), HostOptions(), cast("Any", gpus), cast("Any", engine), VirtualClock(0.0), cast("Any", None)
+        )
         task = asyncio.create_task(sampled._sample())
         async with asyncio.timeout(DEADLINE_S):
             while not sampled._faults:

@@ -287,7 +287,7 @@ class Host:
     def hello(self, runs: list[Observed]) -> Hello:
         name, size = f"host-{self.id[-2:]}", self.size
         links = simulated("T4", len(self.gpus))  # pairs and halves, so that there is something to choose
-        return Hello(self.id, self.boot_id, name, "sim", size.cpu_units, size.memory_mib, self.gpus, runs,
+        return Hello(self.id, self.boot_id, name, size.cpu_units, size.memory_mib, self.gpus, runs,
                      links=links, foreign=dict(self.foreign))  # fmt: skip
 
     def somebody_computes(self, gpu_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The control plane: three lanes in one process, and the conversation with agents as server/agents.py has it.
+"""The control plane: three lanes in one process, and the conversation with agents as server/agents has it.
 
 A crash throws cores and stores away as they are; the next life finds what the files hold, by their write-ahead logs.
 """

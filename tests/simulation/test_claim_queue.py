@@ -51,7 +51,7 @@ class Small:
     @staticmethod
     def hello(number: int, gpus: int) -> Hello:
         shown = [GpuDevice(f"GPU-{number}-{at}", at, "Simulated", 1) for at in range(gpus)]
-        return Hello(f"h{number}", "boot", f"h{number}", "sim", 4096, 4096, shown, [])
+        return Hello(f"h{number}", "boot", f"h{number}", 4096, 4096, shown, [])
 
     def batch(self, *handlers: Any) -> list[Any]:
         self.clock.advance(0.01)

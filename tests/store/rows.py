@@ -25,7 +25,7 @@ def hello(
     gpu_memory_mib: int = 16_000,
 ) -> Hello:  # fmt: skip
     shown = [GpuDevice(f"GPU-{host_id}-{at}", at, "Simulated", gpu_memory_mib, simulated=True) for at in range(gpus)]
-    return Hello(host_id, boot_id, f"host {host_id}", "sim", cpu_units, memory_mib, shown, [])
+    return Hello(host_id, boot_id, f"host {host_id}", cpu_units, memory_mib, shown, [])
 
 
 def claim(

@@ -6,9 +6,9 @@ quickly. The relay must be the leader of a Unix session. It has two modes:
 For `corral run -i`, the relay is the main process of the task. It connects to a socket of `corral run`. It also copies the
 command's output to its own standard output, which becomes the task's log. The relay exits with the command's exit code.
 
-For ExecuteCommand (mode `exec`), the agent starts the relay with an open connection to the server, and the server passes all data
-on to the client. The relay sends the command's exit code over this connection. If the connection closes, the relay kills the
-command after a short grace period.
+For ExecuteCommand (mode `exec`), the agent starts the relay with one end of a socket pair. The agent passes all frames on to the
+server, and the server passes the data on to the client. The relay sends the command's exit code as well. If the session ends, the
+relay kills the command after a short grace period.
 
 If the client (`corral run`, or the caller of ExecuteCommand) has a terminal, the relay opens a pseudo terminal and makes it the
 controlling terminal of its session. The command then runs in a process group of its own, the foreground group of this terminal.
@@ -18,6 +18,7 @@ Both ends of the connection send frames. A frame has one byte for its kind, four
 payload. The kinds are:
 
     to the command    i input     e end of input      w window size: rows, columns (the first frame, if there is a terminal)
+                      z end of the session (mode exec)
     to the client     o output    r standard error (without a terminal)       x exit code (mode exec: the last frame)
 """
 
@@ -25,7 +26,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pty
 import select
 import signal
 import socket
@@ -36,7 +36,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-INPUT, END_OF_INPUT, WINDOW, OUTPUT, ERRORS, EXIT = b"i", b"e", b"w", b"o", b"r", b"x"
+INPUT, END_OF_INPUT, WINDOW, OUTPUT, ERRORS, EXIT, END = b"i", b"e", b"w", b"o", b"r", b"x", b"z"
 HEAD = struct.Struct("!cI")
 SIZE = struct.Struct("!HH")
 CODE = struct.Struct("!I")
@@ -122,7 +122,7 @@ class CommandRelay:
     # -- start the command ---------------------------------------------------------------------------------------
 
     def start_in_a_terminal(self, command: list[str]) -> None:
-        ours, theirs = pty.openpty()
+        ours, theirs = os.openpty()
         self._terminal = self._input = ours
         self._outputs = {ours: OUTPUT}
         self._wait_for_window()
@@ -226,6 +226,10 @@ class CommandRelay:
         elif kind == END_OF_INPUT:
             self._input_ended = True
             self._close_input_if_done()
+        elif kind == END:
+            if not self._child:
+                sys.exit(NO_CLIENT)  # the command has not been started
+            self._disconnect()
 
     def _write_input(self) -> None:
         assert self._input is not None
@@ -320,6 +324,10 @@ class CommandRelay:
             self._link.settimeout(None if self._exec_mode else FLUSH_S)
             with suppress(OSError):
                 self._link.sendall(self._to_client)
+                if self._exec_mode:  # wait until the agent has read everything: input that it sends now would end the connection
+                    self._link.shutdown(socket.SHUT_WR)
+                    while self._link.recv(PART_BYTES):
+                        pass
         return code
 
 

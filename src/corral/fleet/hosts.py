@@ -37,7 +37,7 @@ def hello(tx: Tx[Store], message: Hello) -> None:
     tx.reset_orders(message.host_id)
     before = tx.store.hosts.get(message.host_id)
     rebooted = before is not None and before["boot_id"] != message.boot_id
-    tx.store.hosts.put(message, tx.now_s, tx.settings.cluster, tx.settings.instance_type)
+    tx.store.hosts.put(message, tx.now_s)
     tx.due(f"host:{message.host_id}", tx.now_s + SILENT_S)
     ordered = {run.attempt_id for task in tx.store.tasks.on_host(message.host_id) for run in task.runs if not run.waits}
     gpus_failed(tx, message.host_id, message.faults)

@@ -3,12 +3,13 @@
 The core is the part of the server that stores
 all state and decides what runs where. The agent is a process on the host that starts and stops runs for the core.
 
-Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToAgent` with exactly one member:
+Messages are JSON on a link (`node/link.py`). Each message is a `ToCore` or a `ToAgent` with exactly one member:
 
     agent → core    {"hello": Hello}            the first message of a connection; contains all runs of the host
                     {"report": Report}          changes since the last report; sent after the ack of the last one; may be empty
                     {"measured": Measured}      the response to `measure`
                     {"declined": Declined}      the response to `execute` if the host cannot run the command
+                    {"session": "id"}           the first message of a link for a session
     core → agent    {"welcome": {"outputs": OutputLimits}}  the core has committed the hello
                     {"ack": Ack}                the core has committed the report
                     {"orders": Orders}          runs to start and to stop, and more; may be repeated; sent only after `welcome`
@@ -18,9 +19,9 @@ Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToA
                     {"gpu_fault": GpuFaultOrder}  a fault of a simulated GPU, or the end of a fault
                     {"quit": "why"}             the agent must exit; its runs continue
 
-On `execute`, the agent connects to the core's other socket, `sessions.sock`, and sends the line {"session": the id of the session}.
-Then it passes the connection to a relay process, which runs the command. From then on, the connection carries the frames of
-`channel/command_relay.py`. When the connection closes, the relay process ends the command.
+On `execute`, the agent opens another link, whose first message is {"session": the id of the session}. So the data of a session
+never delays orders and reports, and a slow session does not fill the memory. From then on, this link carries the frames of
+`channel/command_relay.py` between the core and the relay, a process on the host that runs the command.
 
 After the core has acknowledged the stop of a run, the host may delete its data about the run. The core acknowledges a report with
 `ack`, and a hello with `welcome`.
@@ -29,12 +30,13 @@ After the core has acknowledged the stop of a run, the host may delete its data 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
 from corral.model.gpu import Foreign, GpuDevice
 from corral.model.gpu_metrics import GpuSample
+from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 from corral.model.run import LogTarget, Observed, RunSpec, Usage
 
 HEARTBEAT_S = 5.0
@@ -93,18 +95,26 @@ def orders_by_host(orders: Iterable[tuple[str, Order]]) -> dict[str, HostOrders]
     return found
 
 
+class HostOptions(Struct, frozen=True, rename="kebab"):
+    """The options of a host. They are the host's own: the core stores them."""
+
+    gpus: str = "auto"  # auto, none, sim:8 or sim:2xH200
+    exclude_gpus: str = ""  # ids of GPUs that tasks never get, separated by commas
+    runtime: Literal["auto", "process", "docker"] = "auto"
+    cluster: str = DEFAULT_CLUSTER  # the cluster that the host joins, in every region
+    instance_type: str = HOST_TYPE  # the instance type of the host in responses
+
+
 class Hello(Struct, frozen=True):
     host_id: str
     boot_id: str
     name: str
-    gpus_flag: str  # the agent's value of --gpus; the core sends `quit` if this value differs from the core's value
     cpu_units: int
     memory_mib: int
     gpus: list[GpuDevice]
     runs: list[Observed]
-    runtime: str = "process"  # the agent's value of --runtime; the core compares it in the same way
+    options: HostOptions = HostOptions()
     docker: str = ""  # name and version of the container engine; empty: the host has none
-    excluded_gpus: str = ""  # the agent's value of --exclude-gpus; the core compares it in the same way
     links: list[list[int]] | None = None  # the distance between every two GPUs, in the order of `gpus`; None: unknown
     # GPU id → the foreign processes on the GPU. GPUs without foreign processes are left out.
     foreign: dict[str, list[Foreign]] = field(default_factory=dict)
@@ -209,6 +219,7 @@ class ToCore(Struct, frozen=True):
     report: Report | None = None
     measured: Measured | None = None
     declined: Declined | None = None
+    session: str | None = None
 
 
 class ToAgent(Struct, frozen=True):

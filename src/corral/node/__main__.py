@@ -10,16 +10,16 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import uvloop
-from msgspec import Struct
 
 from corral.core.clock import WallClock
 from corral.core.errors import Refused
 from corral.core.ids import RandomIds
-from corral.node import node_folder
+from corral.model.agent_protocol import HostOptions
+from corral.node import link, node_folder
 from corral.node.agent import Agent
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine_router import EngineRouter
@@ -34,23 +34,20 @@ from corral.process.options import parse_options
 log = logging.getLogger("corral.node")
 
 
-class AgentOptions(Struct, frozen=True, rename="kebab"):
+class AgentOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     data: str  # Corral's data folder
-    gpus: str = "auto"  # auto, none, sim:8 or sim:2xH200
-    exclude_gpus: str = ""  # ids of GPUs that tasks never get, separated by commas
     find_gpus: str | None = None  # only print the ids of these GPUs (0,3,GPU-...), or an error if one does not exist
-    runtime: Literal["auto", "process", "docker"] = "auto"
     boot_id: str | None = None  # identifies the current boot of the machine; None: use the kernel's boot id
 
 
-async def serve(data: Path, gpus_flag: str, excluded_gpus: str, runtime: str, boot_id: str) -> None:
+async def serve(data: Path, options: HostOptions, boot_id: str) -> None:
     host = this_host(data, boot_id, RandomIds())
-    gpus = detect(gpus_flag, host.host_id)
+    gpus = detect(options.gpus, host.host_id)
     log.info("host %s: %s", host.host_id, gpus.note)
     kind = "none" if not gpus.devices() else "simulated" if gpus.devices()[0].simulated else "real"
     docker = DockerEngine(data, host.host_id, os.environ, WallClock(), gpus=kind)
-    engine = EngineRouter(ProcessEngine(data, boot_id, os.environ), docker, runtime)
-    agent = Agent(data, host, gpus_flag, gpus, engine, WallClock(), excluded_gpus, runtime)
+    engine = EngineRouter(ProcessEngine(data, boot_id, os.environ), docker, options.runtime)
+    agent = Agent(data, host, options, gpus, engine, WallClock(), partial(link.connect, data))
     running = asyncio.ensure_future(agent.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.cancel)
@@ -77,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         lock = node_folder.try_lock(data / "agent.lock")  # held until this process ends
         if lock is None:
             raise Refused(f"another agent is running in {data}; stop it first")
-        uvloop.run(serve(data, options.gpus, options.exclude_gpus, options.runtime, options.boot_id or kernel_boot_id()))
+        uvloop.run(serve(data, options, options.boot_id or kernel_boot_id()))
     except Refused as why:
         print(escape_controls(f"corral node: {why}"), file=sys.stderr)
         return 1

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import convert
 from msgspec.structs import replace
 
@@ -31,6 +32,7 @@ from corral.model.agent_protocol import (
     Execute,
     GpuFaultOrder,
     Hello,
+    HostOptions,
     Measure,
     Measured,
     Orders,
@@ -48,8 +50,8 @@ from corral.node.gpus import Gpus
 from corral.node.health_checks import HealthChecks
 from corral.node.host import Host
 from corral.node.inotify import FolderWatch
-from corral.node.json_lines import JsonLines, attach
 from corral.node.kept_outputs import SWEEP_S, KeptOutputs
+from corral.node.link import Connect, Link
 from corral.node.log_shipper import LogShipper
 from corral.node.report_builder import ReportBuilder
 from corral.node.usage import UsageHistory, usage_of
@@ -62,23 +64,23 @@ LOG_PAUSE_S = 0.05  # the pause between two reports that contain only logs, so t
 BACKLOG_PAUSE_MAX_S = 0.1
 SAMPLE_S = 1.0  # the interval between GPU samples while a GPU is in use; otherwise the interval is HEARTBEAT_S
 END_POLL_S = 0.05
-ORDERS_MAX_BYTES = 256 * 1024 * 1024
+
+_MESSAGES = msgspec.json.Decoder(ToAgent)
 
 log = logging.getLogger("corral.node")
 
 
 class Agent:
     def __init__(
-        self, data: Path, host: Host, gpus_flag: str, gpus: Gpus, engine: Engine, clock: Clock, excluded_gpus: str = "",
-        runtime: str = "process",
-    ) -> None:  # fmt: skip
+        self, data: Path, host: Host, options: HostOptions, gpus: Gpus, engine: Engine, clock: Clock, connect: Connect
+    ) -> None:
+        """`connect` opens a link to the core."""
         self._data = data
         self._folder = node_folder.HeldPath(data)
         self._host = host
-        self._gpus_flag = gpus_flag
+        self._options = options
+        self._connect = connect
         self._gpus = gpus
-        self._excluded_gpus = excluded_gpus
-        self._runtime = runtime
         # GPU id → the processes on the GPU that belong to no run. GPUs without such processes are left out.
         self._foreign: dict[str, list[Foreign]] = {}
         self._without_parts: Counter[str] = Counter()  # reason → how many samples had no parts because of it
@@ -100,7 +102,7 @@ class Agent:
         self._reported_at = 0.0
         self._logs_at = 0.0
         self._connected_at = time.monotonic()
-        self._core: JsonLines[ToAgent] | None = None
+        self._core: Link | None = None
         self._response: asyncio.Future[Ack | None] | None = None  # the response to the pending hello or report
         self._welcomed = False
         self._problem = ""  # the engine's problem in the last report
@@ -158,10 +160,10 @@ class Agent:
     async def _serve_connection(self) -> bool:
         """Serve one connection to the core until the connection is lost. Return False if the core cannot be reached."""
         try:
-            core = await attach(node_folder.connect(self._data, "core.sock"), ToAgent, self._received, self._lost, ORDERS_MAX_BYTES)
+            core = self._core = await self._connect()
         except OSError:
             return False
-        self._core = core
+        receiving = asyncio.create_task(self._receive(core))
         try:
             await self._say_hello()
             while True:
@@ -171,24 +173,32 @@ class Agent:
             return True
         finally:
             self._welcomed = False
-            await core.abort()
+            receiving.cancel()
+            await core.abort("the agent connects anew")
+
+    async def _receive(self, core: Link) -> None:
+        try:
+            while (message := await core.receive()) is not None:
+                self._received(_MESSAGES.decode(message[1]))
+        except ValueError:
+            core.close("a message was not understood")  # the text is not logged, because orders may contain secrets
+        finally:
+            self._lost()
 
     async def _say_hello(self) -> None:
         host = self._host
         runs = self._reports.hello()
-        excluded = self._excluded_gpus.split(",")
+        excluded = self._options.exclude_gpus.split(",")
         hello = Hello(
             host_id=host.host_id,
             boot_id=host.boot_id,
             name=host.name,
-            gpus_flag=self._gpus_flag,
             cpu_units=host.cpu_units,
             memory_mib=host.memory_mib,
             gpus=[replace(gpu, excluded=gpu.gpu_id in excluded) for gpu in self._gpus.devices()],
             runs=runs,
-            runtime=self._runtime,
+            options=self._options,
             docker=self._engine.docker,
-            excluded_gpus=self._excluded_gpus,
             links=self._gpus.links(),
             foreign=self._foreign,
             faults=self._faults,
@@ -268,7 +278,7 @@ class Agent:
         if self._core is None:
             raise ConnectionResetError
         self._response = asyncio.get_running_loop().create_future()
-        self._core.send(message)
+        self._core.send_message(message)
         return await self._response
 
     def _received(self, message: ToAgent) -> None:
@@ -354,10 +364,10 @@ class Agent:
     async def _execute(self, order: Execute) -> None:
         core = self._core
         try:
-            await self._engine.execute(order)
+            await self._engine.execute(order, self._connect)
         except CannotExecute as error:
             if core is not None:
-                core.send({"declined": Declined(order.session_id, str(error))})
+                core.send_message({"declined": Declined(order.session_id, str(error))})
 
     async def _measure(self, request: Measure) -> None:
         core, known = self._core, self._engine.observe()
@@ -365,7 +375,7 @@ class Agent:
         sessions = {run_id: live[run_id] for run_id in request.runs if run_id in live}
         now = await asyncio.get_running_loop().run_in_executor(None, usage_of, sessions, self._clock.now_s())
         if core is not None and core is self._core:  # a request of an earlier connection must not be answered on a new one
-            core.send({"measured": Measured(request.number, now, self._usage_history.update(now, live))})
+            core.send_message({"measured": Measured(request.number, now, self._usage_history.update(now, live))})
 
     async def _sample(self) -> None:
         if not self._gpus.devices():

@@ -41,6 +41,7 @@ from corral.node.docker_settings import LABEL_RUN
 from corral.node.docker_task_resources import TaskResources, address
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
+from corral.node.link import Connect
 
 FOLLOW_AFTER_S = 0.1  # output is followed from this time after the start; the output of a shorter run is read once, at its end
 RETRY_FIRST_S = 0.05
@@ -146,7 +147,7 @@ class DockerEngine:
     def image_pushed(self, pushed: ImagePush) -> None:
         self._images.pushed(pushed)
 
-    async def execute(self, order: Execute) -> None:
+    async def execute(self, order: Execute, connect: Connect) -> None:
         """Run the command with `docker exec`, which supports terminals. The command's processes end when the container ends."""
         run, docker = self._runs.by_id.get(order.run.run_id), shutil.which("docker", path=self._environment.get("PATH"))
         if run is None or not run.is_alive or run.known.observed.started_at_s is None:
@@ -157,7 +158,7 @@ class DockerEngine:
         command = [docker, "-H", self.host, "exec", "-i", *terminal, str(run.id), *order.command]
         here = replace(order.run, working_directory=str(self._data))
         try:
-            await self._sessions.begin(replace(order, command=command, run=here), self._environment)
+            await self._sessions.begin(replace(order, command=command, run=here), self._environment, connect)
         except (OSError, ValueError) as error:
             raise CannotExecute(f"the command cannot be started: {error}") from None
 

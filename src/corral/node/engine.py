@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from corral.model.agent_protocol import Execute, ImagePush
 from corral.model.run import Observed, RunSpec
+from corral.node.link import Connect
 
 
 class Known(Struct, frozen=True):
@@ -78,8 +79,11 @@ class Engine(Protocol):
         """Pull this image now for the runs that wait for it."""
         ...
 
-    async def execute(self, order: Execute) -> None:
-        """Run a command in the environment of a living run. Raises CannotExecute if it cannot be started."""
+    async def execute(self, order: Execute, connect: Connect) -> None:
+        """Run a command in the environment of a living run. `connect` opens a link to the core for its session.
+
+        Raises CannotExecute if the command cannot be started.
+        """
         ...
 
     def observe(self) -> Mapping[str, Known]:

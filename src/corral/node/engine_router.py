@@ -16,6 +16,7 @@ from corral.model.agent_protocol import Execute, ImagePush
 from corral.model.run import RunSpec
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine import Changed, Known
+from corral.node.link import Connect
 from corral.node.process_engine import ProcessEngine
 
 log = logging.getLogger("corral.node")
@@ -67,9 +68,9 @@ class EngineRouter:
     def image_pushed(self, pushed: ImagePush) -> None:
         self._docker.image_pushed(pushed)
 
-    async def execute(self, order: Execute) -> None:
+    async def execute(self, order: Execute, connect: Connect) -> None:
         engine = self._docker if order.run.run_id in self._docker.observe() else self._process
-        await engine.execute(order)
+        await engine.execute(order, connect)
 
     def observe(self) -> Mapping[str, Known]:
         containers = self._docker.observe()

@@ -1,8 +1,9 @@
 """The sessions of ECS ExecuteCommand on this host. Each session is a relay process that runs the command as its child.
 
-The relay (`channel/command_relay.py`) has its own connection to the server, so the data of a session does not pass through the
-agent. The agent starts the relay with the environment and the folder of the run. When the run ends, the agent ends the session.
-Every process of a session inherits a lock on a file, so that the agent can find and kill all of them.
+Each session has a link of its own to the server (`node/link.py`). The agent passes the frames of the session on between this link
+and the relay (`channel/command_relay.py`), no faster than the other end takes them. The agent starts the relay with the environment
+and the folder of the run. When the run ends, the agent ends the session. Every process of a session inherits a lock on a file, so
+that the agent can find and kill all of them.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import sys
 from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from corral.channel import command_relay
 from corral.model.agent_protocol import Execute
-from corral.node import lock_files, node_folder
+from corral.node import lock_files
+from corral.node.link import Connect, attach, pass_on
 
 TERMINAL = "xterm-256color"
 KILL_RETRY_FIRST_S = 0.02
@@ -38,28 +39,38 @@ class ExecSessions:
     def pids(self) -> set[int]:
         return {relay.pid for relay in self._relays.values()}
 
-    async def begin(self, order: Execute, environment: Mapping[str, str]) -> None:
-        """Start a session. Raises OSError or ValueError if the relay cannot be started."""
+    async def begin(self, order: Execute, environment: Mapping[str, str], connect: Connect) -> None:
+        """Start a session. Raises OSError or ValueError if the relay cannot be started. `connect` opens a link to the server."""
         run_id, lock = order.run.run_id, str(self._data / "sessions" / order.session_id)
-        with node_folder.connect(self._data, "sessions.sock") as link:
-            link.sendall(msgspec.json.encode({"session": order.session_id}) + b"\n")
+        ours, theirs = socket.socketpair()
+        with theirs:
+            to_relay = await attach(ours)
+            try:
+                to_server = await connect()
+            except OSError:
+                to_relay.close("")
+                raise
             held = lock_files.open_locked(lock)
             self._of_run.setdefault(run_id, set()).add(lock)
             kind = "tty" if order.has_terminal else "pipe"
             try:
                 relay = await asyncio.create_subprocess_exec(
-                    sys.executable, "-I", "-S", command_relay.__file__, "exec", kind, str(link.fileno()), "--", *order.command,
+                    sys.executable, "-I", "-S", command_relay.__file__, "exec", kind, str(theirs.fileno()), "--", *order.command,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=asyncio.subprocess.DEVNULL,
                     env={**({"TERM": TERMINAL} if order.has_terminal else {}), **environment},
                     cwd=order.run.working_directory or self._data / "work" / run_id,
                     start_new_session=True,
-                    pass_fds=(link.fileno(), held),
+                    pass_fds=(theirs.fileno(), held),
                 )  # fmt: skip
+                to_server.send_message({"session": order.session_id})
             finally:
                 os.close(held)
                 self._forget_if_ended(run_id, lock)
+                # If the relay was not started, no process has `theirs` open any more, and both links end.
+                self._spawn(pass_on(to_relay, to_server))
+                self._spawn(pass_on(to_server, to_relay))
         self._relays[lock] = relay
         self._spawn(self._wait_for_relay(relay, run_id, lock))
         if run_id not in self._of_run:

@@ -7,7 +7,6 @@ host.json       the host's id
 agent.lock      held by the agent; contains its pid
 agent.log       the agent's log
 core.sock       the socket on which the server accepts agents
-sessions.sock   the socket on which the server accepts the relays of ExecuteCommand sessions
 sessions/<id>   the lock file of a session; the lock is held while a process of the session is alive
 checks.lock     the lock file of all health checks
 spawner.lock    held by the spawner; contains its pid

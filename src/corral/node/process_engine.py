@@ -27,6 +27,7 @@ from corral.node import node_folder, procfs
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 from corral.node.json_lines import JsonLines, attach
+from corral.node.link import Connect
 from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_VARIABLE, FromSpawner, Launch, SpawnedRun, run_mark
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
@@ -170,12 +171,12 @@ class ProcessEngine:
     def image_pushed(self, pushed: ImagePush) -> None:
         pass  # processes have no image
 
-    async def execute(self, order: Execute) -> None:
+    async def execute(self, order: Execute, connect: Connect) -> None:
         known = self._known.get(order.run.run_id)
         if known is None or not known.alive or known.observed.pid is None:
             raise CannotExecute("the container is not running")
         try:
-            await self._sessions.begin(order, environment_for(order.run, self._environment))
+            await self._sessions.begin(order, environment_for(order.run, self._environment), connect)
         except (OSError, ValueError) as error:
             raise CannotExecute(f"the command cannot be started: {error}") from None
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import uvloop
-from msgspec import Struct
 
 from corral.aws import Secret
 from corral.blobs import Blobs
@@ -35,8 +34,8 @@ from corral.core.database import is_missing, validate_file
 from corral.core.errors import Refused
 from corral.core.handovers import forget_finished
 from corral.core.transactions import Core, Tx
+from corral.model.agent_protocol import HostOptions
 from corral.model.container_network import GATEWAY as CONTAINERS_GATEWAY
-from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 from corral.model.session import SessionValidity
 from corral.model.settings import Settings
 from corral.node.gpus import parse_gpus_flag
@@ -60,7 +59,8 @@ from corral.process.options import parse_options
 from corral.process.port_holder import port_holder
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
-from corral.server.agents import Agents
+from corral.server.agents.connections import Agents
+from corral.server.agents.local_agent import LocalAgent
 from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
 from corral.server.configuration import read_configuration
@@ -95,15 +95,12 @@ LOG_MAX_BYTES = 10 * 1024 * 1024  # at start, a log file larger than this is rot
 JOIN_S = 5.0  # at start, the server waits at most this long for the agent of this machine before it reports that Corral is up
 
 
-class ServerOptions(Struct, frozen=True, rename="kebab"):
+class ServerOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
+    """The options of the server. Those of HostOptions are for the agent that it starts on this machine."""
+
     data: str
     host: str = "127.0.0.1"
     port: int = 4566
-    gpus: str = "auto"
-    exclude_gpus: str = ""
-    runtime: Literal["auto", "process", "docker"] = "auto"
-    cluster: str = DEFAULT_CLUSTER
-    instance_type: str = HOST_TYPE
     account: str = "123456789012"
     alarm_timing: Literal["fast", "aws"] = "fast"
     # Start although state.db has no rows for the existing blobs. Corral moves these blobs to blobs/quarantine.
@@ -148,7 +145,9 @@ async def _serve(options: ServerOptions) -> None:
     if unfinished := unfinished_server(data, clock):
         LOG.warning(unfinished)
     _check_node(data / "node")
-    excluded_gpus = _find_gpus(data, options.gpus, options.exclude_gpus)
+    of_host = HostOptions(
+        options.gpus, _find_gpus(data, options.gpus, options.exclude_gpus), runtime, options.cluster, options.instance_type
+    )
     keys = _root_keys(data, options.access_key, options.secret_key)
     port = listeners[0].getsockname()[1]
     url = f"http://{_reachable(options.host)}:{port}"
@@ -196,7 +195,8 @@ async def _serve(options: ServerOptions) -> None:
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
     blobs = Blobs(data / "blobs", names)
     take_back_quarantined(blobs, store)
-    agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, runtime, files_limit, settings.outputs)
+    local_agent = LocalAgent(data, of_host, clock, files_limit)
+    agents = Agents(data, state, logs, blobs, clock, local_agent, settings.outputs)
     state_core.batch([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
     forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
@@ -204,8 +204,9 @@ async def _serve(options: ServerOptions) -> None:
     periodic = ((state, ("sweep:",)), (logs, ("sweep:",)), (metrics, ("rollup:", "history:")))
     await asyncio.gather(*(lane.submit(partial(_schedule_now, keys=keys)) for lane, keys in periodic))
     blob_gc = asyncio.create_task(BlobGc(data, blobs, state, settings, names, clock).run())
+    await local_agent.end_outdated()
     await agents.listen()
-    keeper = asyncio.create_task(agents.keep_agent())
+    keeper = asyncio.create_task(local_agent.keep())
     publisher = asyncio.create_task(MetricPublisher(state, metrics, agents, clock).run())
     functions = FunctionRunner(data, state, logs, settings, names, clock)
     invocations = asyncio.create_task(functions.run())
@@ -244,14 +245,14 @@ async def _serve(options: ServerOptions) -> None:
         limits.memory,
         MetricsPage(lanes, agents.history, clock),
     )
-    sessions = WebSocketSessions(data / "node", settings, state, agents, clock, names)
+    sessions = WebSocketSessions(settings, state, agents, clock, names)
     server = HttpServer(front_door, sessions, blobs, limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(listeners))
     deletion = asyncio.create_task(until_deleted(data))
     with suppress(TimeoutError):
-        await asyncio.wait_for(agents.joined.wait(), JOIN_S)
+        await asyncio.wait_for(local_agent.joined.wait(), JOIN_S)
     gc.collect()
     # Models, code and settings live as long as the process, so the garbage collector need not examine them again.
     gc.freeze()

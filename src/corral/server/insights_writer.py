@@ -10,7 +10,7 @@ from corral.core.clock import Clock
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.run import Usage
-from corral.server.agents import Agents
+from corral.server.agents.connections import Agents
 from corral.server.lanes import Lane
 from corral.services.ecs.container_insights import (
     PIECE,

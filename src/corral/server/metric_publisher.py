@@ -23,7 +23,7 @@ from corral.core.transactions import Tx
 from corral.fleet import own_metrics
 from corral.model.agent_protocol import Measured
 from corral.model.metric import Point
-from corral.server.agents import Agents
+from corral.server.agents.connections import Agents
 from corral.server.lanes import Lane
 from corral.services.cloudwatch.metric_writes import record
 from corral.store import Store

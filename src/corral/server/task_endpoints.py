@@ -21,7 +21,7 @@ from corral.fleet.spot_interruptions import notice_of
 from corral.model.instance import Instance
 from corral.model.json_documents import read_json
 from corral.model.task import Task
-from corral.server.agents import Agents
+from corral.server.agents.connections import Agents
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.services.caller import Caller

@@ -10,7 +10,7 @@ import orjson
 from corral.core.database import Database
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import Foreign, GpuDevice, GpuFault
-from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE, Instance, InstanceState, host_instance_id
+from corral.model.instance import Instance, InstanceState, host_instance_id
 from corral.model.placement import Links
 from corral.store.instances import Instances
 
@@ -27,8 +27,8 @@ class Hosts:
         self._database = database
         self._instances = instances
 
-    def put(self, hello: Hello, now_s: float, cluster: str = DEFAULT_CLUSTER, instance_type: str = HOST_TYPE) -> None:
-        """Store the content of a hello, the first message of an agent: the size, the boot id and the GPUs of its host.
+    def put(self, hello: Hello, now_s: float) -> None:
+        """Store the content of a hello, the first message of an agent: the options, the size, the boot id and the GPUs of its host.
 
         A GPU that the host no longer has is marked as not present. Tasks cannot get it.
         """
@@ -45,8 +45,8 @@ class Hosts:
             Instance(
                 id=own_id,
                 region="",
-                cluster=cluster,
-                type=instance_type,
+                cluster=hello.options.cluster,
+                type=hello.options.instance_type,
                 state=InstanceState.RUNNING,
                 gpus=len(hello.gpus),
                 cpu_units=hello.cpu_units,

@@ -2,39 +2,33 @@
 
 The clients are AWS's session-manager-plugin and `corral exec`:
 
-    client ◀─ websocket: channel/messages.py ─▶ server ◀─ sessions.sock: channel/command_relay.py ─▶ relay ─ command
+    client ◀─ websocket: channel/messages.py ─▶ server ◀─ link: channel/command_relay.py ─▶ agent ◀─▶ relay ─ command
 
-The relay is a process on the host. It runs the command. The host starts the relay after the client has sent its token and has
-completed the handshake. When the client disconnects, the server disconnects the relay. When the relay disconnects, the server
-disconnects the client.
+The relay is a process on the host. It runs the command. The host starts the relay and opens a link for the session after the client
+has sent its token and has completed the handshake. When the client disconnects, the server closes the link. When the link ends, the
+server disconnects the client.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from corral.channel.command_relay import PART_BYTES
 from corral.channel.messages import NotAMessage, unpack
 from corral.core.clock import Clock
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
-from corral.model.agent_protocol import Execute
 from corral.model.json_documents import read_json
 from corral.model.settings import Settings
-from corral.node import node_folder
-from corral.server.agents import Agents
-from corral.server.exec.data_channel_session import DataChannelSession, Disconnected, RelayConnection
+from corral.server.agents.connections import Agents, SessionRefused
+from corral.server.exec.data_channel_session import DataChannelSession, Disconnected
 from corral.server.lanes import Lane
 from corral.services.ecs import execute_command
-from corral.services.ecs.errors import TargetNotConnectedException
 from corral.services.ecs.execute_command import Permit
 from corral.store import Store
 
@@ -42,7 +36,6 @@ if TYPE_CHECKING:
     from corral.server.http.websocket import WebSocket
 
 TOKEN_WITHIN_S = 10.0
-RELAY_WITHIN_S = 15.0  # if the host has not started the relay within this time, the host is overloaded or lost
 REFUSED_CODE = 1008
 TOKEN_REFUSED = "the token is not valid for this session, or was used before"
 _PATH = re.compile(r"/v1/data-channel/(ecs-execute-command-[0-9a-f]{17})")
@@ -60,11 +53,6 @@ class DataChannel:
         self._ids = ids
         self._began_s = began_s
         self._used: dict[str, float] = {}  # session id of each used token → the time when the token expires
-        self._expected: dict[str, asyncio.Future[RelayConnection]] = {}  # session id → the relay that the host is starting
-
-    async def listen(self, data: Path) -> None:
-        socket = node_folder.listen(data, "sessions.sock")
-        self._server = await asyncio.start_unix_server(self._relay_connects, sock=socket, limit=PART_BYTES)
 
     async def serve(self, websocket: WebSocket) -> None:
         """Serve one websocket. It is accepted only if ExecuteCommand has issued its URL."""
@@ -115,41 +103,17 @@ class DataChannel:
         await session.handshake(interactive=permit.interactive)
         try:
             host_id, order = await self._state.submit(partial(execute_command.execute_order, permit=permit))
-            relay = await self._begin(host_id, order)
+            link = await self._agents.execute(host_id, order)
         except ApiError as error:
             await session.close(error.message)
             return
+        except SessionRefused as why:
+            await session.close(f"The command was not started: {why}.")
+            return
         try:
-            await session.relay(relay)
+            await session.relay(link)
         finally:
-            relay.close()
-
-    async def _begin(self, host_id: str, order: Execute) -> RelayConnection:
-        """Order the host to start the session, and wait until the relay of the session connects.
-
-        Raise TargetNotConnectedException if the host declines the session, or if no relay connects within RELAY_WITHIN_S.
-        """
-        connected: asyncio.Future[RelayConnection] = asyncio.get_running_loop().create_future()
-        self._expected[order.session_id] = connected
-        declining = asyncio.create_task(self._agents.execute(host_id, order))
-        try:
-            either: list[asyncio.Future[Any]] = [connected, declining]
-            await asyncio.wait(either, timeout=RELAY_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
-            if connected.done():
-                return connected.result()
-            why = declining.result() if declining.done() else "its host does not respond"
-            raise TargetNotConnectedException(f"The command was not started: {why}.")
-        finally:
-            declining.cancel()
-            del self._expected[order.session_id]
-
-    async def _relay_connects(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        relay = RelayConnection(reader, writer)
-        try:
-            session_id = json.loads(await reader.readline())["session"]
-            self._expected[session_id].set_result(relay)
-        except (ValueError, TypeError, KeyError, OSError, asyncio.InvalidStateError):
-            relay.close()  # the session has ended, or its id is unknown
+            link.close("the session has ended")
 
 
 async def _receive(websocket: WebSocket, session: DataChannelSession) -> None:

@@ -16,14 +16,13 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from msgspec import Struct
-
 from corral.channel import messages
-from corral.channel.command_relay import CODE, END_OF_INPUT, ERRORS, EXIT, HEAD, INPUT, OUTPUT, SIZE, WINDOW, frame
+from corral.channel.command_relay import CODE, END_OF_INPUT, ERRORS, EXIT, INPUT, OUTPUT, SIZE, WINDOW
 from corral.channel.messages import CORRAL_CLIENT, ChannelMessage, NotAMessage, PayloadKind, pack
 from corral.core.clock import Clock
 from corral.core.ids import Ids
 from corral.model.json_documents import read_json
+from corral.node.link import Link, Message
 
 AGENT_VERSION = "3.0.0.0"  # clients derive the features of an SSM agent from its version
 PAYLOAD_MAX_BYTES = 16 * 1024  # longer output is sent as several messages
@@ -44,29 +43,6 @@ class Disconnected(Exception):
     """Raised when the client has disconnected."""
 
 
-class RelayConnection(Struct, frozen=True):
-    """The connection to the relay."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def read(self) -> tuple[bytes, bytes]:
-        """Return the kind and the payload of the next frame. The kind is empty if the relay has disconnected."""
-        try:
-            kind, length = HEAD.unpack(await self.reader.readexactly(HEAD.size))
-            return kind, await self.reader.readexactly(length)
-        except (asyncio.IncompleteReadError, OSError):
-            return b"", b""
-
-    async def write(self, frames: bytes) -> None:
-        with suppress(OSError):  # the relay has disconnected, but its last frames can still be read
-            self.writer.write(frames)
-            await self.writer.drain()
-
-    def close(self) -> None:
-        self.writer.close()
-
-
 class DataChannelSession:
     def __init__(self, session_id: str, clock: Clock, ids: Ids, send: Send) -> None:
         self._id = session_id
@@ -80,12 +56,12 @@ class DataChannelSession:
         self._resending: asyncio.Task[None] | None = None
         self._expected = 0  # the sequence number of the next message of the client
         # Input messages of the client, each with its frames for the relay.
-        self._pending_input: asyncio.Queue[tuple[ChannelMessage, bytes]] = asyncio.Queue()
+        self._pending_input: asyncio.Queue[tuple[ChannelMessage, list[Message]]] = asyncio.Queue()
         self._pending_input_bytes = 0
         # The version of the client. The client sends it in its response to the handshake.
         self._response: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_corral_client = False
-        self._relay: RelayConnection | None = None
+        self._relay: Link | None = None
         self._has_size = False
         self._is_disconnected = False
 
@@ -104,7 +80,7 @@ class DataChannelSession:
         took_ns = round((self._clock.now_s() - began_s) * 1e9)
         await self._put(PayloadKind.HANDSHAKE_COMPLETE, {"HandshakeTimeToComplete": took_ns, "CustomerMessage": ""})
 
-    async def relay(self, relay: RelayConnection) -> None:
+    async def relay(self, relay: Link) -> None:
         """Relay input and output until the command has ended, or the client or the relay has disconnected."""
         if self._is_disconnected:
             raise Disconnected  # the client disconnected while the command was starting
@@ -147,7 +123,7 @@ class DataChannelSession:
             self._expected += 1
             frames = self._frames(message)
             if frames:
-                self._pending_input_bytes += len(frames)
+                self._pending_input_bytes += len(message.payload)
                 self._pending_input.put_nowait((message, frames))
             else:
                 await self._acknowledge(message)
@@ -163,17 +139,15 @@ class DataChannelSession:
             # Mark the exception as retrieved. Otherwise asyncio would log a warning if no coroutine awaits it.
             self._response.exception()
         if self._relay is not None:
-            self._relay.close()  # this ends the pending read
+            self._relay.close("the client has disconnected")  # this ends the pending read
 
-    def _frames(self, message: ChannelMessage) -> bytes:
+    def _frames(self, message: ChannelMessage) -> list[Message]:
         """Return the frames to send to the relay. Return no frames for a message that concerns only the session."""
         if message.kind == PayloadKind.DATA:
-            return (frame(INPUT, message.payload) if message.payload else b"") + (
-                frame(END_OF_INPUT) if message.flags & messages.LAST else b""
-            )
+            return [(INPUT, message.payload)] * bool(message.payload) + [(END_OF_INPUT, b"")] * bool(message.flags & messages.LAST)
         if message.kind == PayloadKind.SIZE:
             self._has_size, size = True, _object(message.payload)
-            return frame(WINDOW, SIZE.pack(_window_side(size.get("rows")), _window_side(size.get("cols"))))
+            return [(WINDOW, SIZE.pack(_window_side(size.get("rows")), _window_side(size.get("cols"))))]
         if message.kind == PayloadKind.HANDSHAKE_RESPONSE and not self._response.done():
             self._response.set_result(str(_object(message.payload).get("ClientVersion", "")))
         if (
@@ -181,39 +155,41 @@ class DataChannelSession:
             and int.from_bytes(message.payload[:4]) == messages.TERMINATE
             and self._relay is not None
         ):
-            self._relay.close()
-        return b""
+            self._relay.close("the client has ended the session")
+        return []
 
     # -- relaying ----------------------------------------------------------------------------------------------------
 
-    async def _relay_input(self, relay: RelayConnection) -> None:
+    async def _relay_input(self, relay: Link) -> None:
         while True:
             message, frames = await self._pending_input.get()
-            await relay.write(frames)
-            self._pending_input_bytes -= len(frames)
+            for frame in frames:
+                await relay.send_slowly(*frame)
+            self._pending_input_bytes -= len(message.payload)
             with suppress(OSError):  # the client has disconnected
                 await self._acknowledge(message)
 
-    async def _relay_output(self, relay: RelayConnection) -> int | None:
+    async def _relay_output(self, relay: Link) -> int | None:
         """Relay the output. Return the exit code of the command, or None if the relay disconnected without an exit code."""
         while True:
-            kind, payload = await relay.read()
+            frame = await relay.receive()
             if self._is_disconnected:
                 raise Disconnected
+            if frame is None:
+                return None
+            kind, payload = frame
             if kind == EXIT:
                 return int(CODE.unpack(payload)[0])
             if kind in (OUTPUT, ERRORS):
                 of = PayloadKind.STANDARD_ERROR if kind == ERRORS and self._is_corral_client else PayloadKind.DATA
                 for at in range(0, len(payload), PAYLOAD_MAX_BYTES):
                     await self._put(of, payload[at : at + PAYLOAD_MAX_BYTES])
-            elif not kind:
-                return None
 
-    async def _send_default_size(self, relay: RelayConnection) -> None:
+    async def _send_default_size(self, relay: Link) -> None:
         """Send a default window size if the client sends none. A command with a terminal starts only when it has a window size."""
         await asyncio.sleep(SIZED_WITHIN_S)
         if not self._has_size:
-            await relay.write(frame(WINDOW, SIZE.pack(*DEFAULT_SIZE)))
+            await relay.send_slowly(WINDOW, SIZE.pack(*DEFAULT_SIZE))
 
     # -- sending -----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from corral.core.transactions import Tx
 from corral.fleet.hosts import gpu_key
 from corral.model.agent_protocol import GpuFaultOrder
 from corral.model.gpu import XID_MAX, xid_text
-from corral.server.agents import Agents
+from corral.server.agents.connections import Agents
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation

@@ -23,7 +23,7 @@ from corral.model.agent_protocol import SignalOrder
 from corral.model.run import RunState
 from corral.model.run_signals import SIGNALS
 from corral.model.task import Task
-from corral.server.agents import Agents
+from corral.server.agents.connections import Agents
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation

@@ -38,7 +38,7 @@ from corral.model.numbers import whole_number
 from corral.model.placement import INSTANCE, JOB, TASK, Claim
 from corral.model.settings import Settings
 from corral.model.task import Task
-from corral.server.agents import Agents
+from corral.server.agents.connections import Agents
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.lanes import Lane
 from corral.server.pages.fleet_page import fleet_page

@@ -279,8 +279,8 @@ def check_secrets(container: dict[str, Any]) -> None:
 def environment_file_slices(tx: Tx[Store], task: Task, container: dict[str, Any]) -> tuple[list[tuple[Slice, ...]], str | None]:
     """Return the slices of blobs that hold each environment file, and the reason why the container cannot start.
 
-    A blob is a file with the bytes of an S3 object. The reason is None if the container can start. `server/environment_files.py`
-    reads the slices before the order is sent to the host.
+    A blob is a file with the bytes of an S3 object. The reason is None if the container can start. The server reads the slices
+    (`server/agents/environment_files.py`) before it sends the order to the host.
     """
     wanted = [file["value"] for file in container.get("environmentFiles", ())]
     if not wanted:

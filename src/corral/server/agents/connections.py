@@ -1,0 +1,326 @@
+"""The connections to the agents of hosts. The protocol is in `model/agent_protocol.py`, the transport in `node/link.py`.
+
+An agent sends a hello message when it connects, and reports later. Each session of execute-command has a link of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.blobs import Blobs
+from corral.core.clock import Clock
+from corral.fleet import hosts
+from corral.model.agent_protocol import (
+    HEARTBEAT_S,
+    SILENT_S,
+    Ack,
+    Declined,
+    Execute,
+    GpuFaultOrder,
+    Hello,
+    HostOrders,
+    Measure,
+    Measured,
+    OutputLimits,
+    Report,
+    SignalOrder,
+    ToCore,
+)
+from corral.model.gpu_metrics import GpuSample
+from corral.model.settings import OutputSettings
+from corral.model.units import MIB
+from corral.node import link, procfs
+from corral.node.link import Link
+from corral.server.agents.environment_files import with_files
+from corral.server.agents.local_agent import LocalAgent
+from corral.server.agents.orders import OrderSender
+from corral.server.lanes import Lane
+from corral.services.logs.ingestion import runtime_ids, ship
+from corral.store import Store
+from corral.telemetry import LogStore
+
+MEASURE_MAX_S = 5.0  # how long the server waits for a measurement
+SESSION_MAX_S = 15.0  # if the host has not started a session within this time, the host is overloaded or lost
+DAY_S = 86_400.0
+SAMPLES_KEPT = 120  # samples of each GPU
+
+_MESSAGES = msgspec.json.Decoder(ToCore)
+
+log = logging.getLogger("corral")
+
+
+class SessionRefused(Exception):
+    """Raised with the reason why a session of execute-command was not started."""
+
+
+class AgentConnection:
+    """The connection to one agent."""
+
+    def __init__(self, link: Link, hello: Hello, heard_s: float) -> None:
+        self.link = link
+        self.hello = hello
+        self.heard_s = heard_s
+        self.is_current = True  # False: the host has connected anew or is gone
+        self.problem = ""  # the problem of the host's spawner, as the agent reported it
+        self.ordered_again: set[str] = set()  # runs that were ordered a second time because an environment file had been replaced
+        self.orders: asyncio.Queue[HostOrders] = asyncio.Queue()
+        self.sessions: dict[str, asyncio.Future[Link]] = {}  # session id → the link of the session that the host is starting
+        self._measuring: dict[int, asyncio.Future[Measured]] = {}
+        self._numbers = count()
+
+    async def measure(self, run_ids: list[str]) -> Measured:
+        """Return the current usage of these runs. Raise TimeoutError if the agent does not respond."""
+        number = next(self._numbers)
+        self._measuring[number] = asyncio.get_running_loop().create_future()
+        try:
+            self.link.send_message({"measure": Measure(number, run_ids)})
+            return await asyncio.wait_for(self._measuring[number], MEASURE_MAX_S)
+        finally:
+            del self._measuring[number]
+
+    def measured(self, measured: Measured) -> None:
+        future = self._measuring.get(measured.number)
+        if future is not None and not future.done():  # a cancelled caller has cancelled the future
+            future.set_result(measured)
+
+    async def execute(self, order: Execute) -> Link:
+        opened = self.sessions[order.session_id] = asyncio.get_running_loop().create_future()
+        try:
+            self.link.send_message({"execute": order})
+            return await asyncio.wait_for(opened, SESSION_MAX_S)
+        except TimeoutError:
+            raise SessionRefused("its host does not respond") from None
+        finally:
+            del self.sessions[order.session_id]
+
+    def declined(self, declined: Declined) -> None:
+        future = self.sessions.get(declined.session_id)
+        if future is not None and not future.done():
+            future.set_exception(SessionRefused(declined.reason))
+
+
+class Agents:
+    def __init__(
+        self, data: Path, state: Lane[Store], logs_lane: Lane[LogStore], blobs: Blobs, clock: Clock, local: LocalAgent,
+        outputs: OutputSettings,
+    ) -> None:  # fmt: skip
+        self._folder = data / "node"
+        self._blobs = blobs
+        self._local = local
+        self._welcome_message = {"welcome": {"outputs": output_limits(outputs)}}
+        self._state = state
+        self._logs = logs_lane
+        self._clock = clock
+        self._order_sender = OrderSender(state, logs_lane, blobs, clock)
+        self._connections: dict[str, AgentConnection] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.samples: dict[str, GpuSample] = {}
+        self.history: dict[str, deque[tuple[float, GpuSample]]] = {}  # GPU id → its samples of the last minutes, for `corral top`
+
+    async def listen(self) -> None:
+        self._server = await link.listen(self._folder, self._opened)
+
+    def deliver(self, orders: dict[str, HostOrders]) -> None:
+        """Queue committed orders for sending.
+
+        Orders for a host that is not connected are dropped. When the host reconnects, its hello message requests all orders again.
+        """
+        for host_id, of_host in orders.items():
+            connection = self._connections.get(host_id)
+            if connection is not None:
+                while of_host.replaces_earlier and not connection.orders.empty():
+                    connection.orders.get_nowait()  # drop the queued orders: `of_host` has all orders again, after a new hello
+                connection.orders.put_nowait(of_host)
+
+    def problems(self) -> list[dict[str, Any]]:
+        """Return the problems of agents and spawners that do not respond, for the status page. Any thread may call this method."""
+        now_s, local_pid = self._clock.now_s(), self._local.pid
+        connections = list(self._connections.values())
+        found = []
+        for connection in connections:
+            name, silent_s = connection.hello.name, now_s - connection.heard_s
+            pid = None if connection.link.peer else local_pid
+            if silent_s > SILENT_S or (pid is not None and procfs.is_stopped(pid)):
+                text = f"has not reported for {silent_s:.0f} s{procfs.why_silent(pid)}"
+                found.append({"part": "agent", "host": f"host {name}", "problem": text})
+            if connection.problem:
+                found.append({"part": "spawner", "host": f"host {name}", "problem": connection.problem})
+        if not connections:
+            found.append({"part": "agent", "host": "", "problem": self._local.error or "is not connected"})
+        return found
+
+    async def measure(self, host_id: str, run_ids: list[str]) -> Measured | None:
+        """Return the current usage of these runs of a host. Return None if the host is not connected or does not respond."""
+        connection = self._connections.get(host_id)
+        try:
+            return await connection.measure(run_ids) if connection is not None else None
+        except TimeoutError:
+            return None
+
+    async def execute(self, host_id: str, order: Execute) -> Link:
+        """Order a session of execute-command, and return its link. Raise SessionRefused if the session is not started."""
+        connection = self._connections.get(host_id)
+        if connection is None:
+            raise SessionRefused("the agent of this host is not connected")
+        try:
+            whole = await with_files(order.run, self._blobs)
+        except FileNotFoundError:
+            raise SessionRefused("an environment file was replaced during the request; try again") from None
+        return await connection.execute(replace(order, run=whole))
+
+    def signal(self, host_id: str, order: SignalOrder) -> bool:
+        """Send a signal to runs of a host. Return False if the host is not connected."""
+        return self._send(host_id, {"signal": order})
+
+    def set_gpu_fault(self, host_id: str, order: GpuFaultOrder) -> bool:
+        """Send a fault of a simulated GPU, or the end of a fault. Return False if the host is not connected."""
+        return self._send(host_id, {"gpu_fault": order})
+
+    def _send(self, host_id: str, message: dict[str, Any]) -> bool:
+        connection = self._connections.get(host_id)
+        if connection is not None:
+            connection.link.send_message(message)
+        return connection is not None
+
+    async def close(self) -> None:
+        """Disconnect the agents. The runs continue."""
+        self._server.close()
+        for connection in list(self._connections.values()):
+            connection.link.send_message({"quit": "Corral is stopping"})
+            connection.link.close("Corral is stopping")
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _opened(self, link: Link) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(link))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, link: Link) -> None:
+        """Serve a new link. Its first message says whether it is the connection of an agent or a session."""
+        reason = "the server does not understand the message"
+        try:
+            first = await _next_message(link)
+            if first is not None and first.session is not None:
+                if self._start_session(first.session, link):
+                    return
+                reason = "the session has ended"
+            elif first is not None and first.hello is not None:
+                # The host of a link is the one that the transport has proved, whatever the hello says.
+                await self._serve_agent(link, replace(first.hello, host_id=link.peer) if link.peer else first.hello)
+                reason = "the host has connected anew"
+        except asyncio.CancelledError:
+            reason = "Corral is stopping"
+        except Exception:
+            log.exception("the connection to an agent failed")
+            reason = "the server failed"
+        link.close(reason)
+        self._local.may_have_ended.set()
+
+    def _start_session(self, session_id: str, link: Link) -> bool:
+        """Hand a link over to the caller of `execute` that waits for it. Return False if there is none."""
+        for host_id, connection in self._connections.items():
+            opened = connection.sessions.get(session_id) if link.peer in ("", host_id) else None
+            if opened is not None and not opened.done():
+                opened.set_result(link)
+                return True
+        return False
+
+    async def _serve_agent(self, link: Link, hello: Hello) -> None:
+        connection = AgentConnection(link, hello, self._clock.now_s())
+        stale = self._connections.get(hello.host_id)
+        # From now on, this connection gets new orders. The hello message requests the orders that were committed before.
+        self._connections[hello.host_id] = connection
+        if stale is not None:
+            stale.is_current = False
+            stale.link.close("the host has connected anew")
+        sender: asyncio.Task[None] | None = None
+        try:
+            if names := runtime_ids(hello.runs):
+                await self._logs.submit(partial(ship, chunks=[], names=names))
+            await self._state.submit(partial(hosts.hello, message=hello))
+            link.send_message(self._welcome_message)
+            if not link.peer:
+                self._local.has_joined()
+            sender = asyncio.create_task(self._order_sender.run(connection))
+            await self._read_reports(connection)
+        finally:
+            if sender is not None:
+                sender.cancel()
+            if connection.is_current:
+                connection.is_current = False
+                del self._connections[hello.host_id]
+
+    async def _read_reports(self, connection: AgentConnection) -> None:
+        seen_s = self._clock.now_s()
+        foreign, submitted = connection.hello.foreign, self._submitted()
+        while (message := await _next_message(connection.link)) is not None:
+            connection.heard_s = self._clock.now_s()
+            if message.measured is not None:
+                connection.measured(message.measured)
+                continue
+            if message.declined is not None:
+                connection.declined(message.declined)
+                continue
+            if message.report is None:
+                raise ValueError("the agent sent an unknown message")
+            foreign = await self._store_gpus(message.report, connection, foreign)
+            shipped, is_busy = await self._store_runs(message.report, connection.hello.host_id, submitted)
+            if self._clock.now_s() - seen_s >= HEARTBEAT_S / 2:
+                seen_s = self._clock.now_s()
+                await self._state.submit(partial(hosts.heartbeat, host_id=connection.hello.host_id))
+            submitted = self._submitted()
+            connection.link.send_message({"ack": Ack(shipped, is_busy)})
+
+    async def _store_gpus(self, report: Report, connection: AgentConnection, foreign: dict[str, Any]) -> dict[str, Any]:
+        """Store what a report says about the host and its GPUs. Return the foreign processes on the GPUs."""
+        connection.problem = report.problem
+        for sample in report.gpus:
+            self.samples[sample.gpu_id] = sample
+            past = self.history.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT))
+            past.append((self._clock.now_s(), sample))
+        host_id = connection.hello.host_id
+        found = {sample.gpu_id: sample.foreign for sample in report.gpus if sample.foreign != foreign.get(sample.gpu_id, [])}
+        # If the host has reconnected, the hello of its new connection has newer facts than this report.
+        if found and connection.is_current:
+            await self._state.submit(partial(hosts.gpus_in_use, host_id=host_id, found=found))
+            foreign = {**foreign, **found}
+        if report.faults is not None and connection.is_current:
+            await self._state.submit(partial(hosts.gpus_failed, host_id=host_id, faults=report.faults))
+        return foreign
+
+    async def _store_runs(self, report: Report, host_id: str, submitted: int) -> tuple[dict[str, int], bool]:
+        """Store the logs and the runs of a report. Return how much of each log is stored, and whether the lanes were busy.
+
+        Logs are stored first, so that a client that sees a stopped task can read its whole log.
+        """
+        shipped: dict[str, int] = {}
+        is_busy = False
+        names = runtime_ids(report.runs)
+        if report.logs or names:
+            shipped = await self._logs.submit(partial(ship, chunks=report.logs, names=names))
+            is_busy = self._submitted() > submitted + 1  # other commands were submitted since the last report
+        if report.runs:
+            await self._state.submit(partial(hosts.report, host_id=host_id, runs=report.runs))
+        return shipped, is_busy
+
+    def _submitted(self) -> int:
+        return self._state.submitted + self._logs.submitted
+
+
+def output_limits(settings: OutputSettings) -> OutputLimits:
+    return OutputLimits(settings.file_mib * MIB, settings.total_mib * MIB, settings.days * DAY_S)
+
+
+async def _next_message(link: Link) -> ToCore | None:
+    message = await link.receive()
+    return None if message is None else _MESSAGES.decode(message[1])
