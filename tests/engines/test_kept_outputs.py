@@ -31,7 +31,6 @@ def finished(node: Path, kept: KeptOutputs, run_id: str, output: str, dropped: i
     kept.begin(run_id, f"{run_id}.log")
     recycler = FileRecycler(str(node))
     path = node / "output" / run_id
-    recycler.reuse_file(str(path))
     with open(path, "a") as file:
         file.write(output)
     make_hole(path, 0, dropped)
@@ -45,7 +44,6 @@ def finished(node: Path, kept: KeptOutputs, run_id: str, output: str, dropped: i
 
 
 def test_the_output_of_a_run_stays_after_the_run_is_forgotten(node: Path) -> None:
-    (node / "spare" / "file-1").touch(mode=0o600)  # the spawner must not replace the file of the agent by a spare one
     kept = KeptOutputs(node, VirtualClock())
     kept.set_limits(OutputLimits())
     assert finished(node, kept, "one", LINES) == LINES

@@ -256,11 +256,12 @@ class Agent:
 
     def _forget(self, run_ids: list[str]) -> None:
         """Forget runs whose end the core has acknowledged. A run whose kept output must be written anew is forgotten after that."""
-        large = [run_id for run_id in run_ids if self._kept.is_too_long(run_id)]
-        small = [run_id for run_id in run_ids if run_id not in large]
-        for run_id in small:
-            self._kept.finish(run_id)
-        self._engine.forget(small)
+        kept = [run_id for run_id in run_ids if self._kept.keeps(run_id)]
+        large = [run_id for run_id in kept if self._kept.is_too_long(run_id)]
+        for run_id in kept:
+            if run_id not in large:
+                self._kept.finish(run_id)
+        self._engine.forget([run_id for run_id in run_ids if run_id not in large] if large else run_ids)
         if large:
             self._spawn(self._forget_large(large))
 

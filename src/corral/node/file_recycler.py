@@ -42,9 +42,8 @@ class FileRecycler:
         self.pid: int | None = None  # the child process that removes files
 
     def reuse_file(self, path: str) -> None:
-        """If there is an empty file, move it to `path`. If the agent has created `path` (`kept_outputs.py`), do nothing."""
-        if path in self._released_files or not os.path.exists(path):
-            _reuse(path, self._released_files, self._files)
+        """If there is an empty file, move it to `path`."""
+        _reuse(path, self._released_files, self._files)
 
     def make_folder(self, path: str) -> None:
         """Move an empty folder to `path`, or create one. Raises OSError if `path` exists and is not empty."""
@@ -52,10 +51,10 @@ class FileRecycler:
             os.mkdir(path, 0o700)
 
     def release_file(self, path: str) -> None:
-        if _has_other_name(path):  # the file is kept under its other name (`kept_outputs.py`)
-            os.unlink(path)
-        elif len(self._files) + len(self._released_files) < SPARE_MAX and _empty_file(path):
+        if len(self._files) + len(self._released_files) < SPARE_MAX and _empty_file(path):
             self._released_files[path] = None
+        elif _has_other_name(path):  # the file is kept under its other name (`kept_outputs.py`)
+            os.unlink(path)
         else:
             self._move_to_trash(path)
 

@@ -63,6 +63,13 @@ class KeptOutputs:
             os.link(self._output / run_id, self._folder / name)
             self._names[run_id] = name
 
+    def keeps(self, run_id: str) -> bool:
+        """Whether the output of a run is kept. If it is, call `finish` at the end of the run."""
+        try:
+            return run_id in self._names or os.stat(f"{self._output}/{run_id}").st_nlink > 1
+        except OSError:
+            return False
+
     def is_too_long(self, run_id: str) -> bool:
         """Whether the kept output of an ended run must lose its beginning, or has lost it. Then `finish` takes time."""
         try:

@@ -130,7 +130,7 @@ def _utc(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def cut_output(path: Path, offset: int, max_cost: float) -> None:
+def cut_output(path: str, offset: int, max_cost: float) -> None:
     """Drop the output after the offset, except its newest part.
 
     This part costs about `max_cost`. Empty lines also have a cost.
@@ -196,6 +196,7 @@ class LogShipper:
         self, output: Path, clock: Clock, free_bytes: Callable[[Path], int] = free_on_disk, burst_bytes: int = BURST_BYTES
     ) -> None:
         self._output = output
+        self._prefix = f"{output}/"  # text, because creating a Path takes longer than reading a short file
         self._clock = clock
         self._free_bytes = free_bytes
         self._burst_bytes = burst_bytes
@@ -261,13 +262,13 @@ class LogShipper:
     def _is_kept(self, run_id: str) -> bool:
         """Whether the file has a second name, so that it is kept after the run (`kept_outputs.py`)."""
         try:
-            return os.stat(self._output / run_id).st_nlink > 1
+            return os.stat(self._prefix + run_id).st_nlink > 1
         except FileNotFoundError:
             return False
 
     def _size(self, run_id: str) -> int:
         try:
-            return os.stat(self._output / run_id).st_size
+            return os.stat(self._prefix + run_id).st_size
         except FileNotFoundError:
             return 0
 
@@ -313,7 +314,12 @@ class LogShipper:
         tail = self._tails[run_id]
         del self._ready[run_id]
         self._progress.pop(run_id, None)
-        bound_output(self._output / run_id)
+        path = self._prefix + run_id
+        if tail.ended and tail.certain and self._size(run_id) <= tail.offset:  # most runs print nothing after the last chunk
+            tail.cut = tail.done = True
+            self._held.discard(run_id)
+            return None, 0
+        bound_output(path)
         if not tail.certain:
             return self.announcement(run_id) if tail.ended else LogChunk(run_id, tail.offset, tail.offset, []), 0
         now_s = self._clock.now_s()
@@ -322,7 +328,7 @@ class LogShipper:
             return None, 0
         if tail.ended and not tail.cut:
             tail.cut = True
-            cut_output(self._output / run_id, tail.offset, max(0.0, tail.allowance) + ENDED_BYTES)
+            cut_output(path, tail.offset, max(0.0, tail.allowance) + ENDED_BYTES)
         data, is_all, dropped = self._read(run_id, tail.offset, max_bytes)
         if tail.progress_at_s > now_s:  # the clock was set back
             tail.progress_at_s = float("-inf")
@@ -396,7 +402,7 @@ class LogShipper:
         Return the bytes, whether they reach the end of the file, and how many bytes between `offset` and them were dropped.
         """
         try:
-            fd = os.open(self._output / run_id, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self._prefix + run_id, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return b"", True, 0
         try:
@@ -434,5 +440,5 @@ class LogShipper:
                 tail.offset, tail.certain, tail.done, tail.is_after_return = offset, True, False, False
                 self._ready[chunk.run_id] = None
             elif offset >= tail.released + RELEASE_BYTES and not self._is_kept(chunk.run_id):
-                make_hole(self._output / chunk.run_id, tail.released, offset)
+                make_hole(self._prefix + chunk.run_id, tail.released, offset)
                 tail.released = offset

@@ -77,6 +77,7 @@ def launch_of(spec: RunSpec, ours: Mapping[str, str], data: Path) -> Launch:
         gpu_ids=spec.gpu_ids,
         memory_mib=spec.memory_mib,
         cpu_units=spec.cpu_units,
+        has_output_file=bool(spec.output_file),
     )
 
 
@@ -123,7 +124,7 @@ class ProcessEngine:
     def __init__(self, data: Path, boot_id: str, environment: Mapping[str, str]) -> None:
         self._data = data
         self._boot_id = boot_id
-        self._environment = environment
+        self._environment = dict(environment)  # a copy, because each access to os.environ decodes the value
         self._known: dict[str, Known] = {}
         self._ordered: dict[str, Launch] = {}  # run id → an order that the spawner has not confirmed yet
         self._stopping: set[str] = set()  # ids of runs that must stop, until the spawner reports their end

@@ -104,7 +104,7 @@ def _apply(record: dict[str, Any], runs: dict[str, SpawnedRun]) -> None:
 
 
 class RunJournal:
-    """The open journal. If a write fails, the record is buffered. It is written before the next record."""
+    """The open journal. If a write fails, the record is buffered. It is written together with the next record."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
         self._path = path
@@ -126,11 +126,18 @@ class RunJournal:
         """Append a run. Return whether the write succeeded."""
         return self._append(b'{"run":' + orjson.dumps(run) + b"}\n")
 
+    def put_later(self, run: SpawnedRun) -> None:
+        """Append a run with the next write, because each write takes time. `catch_up` writes it if no other record follows."""
+        if self._fd >= 0:
+            self._unwritten += b'{"run":' + orjson.dumps(run) + b"}\n"
+
     def forget(self, run_ids: list[str]) -> bool:
         return self._append(orjson.dumps({"forget": run_ids}) + b"\n")
 
-    def catch_up(self) -> bool:
-        return self._append(b"")
+    def catch_up(self) -> None:
+        """Write the buffered records. If this fails, call it again later."""
+        if self._unwritten:
+            self._append(b"")
 
     def _append(self, line: bytes) -> bool:
         if self._fd < 0:

@@ -76,7 +76,7 @@ class Spawner:
         self._adopted: set[str] = set()  # ids of runs of an earlier spawner; their processes are not descendants of this process
         self._cgroups = SpawnerCgroups(cgroups, self._runs)
         self._children = procfs.OwnChildren()
-        self._mark = str(data / "starting")
+        self._mark, self._outputs, self._work = f"{data}/starting", f"{data}/output/", f"{data}/work/"
         self._mark_fd = os.open(self._mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._timers = Timers()
         self._at = self._timers.at
@@ -176,10 +176,13 @@ class Spawner:
                         self._clients.receive(self._clients.by_fd[fd])
                     else:
                         self._watch.process_ended(fd)
+                    self._journal.catch_up()
                 self._start_some()
+                self._reap()  # again, so that the start and the end of a short run are reported together
                 self._timers.fire()
                 if self._alive and not self._is_checking:
                     self._check_folder()
+                self._journal.catch_up()
                 self._clients.send_changes()
             except Exception:  # an error must not end the spawner, because the exit codes of all runs would be lost
                 _log(traceback.format_exc())
@@ -192,11 +195,12 @@ class Spawner:
     def _timeout_s(self) -> float | None:
         if self._starts:
             return 0
-        due_s = self._timers.next_boot_s
+        due = [] if self._timers.next_boot_s is None else [self._timers.next_boot_s]
         if not self._clients.by_fd and not self._alive:
-            idle_s = self._idle_since_boot_s() + IDLE_S
-            due_s = idle_s if due_s is None else min(due_s, idle_s)
-        return None if due_s is None else max(0.0, due_s - boot_s())
+            due.append(self._idle_since_boot_s() + IDLE_S)
+        if self._journal.is_behind:
+            due.append(boot_s() + JOURNAL_RETRY_S)
+        return max(0.0, min(due) - boot_s()) if due else None
 
     def _is_done(self) -> bool:
         if self._alive or self._starts:
@@ -241,6 +245,7 @@ class Spawner:
                     self._quit()
                 case _:
                     _log(f"unknown message: {str(message)[:200]}")
+        self._journal.catch_up()
         return reply
 
     # -- starting ------------------------------------------------------------------------------------------------
@@ -286,7 +291,8 @@ class Spawner:
         if not self._journal.put(run):
             raise process_launch.CannotSpawn("CannotStartContainerError: the journal cannot be written; is the disk full?")
         try:
-            self._recycler.reuse_file(self._output(run.run_id))
+            if not launch.has_output_file:
+                self._recycler.reuse_file(self._output(run.run_id))
             output = lock_files.open_locked(self._output(run.run_id))
         except OSError as error:
             raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
@@ -306,7 +312,7 @@ class Spawner:
     def _directory(self, launch: Launch) -> str:
         if launch.working_directory is not None:
             return launch.working_directory
-        directory = f"{self._data}/work/{launch.run_id}"
+        directory = self._work + launch.run_id
         try:
             self._recycler.make_folder(directory)
         except OSError as error:
@@ -353,10 +359,7 @@ class Spawner:
     # -- ending --------------------------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        """Wait for ended child processes.
-
-        Kill the process group before waiting for its leader, because the pid may be reused afterwards.
-        """
+        """Wait for ended child processes. Kill the process group before its leader is waited for: then the pid may be reused."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -427,15 +430,10 @@ class Spawner:
         self._put(run.but(stopped_at_s=self._clock.now_s(), group=None))
 
     def _put(self, run: SpawnedRun) -> None:
-        """Store the run, write it to the journal, and queue it for the clients. If the journal cannot be written, retry later."""
+        """Store the run, and queue it for the journal and the clients. The journal is written first."""
         self._runs[run.run_id] = run
         self._clients.changed[run.run_id] = None
-        if not self._journal.put(run):
-            self._at(boot_s() + JOURNAL_RETRY_S, self._catch_up)
-
-    def _catch_up(self) -> None:
-        if self._journal.is_behind and not self._journal.catch_up():
-            self._at(boot_s() + JOURNAL_RETRY_S, self._catch_up)
+        self._journal.put_later(run)
 
     # -- forgetting ----------------------------------------------------------------------------------------------
 
@@ -461,12 +459,12 @@ class Spawner:
     def _remove_files(self, run_id: str) -> None:
         try:
             self._recycler.release_file(self._output(run_id))
-            self._recycler.release_folder(f"{self._data}/work/{run_id}")
+            self._recycler.release_folder(self._work + run_id)
         except OSError as error:
             _log(f"cannot remove the files of {run_id}: {error}")
 
     def _output(self, run_id: str) -> str:
-        return f"{self._data}/output/{run_id}"
+        return self._outputs + run_id
 
 
 def _log(text: str) -> None:

@@ -30,9 +30,9 @@ def run_mark(data: Path, run_id: str) -> str:
     return f"{data}/{run_id}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Launch:
-    """A process to start. The process inherits no environment variables of the spawner."""
+    """A process to start. The process inherits no environment variables of the spawner. Instances are not changed."""
 
     run_id: str
     command: list[str]
@@ -44,6 +44,7 @@ class Launch:
     gpu_ids: list[str]
     memory_mib: int | None = None  # the hard limit of the run's memory
     cpu_units: int = 0
+    has_output_file: bool = False  # the agent has created the output file, because the output is kept (`kept_outputs.py`)
     fault: str | None = None  # why the process cannot start; if set, the run ends at once with this reason
 
 
