@@ -12,6 +12,7 @@ from typing import Any
 from local import definition
 from rows import Bench
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.errors import ApiError
@@ -22,9 +23,8 @@ from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.run import Observed
 from corral.model.settings import Settings
+from corral.operations.services import SERVICES
 from corral.reconcile import STATE
-from corral.services import SERVICES
-from corral.services.caller import Caller
 from corral.store import Store
 
 GPUS_PER_HOST = 8

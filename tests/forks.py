@@ -221,7 +221,7 @@ def import_server() -> None:
     import_all("corral.server", "corral.reconcile", "corral.services", "corral.aws", "corral.backup")
     from corral.aws.catalogue import SERVICE_BY_NAME
     from corral.aws.models import service_model
-    from corral.services import SERVICES
+    from corral.operations.services import SERVICES
 
     for name in SERVICES:
         for protocol in SERVICE_BY_NAME[name].protocols:

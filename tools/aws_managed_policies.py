@@ -1,4 +1,4 @@
-"""Generate src/corral/services/iam/aws_managed_policies.jsonl.gz from the list of AWS's own policies that moto ships.
+"""Generate src/corral/access/aws_managed_policies.jsonl.gz from the list of AWS's own policies that moto ships.
 
     pip download --no-deps moto==5.2.5
     python tools/aws_managed_policies.py moto-5.2.5-py3-none-any.whl
@@ -24,7 +24,7 @@ SERVICES = (
 )
 SERVICE_LINKED = "/aws-service-role/"
 SOURCE = "moto/iam/aws_managed_policies.py"
-TARGET = Path(__file__).parent.parent / "src/corral/services/iam/aws_managed_policies.jsonl.gz"
+TARGET = Path(__file__).parent.parent / "src/corral/access/aws_managed_policies.jsonl.gz"
 
 
 def actions(document: dict[str, Any]) -> set[str]:

@@ -21,7 +21,7 @@ from corral.aws.models import service_model
 from corral.aws.shapes import Shape
 from corral.aws.wire_errors import MISSING_BY_PROTOCOL, MISSING_BY_SERVICE, MISSING_DEFAULT, error_class
 from corral.core.errors import ApiError
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from fuzz.composer import NotSerializable, serialized, served_operations
 from harness import Corral
 from raw_aws import Answer, Connection, RawRequest

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from botocore.httpsession import URLLib3Session
 from test_tasks import held_until, messages, register
 
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from corral.store import Store
 from harness import Corral, container, eventually, wait_stopped
 from store.rows import OWN, hello

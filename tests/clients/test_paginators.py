@@ -17,7 +17,7 @@ from botocore import xform_name
 from botocore.exceptions import UnknownServiceError
 
 from clients.function_help import create
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from harness import Corral, container
 
 LOADER = botocore.loaders.Loader()

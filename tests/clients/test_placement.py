@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.errors import ApiError
@@ -19,7 +20,6 @@ from corral.model.instance import host_instance_id
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.services.caller import Caller
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 from harness import container, eventually, wait_stopped

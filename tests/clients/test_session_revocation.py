@@ -13,7 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from command import Cli
-from corral.services import sessions
+from corral.access import sessions
 from harness import MAKING_A_CLIENT, REGION, SESSION, Corral, container, eventually
 
 ACCOUNT = "123456789012"

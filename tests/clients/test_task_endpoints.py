@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.credentials import ContainerProvider
 from botocore.exceptions import ClientError
 
-from corral.services import sessions
+from corral.access import sessions
 from harness import container, eventually, wait_stopped
 
 ACCOUNT = "123456789012"

@@ -21,7 +21,7 @@ from corral.aws.constraints import table_of
 from corral.aws.constraints.tree import ConstraintNode, input_node
 from corral.aws.models import service_model
 from corral.aws.shapes import Shape
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from raw_aws import Answer, RawRequest, query_text
 from wire.constraint_values import valid
 from wire.generate import TEXTS

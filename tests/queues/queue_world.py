@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.database import CommitFailed
@@ -14,7 +15,6 @@ from corral.core.ids import SeededIds
 from corral.core.transactions import Core, Tx
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.services.caller import Caller
 from corral.services.sqs.handlers import HANDLERS
 from corral.store import Store
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from corral.access import sessions
+from corral.access.caller import Caller
 from corral.aws import Secret
 from corral.core.clock import VirtualClock
 from corral.core.errors import ApiError
 from corral.server.authentication import ANONYMOUS, TASKS, Authentication
 from corral.server.front_door import PUBLIC_ACTIONS, AccessDenied, authorise, rate
-from corral.services import sessions
-from corral.services.caller import Caller
 from corral.services.ecr.registry_passwords import RegistryAccess, password
 
 KEY, OTHER = b"k" * 32, b"o" * 32

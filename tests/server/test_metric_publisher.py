@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.errors import ApiError
@@ -25,10 +26,9 @@ from corral.model.metric import Metric, Point
 from corral.model.run import Observed, Usage
 from corral.model.settings import Settings
 from corral.model.task_record import GpuUse
+from corral.operations.services import SERVICES
 from corral.reconcile import METRICS, STATE
 from corral.server.metric_publisher import MetricPublisher
-from corral.services import SERVICES
-from corral.services.caller import Caller
 from corral.services.cloudwatch.metric_writes import record
 from corral.store import Store
 from corral.store.task_history import HistoryFilter

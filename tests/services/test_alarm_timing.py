@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.database import CommitFailed
@@ -19,7 +20,6 @@ from corral.model.alarm import AlarmState
 from corral.model.metric import Metric, Point
 from corral.model.settings import Settings
 from corral.reconcile import METRICS
-from corral.services.caller import Caller
 from corral.services.cloudwatch.handlers import HANDLERS
 from corral.services.cloudwatch.metric_writes import record
 from corral.telemetry import MetricStore

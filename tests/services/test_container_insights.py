@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.ids import SeededIds
@@ -21,10 +22,9 @@ from corral.model.agent_protocol import Hello, Measured
 from corral.model.gpu import GpuDevice
 from corral.model.run import Observed, Usage
 from corral.model.settings import Settings
+from corral.operations.services import SERVICES
 from corral.reconcile import LOGS, STATE
 from corral.server.insights_writer import InsightsWriter
-from corral.services import SERVICES
-from corral.services.caller import Caller
 from corral.services.ecs.container_insights import PIECE
 from corral.store import Store
 from corral.telemetry import LogStore

@@ -10,13 +10,13 @@ import botocore.loaders
 import botocore.model
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
-from corral.services import SERVICES
-from corral.services.caller import Caller
+from corral.operations.services import SERVICES
 from corral.store import Store
 from store.rows import derived_fleet, hello
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from corral.access.caller import Caller
 from corral.cli.screens.status import instance_gpus, overcommitted_line
 from corral.cli.screens.top import frame
 from corral.core.clock import VirtualClock
@@ -22,7 +23,6 @@ from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.server.pages.instance_pages import INSTANCES_SHOWN_MAX, instances_page
 from corral.server.pages.status_pages import status_of
-from corral.services.caller import Caller
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 from store.rows import hello

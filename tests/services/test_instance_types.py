@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.errors import ApiError
 from corral.core.ids import RandomIds
 from corral.core.transactions import Tx
 from corral.model.instance import TypeMapping
 from corral.model.settings import Settings
-from corral.services.caller import Caller
 from corral.services.ec2.instance_types import TypeSize, describe_instance_types, is_known, price_of, size_of
 from corral.store import Store
 

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.clock import WallClock
 from corral.core.commands import Wait
 from corral.core.errors import ApiError, ServiceUnavailable
@@ -19,7 +20,6 @@ from corral.core.transactions import Tx
 from corral.model.function import Invocation, InvocationOutcome, InvocationState
 from corral.model.settings import Settings
 from corral.server.functions.runner import FunctionRunner
-from corral.services.caller import Caller
 from corral.services.lambda_.code import CODE, checked_code, inline_zip
 from corral.services.lambda_.functions import STACK, create_function, delete_function
 from corral.services.lambda_.invocations import (

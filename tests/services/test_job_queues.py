@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corral.model.job import JobState
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from corral.services.batch.job_queues import find_queue, queues_of_environment
 from corral.services.batch.scheduling_policies import fair_share
 from virtual_clock.group_world import REGION, GroupWorld, refused

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.core.errors import ApiError, api_error
-from corral.services.pagination import Pagination, among, names, token_of
+from corral.operations.pagination import Pagination, among, names, token_of
 
 Invalid = api_error("Invalid")
 OutOfRange = api_error("OutOfRange")

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from corral.access.caller import Caller
+from corral.access.permissions import ACTIONS, Permission, permissions
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import NO_RESOURCE
 from corral.model.settings import Settings
-from corral.services import SERVICES
-from corral.services.caller import Caller
-from corral.services.permissions import ACTIONS, Permission, permissions
+from corral.operations.services import SERVICES
 from corral.store import Store
 from wire.generate import Generator
 from wire.oracle import model_of

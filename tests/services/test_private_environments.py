@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.fleet import hosts
 from corral.model.blob import MD5, StoredBlob
 from corral.model.run import Observed
 from corral.model.run_environment import BUCKET, UNUSED_S, UPLOADED_S
-from corral.services import SERVICES
-from corral.services.caller import Caller
+from corral.operations.services import SERVICES
 from corral.services.s3 import handlers as s3
 from virtual_clock.group_world import CALLER, REGION
 from virtual_clock.service_world import ServiceWorld

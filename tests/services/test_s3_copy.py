@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.errors import ServiceUnavailable
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.model.blob import StoredBlob
 from corral.model.settings import Settings
-from corral.services.caller import Caller
 from corral.services.s3 import handlers as s3
 from corral.store import Store
 

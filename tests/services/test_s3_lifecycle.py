@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.errors import ApiError
@@ -20,7 +21,6 @@ from corral.model.blob import MD5, StoredBlob
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.reconcile.object_expiry import REMOVALS_MAX, VERSIONS_MAX
-from corral.services.caller import Caller
 from corral.services.s3 import handlers as s3
 from corral.services.s3 import lifecycle
 from corral.services.sqs import handlers as sqs

@@ -9,8 +9,8 @@ import pytest
 
 from corral.core.errors import ApiError
 from corral.fleet.instances import ENDS_MAX
+from corral.operations.services import SERVICES
 from corral.reconcile.ecs_service_tasks import STARTS_MAX, STOPS_MAX
-from corral.services import SERVICES
 from virtual_clock.group_world import CALLER, refused
 from virtual_clock.service_world import CLUSTER, USER_DATA, ServiceWorld
 

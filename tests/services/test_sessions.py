@@ -7,13 +7,13 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.access import sessions
 from corral.aws import Secret
 from corral.core.clock import VirtualClock
 from corral.model.run import RunState
 from corral.model.settings import Settings
 from corral.model.task import Demand, Run, Task, TaskState
 from corral.server.authentication import Authentication
-from corral.services import sessions
 from corral.services.ecs.run_spec import task_environment
 
 KEY, OTHER = b"k" * 32, b"o" * 32

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.errors import ApiError, api_error
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
-from corral.services.caller import Caller
-from corral.services.pagination import Pagination
-from corral.services.stored_resources import ResourceType, ServiceStyle, Update, handlers
-from corral.services.tags import TagRules
+from corral.operations.pagination import Pagination
+from corral.operations.stored_resources import ResourceType, ServiceStyle, Update, handlers
+from corral.operations.tags import TagRules
 from corral.store import Store
 
 Taken = api_error("Taken")

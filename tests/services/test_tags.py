@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.core.errors import ApiError, api_error
-from corral.services.tags import TAGS_MAX, TagRules
+from corral.operations.tags import TAGS_MAX, TagRules
 
 Invalid = api_error("Invalid")
 TooMany = api_error("TooMany")

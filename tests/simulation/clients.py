@@ -8,13 +8,13 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet import instances
 from corral.fleet.instances import InstanceRequest
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, host_instance_id
 from corral.services.autoscaling import handlers as autoscaling
-from corral.services.caller import Caller
 from corral.services.cloudwatch import handlers as cloudwatch
 from corral.services.logs import handlers as logs
 from corral.store import HOLD_PREFIX, Store

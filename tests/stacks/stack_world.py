@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.database import Database, Handover
@@ -25,10 +26,9 @@ from corral.fleet import hosts
 from corral.model.instance import InstanceState
 from corral.model.settings import Settings
 from corral.model.stack import Stack, StackResource, StackStatus
+from corral.operations.services import SERVICES
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
-from corral.services import SERVICES
-from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations
 from corral.services.cloudformation.stack_operations import StackSpec
 from corral.store import Store

@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
+from corral.access.caller import Caller
 from corral.aws.direct_input import direct_input
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
-from corral.services import SERVICES
-from corral.services.caller import Caller
+from corral.operations.services import SERVICES
 from corral.store import Store
 from corral.template_types.api_calls import authorize_step, call
 from corral.template_types.resource_types import resource_type

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
-from corral.services.caller import Caller
 from corral.services.ssm.cloudformation_types import dynamic_value, parameter_value
 from corral.template_types.resource_types import ResourceStep, template_type
 from stacks.resource_cases import ALLOW, CALLER, DENY

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
-from corral.services.caller import Caller
 from corral.store import Store
 from corral.template_types import schemas
 from corral.template_types.reference_values import ARN_RESOURCES, FORMS, REFERENCES

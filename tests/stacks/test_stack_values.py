@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.model.stack import StackStatus
-from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations, wait_conditions
 from corral.template_types.resource_types import template_type
 from stacks.stack_world import CALLER, REGION, World, refused, spec_of

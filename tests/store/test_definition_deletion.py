@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.ids import SeededIds
@@ -12,7 +13,6 @@ from corral.model.settings import Settings
 from corral.model.task import TaskState
 from corral.reconcile import STATE
 from corral.reconcile.tasks import STOPPED_TASKS_S, SWEEP_EVERY_S
-from corral.services.caller import Caller
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from corral.core.commands import Command
 from corral.core.transactions import Outcome
 from corral.model.instance import ec2_id
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from virtual_clock.group_world import CALLER
 from virtual_clock.service_world import USER_DATA, ServiceWorld
 

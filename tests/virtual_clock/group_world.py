@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.errors import ApiError
@@ -18,9 +19,8 @@ from corral.fleet import hosts, instances
 from corral.model.group import Member
 from corral.model.instance import InstanceState
 from corral.model.settings import Settings
+from corral.operations.services import SERVICES
 from corral.reconcile import STATE
-from corral.services import SERVICES
-from corral.services.caller import Caller
 from corral.store import Store
 from corral.store.groups import Groups
 from store.rows import FromRows, fleet_of_rows, hello

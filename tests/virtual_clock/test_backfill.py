@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from corral.core.errors import ApiError
 from corral.fleet import hosts
 from corral.model.run import Observed
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from corral.services.ecs.errors import ClientException
 from virtual_clock.group_world import CALLER, GPUS_4, GroupWorld
 from virtual_clock.service_world import USER_DATA

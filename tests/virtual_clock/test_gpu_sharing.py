@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corral.core.errors import ApiError
 from corral.fleet import hosts
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from corral.services.ecs.errors import ClientException
 from corral.services.ecs.run_spec import start_order
 from corral.services.ecs.task_spec import spec_of

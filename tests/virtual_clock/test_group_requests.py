@@ -11,7 +11,7 @@ import botocore.model
 import pytest
 
 from corral.core.errors import ApiError
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from services.test_ec2_requests import check_shape
 from virtual_clock.group_world import GPUS_1, GroupWorld
 

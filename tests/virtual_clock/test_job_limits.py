@@ -8,7 +8,7 @@ import pytest
 
 from corral.aws.direct_input import direct_input
 from corral.core.errors import ApiError
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from corral.services.batch.submit import submit_job
 from virtual_clock.group_world import CALLER, REGION, refused
 from virtual_clock.job_world import JobWorld, definition

@@ -11,7 +11,7 @@ from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.transactions import MARKS_MAX_PER_BATCH
 from corral.fleet import hosts
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from corral.services.ecs.run_queue import forbid_requeue
 from corral.services.ecs.waiting_changes import WaitingChange
 from virtual_clock.group_world import CALLER, REGION, refused

@@ -26,8 +26,8 @@ from corral.core.transactions import Core, Outcome, Reconciler, Tx
 from corral.model.placement import Claim
 from corral.model.queued_run import EndNotice, QueuedRun, RunArray
 from corral.model.task import Task
+from corral.operations.services import SERVICES
 from corral.reconcile import STATE
-from corral.services import SERVICES
 from corral.services.ecs.waiting_changes import WaitingChange, change_waiting, is_waiting
 from corral.store import Store
 from corral.store.claims import Claims

@@ -23,7 +23,7 @@ from botocore.serialize import create_serializer
 
 from corral.aws import Request, Response, Secret
 from corral.aws.sqs_query_names import sqs_query_description
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from wire.generate import EXAMPLES
 
 SERVED = (

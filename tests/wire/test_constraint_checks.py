@@ -20,7 +20,7 @@ from corral.aws.constraints.tree import ConstraintNode, constrained, input_node
 from corral.aws.models import service_model
 from corral.aws.shapes import OperationModel, ServiceModel
 from corral.core.errors import ApiError
-from corral.services import SERVICES
+from corral.operations.services import SERVICES
 from each import check_each
 from wire.constraint_values import placed, valid, wrong
 from wire.generate import Generator

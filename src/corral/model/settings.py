@@ -48,7 +48,7 @@ class Settings(Struct, frozen=True):
     cluster: str = DEFAULT_CLUSTER  # --cluster: the cluster that this machine joins, in every region
     instance_type: str = HOST_TYPE  # --instance-type: the instance type of this machine in responses
     endpoint_url: str = "http://127.0.0.1:4566"  # the address of Corral for tasks on this machine
-    session_key: bytes = b"for simulations, which no stranger can reach"  # used by services/sessions.py
+    session_key: bytes = b"for simulations, which no stranger can reach"  # used by access/sessions.py
     sessions: SessionValidity = field(default_factory=SessionValidity)
     isolate: bool = False  # --isolate: tasks get no access to the host
     alarm_timing: str = "fast"  # "fast", or "aws": an alarm is evaluated only when a period has ended

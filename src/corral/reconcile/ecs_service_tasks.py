@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import busy_of, choose, named, still_awaited, withdraw
 from corral.model.ecs_service import DAEMON, EcsService, ServiceTask
 from corral.model.task import StopCode
-from corral.services.caller import Caller
 from corral.services.ecs.launch import LaunchRequest
 from corral.services.ecs.lookup import find_definition
 from corral.services.ecs.rollouts import write_event

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.placement.rules import matching
@@ -55,7 +56,6 @@ from corral.reconcile.ecs_service_tasks import (
     withdraw_others,
 )
 from corral.reconcile.ecs_task_sets import step_task_sets
-from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import service_capacity
 from corral.services.ecs.launch import launch
 from corral.services.ecs.lookup import cluster_record, pools_of, slots_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.tasks.service_plan import Percentages, ServicePlan, next_start_s, replica_plan
@@ -24,7 +25,6 @@ from corral.reconcile.ecs_service_tasks import (
     wait_for_busy,
     withdraw_others,
 )
-from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import service_capacity
 from corral.services.ecs.launch import launch
 from corral.services.ecs.lookup import cluster_record, slots_of

@@ -5,9 +5,9 @@ In a bucket with enabled rules, each object key and each upload has a scheduled 
 
 from __future__ import annotations
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.objects.expiry import abort_time, evaluate_key
-from corral.services.caller import Caller
 from corral.services.s3 import lifecycle, versions
 from corral.services.s3.multipart_uploads import abort
 from corral.services.s3.notifications import BY_RULE

@@ -5,9 +5,9 @@ The private bucket has the environment variables that `corral run` stores for it
 
 from __future__ import annotations
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.run_environment import BUCKET
-from corral.services.caller import Caller
 from corral.services.s3 import versions
 from corral.store import Store
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import uvloop
 
+from corral.access.sessions import root_mark
 from corral.aws import Secret
 from corral.blobs import Blobs
 from corral.blobs.files import count_blobs
@@ -78,7 +79,6 @@ from corral.server.last_server import unfinished_server
 from corral.server.metric_publisher import MetricPublisher
 from corral.server.pages.metrics_page import MetricsPage
 from corral.server.task_endpoints import TaskEndpoints
-from corral.services.sessions import root_mark
 from corral.store import Store
 from corral.store.blob_rows import never_had_blobs
 from corral.telemetry import LogStore, MetricStore

@@ -2,7 +2,7 @@
 
 The kinds are: a signature with an access key (of the root user or of a session), the signed policy of a browser form, the password
 of the registry, the token for `/metrics`, and two secrets of a task: its authorization token and its metadata URL. No check reads a
-database, because Corral derives every secret except the root user's key from a key of its own (`services/sessions.py`). The tokens
+database, because Corral derives every secret except the root user's key from a key of its own (`access/sessions.py`). The tokens
 of sessions and the passwords of the registry also contain the caller and the expiry time. The credentials of a task expire when the
 task stops. The root user can revoke all sessions.
 """
@@ -13,10 +13,10 @@ from collections.abc import Container, Mapping
 from hmac import compare_digest
 
 from corral import aws
+from corral.access import sessions
 from corral.core.clock import Clock
 from corral.model.session import SessionValidity
 from corral.server.registry.errors import Denied
-from corral.services import sessions
 from corral.services.ecr.registry_passwords import access_of
 
 ENDED_S = 0.0  # the expiry time of a session that has ended early: a time in the past

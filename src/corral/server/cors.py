@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
@@ -15,7 +16,6 @@ from corral.decide.objects.cors import cors_headers
 from corral.model.settings import Settings
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.lanes import Lane
-from corral.services.caller import Caller
 from corral.store import Store
 
 AccessForbidden = api_error("AccessForbidden", 403)

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.blobs import Blobs
 from corral.core.errors import ApiError, api_error, internal_failure
 from corral.core.ids import Ids
@@ -37,7 +38,6 @@ from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
 from corral.server.task_endpoints import TaskEndpoints
 from corral.server.task_permissions import RequiredOperation, TaskPermissions
-from corral.services.caller import Caller
 
 if TYPE_CHECKING:
     from corral.server.pages.objects_page import ObjectsPage

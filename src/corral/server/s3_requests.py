@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.aws.form_encoding import pairs_from_text, percent_decoded
 from corral.blobs.checksums import CHECKSUM_HEADERS, checksum, checksum_text
 from corral.core.errors import ApiError
@@ -30,7 +31,6 @@ from corral.server.http.request_body import BodyReceiver, Receive, not_written
 from corral.server.lanes import Lane
 from corral.server.service_calls import CallRunner, served
 from corral.server.task_permissions import RequiredOperation
-from corral.services.caller import Caller
 from corral.services.s3.errors import bad_checksum, bad_content_md5
 
 FILE_NAME = "${filename}"  # in the object key of a form, this text is replaced with the name of the uploaded file

@@ -17,20 +17,20 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.blobs import Blobs
 from corral.core.commands import Wait
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
+from corral.operations.services import SERVICES, Fetch, Handler, Service, Settle
 from corral.server.authentication import Authentication
 from corral.server.http.connection import ClientGone, HttpConnection
 from corral.server.http.connection_limits import UnverifiedMemory
 from corral.server.http.request_body import Receive, whole_body
 from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation
-from corral.services import SERVICES, Fetch, Handler, Service, Settle
-from corral.services.caller import Caller
 
 LARGE_BODY_BYTES = 256 * 1024  # a larger body is hashed and decoded in a thread
 DECODERS = 2  # the number of these threads

@@ -10,11 +10,11 @@ import orjson
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.model.session import SessionValidity
 from corral.server.authentication import Authentication
 from corral.server.task_permissions import RequiredOperation
-from corral.services.caller import Caller
 
 AccessDenied = api_error("AccessDenied", 403)
 InvalidRequest = api_error("InvalidRequest", 400)

@@ -15,6 +15,7 @@ import orjson
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
 from corral.fleet.spot_interruptions import notice_of
@@ -24,7 +25,6 @@ from corral.model.task import Task
 from corral.server.agents.connections import Agents
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
-from corral.services.caller import Caller
 from corral.services.ecs import task_metadata, task_protection
 from corral.services.ecs.errors import InvalidParameterException, TaskNotFound
 from corral.store import Store

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
+from corral.operations.services import SERVICES
 from corral.server.lanes import Lane
-from corral.services import SERVICES
-from corral.services.caller import Caller
 from corral.store import Store
 
 if TYPE_CHECKING:
-    from corral.services.authorization import RolePolicies
+    from corral.access.authorization import RolePolicies
 
 ROLES_CACHED_MAX = 1_000
 LARGE_BODY_BYTES = 100_000  # a larger body is parsed in a thread, because parsing it on the event loop would delay other requests
@@ -56,8 +56,8 @@ class TaskPermissions:
 
         An operation that is open to containers needs no policy, but a policy can deny it.
         """
-        from corral.services.authorization import refusal  # imported with the first request of a container
-        from corral.services.permissions import permissions
+        from corral.access.authorization import refusal  # imported with the first request of a container
+        from corral.access.permissions import permissions
 
         required = exchange.required(caller)
         if required is None:
@@ -80,7 +80,7 @@ class TaskPermissions:
 
     def _role(self, caller: Caller) -> RolePolicies:
         """Return the policies of the caller's role. They are read again if the state lane has committed since the last read."""
-        from corral.services.authorization import policies_of_role, role_name
+        from corral.access.authorization import policies_of_role, role_name
 
         name, changes = role_name(caller.principal), self._state.changes
         cached = self._roles.get(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
@@ -15,7 +16,6 @@ from corral.model.json_documents import read_json
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
-from corral.services.caller import Caller
 from corral.store import Store
 
 CUSTOM_RESOURCES = "/cloudformation-custom-resource/"

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from corral.access.authorization import policies_of_role, refusal, role_name
+from corral.access.caller import Caller
+from corral.access.permissions import Permission, permissions
 from corral.aws.direct_input import denied, direct_input
 from corral.aws.direct_input import request_of as request_of
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import UNKNOWN_RESOURCE
-from corral.services import SERVICES
-from corral.services.authorization import policies_of_role, refusal, role_name
-from corral.services.caller import Caller
-from corral.services.permissions import Permission, permissions
+from corral.operations.services import SERVICES
 from corral.template_types.resource_types import TemplateType
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.template_types.api_calls import call
 from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, ValidationError, Waiting
 

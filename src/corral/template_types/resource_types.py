@@ -19,13 +19,13 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.stack import ResourceVersion
-from corral.services import stored_resources
-from corral.services.caller import Caller
-from corral.services.stored_resources import Document, Params, ResourceType
-from corral.services.tags import is_reserved
+from corral.operations import stored_resources
+from corral.operations.stored_resources import Document, Params, ResourceType
+from corral.operations.tags import is_reserved
 from corral.store import Store
 from corral.template_types import schemas
 from corral.template_types.schemas import Properties as Properties

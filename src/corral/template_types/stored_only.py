@@ -16,8 +16,8 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.store import Store
 from corral.template_types import schemas
 from corral.template_types.generated_names import generated_name

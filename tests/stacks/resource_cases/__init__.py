@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.services.caller import Caller
+from corral.access.caller import Caller
 
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 ALLOW = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.fleet import hosts
 from corral.model.settings import Settings
+from corral.operations.services import SERVICES
 from corral.reconcile import LOGS, METRICS, STATE
-from corral.services import SERVICES
-from corral.services.caller import Caller
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 from corral.template_types.resource_types import (

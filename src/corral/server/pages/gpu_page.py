@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.commands import Wait
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
@@ -19,7 +20,6 @@ from corral.server.agents.connections import Agents
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation
-from corral.services.caller import Caller
 from corral.store import Store
 
 SETTLE_S = 10.0  # how long the response waits for the report of the host

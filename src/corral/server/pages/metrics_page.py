@@ -14,6 +14,7 @@ from msgspec import Struct
 
 import corral
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.clock import Clock
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
@@ -29,7 +30,6 @@ from corral.server.http.request_times import RequestTimes
 from corral.server.lanes import Lane
 from corral.server.pages.exposition import CONTENT_TYPE, Exposition, Labels
 from corral.server.task_permissions import RequiredOperation
-from corral.services.caller import Caller
 from corral.store import Store
 
 PATH = "/metrics"

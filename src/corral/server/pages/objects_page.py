@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.blobs import Blobs
 from corral.core.errors import ApiError, api_error
 from corral.core.ids import Ids
@@ -23,7 +24,6 @@ from corral.model.settings import Settings
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation, TaskPermissions
-from corral.services.caller import Caller
 from corral.services.s3.objects import get_object
 from corral.store import Store
 

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
 from corral.model.placement import TASK
@@ -22,7 +23,6 @@ from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.server.pages.runs_page import needs_of
 from corral.server.task_permissions import RequiredOperation
-from corral.services.caller import Caller
 from corral.services.ecs.lookup import find_cluster, short
 from corral.services.ecs.queue_reasons import why_queued
 from corral.services.ecs.run_queue import read_options

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import SignalOrder
@@ -27,7 +28,6 @@ from corral.server.agents.connections import Agents
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation
-from corral.services.caller import Caller
 from corral.services.ecs.lookup import find_cluster, short
 from corral.services.ecs.run_queue import forbid_requeue
 from corral.services.ecs.task_progress import host_of

@@ -8,12 +8,12 @@ import msgspec
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation
-from corral.services.caller import Caller
 from corral.store import Store
 
 SpotDenied = api_error("AccessDenied", 403)

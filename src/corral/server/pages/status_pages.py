@@ -26,6 +26,8 @@ from msgspec.structs import asdict
 
 import corral
 from corral import aws
+from corral.access.caller import Caller
+from corral.access.sessions import metrics_token
 from corral.core.errors import ApiError, api_error
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
@@ -53,10 +55,8 @@ from corral.server.pages.spot_page import SpotRequest
 from corral.server.pages.stop_tasks_page import StopTasksRequest
 from corral.server.session_revocation import RevokeRequest, SessionRevocation
 from corral.server.task_permissions import RequiredOperation
-from corral.services.caller import Caller
 from corral.services.ecs.queue_reasons import why_queued
 from corral.services.ecs.task_description import WaitReasons
-from corral.services.sessions import metrics_token
 from corral.store import Store
 from corral.telemetry import LogStore
 

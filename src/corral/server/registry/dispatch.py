@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
 from corral.model.settings import Settings
@@ -23,7 +24,6 @@ from corral.server.registry.layers import Layers
 from corral.server.registry.manifests import Manifests
 from corral.server.registry.requests import RegistryRequest, plain_name, query_of, route_of
 from corral.server.task_permissions import RequiredOperation
-from corral.services.caller import Caller
 from corral.services.ecr.errors import RepositoryNotFoundException
 from corral.services.ecr.registry_passwords import USER
 from corral.store import Store

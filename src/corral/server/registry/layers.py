@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.decide.objects.byte_range import Unsatisfiable, span_of
@@ -19,7 +20,6 @@ from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, BlobUnknown, Denied, DigestInvalid, RangeInvalid
 from corral.server.registry.layer_uploads import SHA256, LayerUpload, LayerUploads
 from corral.server.registry.requests import RegistryRequest, digest_of, plain_name
-from corral.services.caller import Caller
 from corral.services.ecr.image_storage import add_layer, drop_layer, hold_layer
 from corral.services.ecr.repository_names import find
 from corral.store import Store

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import orjson
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.decide.objects.manifest import OCI_INDEX
@@ -24,7 +25,6 @@ from corral.server.http.request_body import Receive, next_piece
 from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, Denied, ManifestInvalid, SizeInvalid, TagInvalid
 from corral.server.registry.requests import PAGE_MAX, RegistryRequest, digest_of
-from corral.services.caller import Caller
 from corral.services.ecr.errors import ImageNotFoundException
 from corral.services.ecr.image_storage import MANIFEST_MAX_BYTES, drop_image, put_image
 from corral.services.ecr.repository_names import find

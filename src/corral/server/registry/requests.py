@@ -8,10 +8,10 @@ from urllib.parse import parse_qsl, unquote
 from msgspec import Struct
 
 from corral import aws
+from corral.access.caller import Caller
 from corral.decide.objects.manifest import DIGEST
 from corral.server.http.request_body import Receive
 from corral.server.registry.errors import DigestInvalid, NameInvalid, PathUnknown
-from corral.services.caller import Caller
 from corral.services.ecr.image_names import region_prefix
 from corral.services.ecr.repository_names import NAME, NAME_MAX_CHARACTERS
 

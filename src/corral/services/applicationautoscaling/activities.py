@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.service_scaling import AT_DESIRED, AT_MAX, AT_MIN
 from corral.model.ecs_service import EcsService
 from corral.model.group import scaling_key
 from corral.model.numbers import whole_number
+from corral.operations.stored_resources import Params
 from corral.services.applicationautoscaling.names import DIMENSION, NAMESPACE, PAGES, check_place, owner_of, resource_of
-from corral.services.caller import Caller
 from corral.services.ecs.services import set_desired_count
-from corral.services.stored_resources import Params
 from corral.store import Store
 from corral.store.stored_resources import Document
 

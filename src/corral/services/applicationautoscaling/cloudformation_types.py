@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.services.applicationautoscaling.errors import ObjectNotFoundException, ValidationException
 from corral.services.applicationautoscaling.names import SERVICE, check_place, find_target
 from corral.services.applicationautoscaling.targets import SUSPENSIONS
-from corral.services.caller import Caller
 from corral.store import Store
 from corral.template_types.api_calls import call, request_of
 from corral.template_types.api_types import AlreadyExists, tag_values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.services import Handler
+from corral.operations.services import Handler
 from corral.services.applicationautoscaling import activities, policies, scheduled_actions, targets
 
 HANDLERS: dict[str, Handler] = {

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.ecs_service import ACTIVE, EcsService
 from corral.model.group import scaling_key
+from corral.operations.pagination import Pagination
+from corral.operations.stored_resources import Params
 from corral.services.applicationautoscaling.errors import InvalidNextTokenException, ValidationException, not_found
-from corral.services.caller import Caller
-from corral.services.pagination import Pagination
-from corral.services.stored_resources import Params
 from corral.store import Store
 from corral.store.stored_resources import Document
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.alarm_scaling import Rule
 from corral.decide.scaling.policies import EXACT, PERCENT, Step, adjusted, problem_of_steps, step_for
 from corral.decide.scaling.target_tracking import is_scale_in, scaled_in, scaled_out
 from corral.model.group import scaling_key
-from corral.services import target_tracking
+from corral.operations.stored_resources import Params
 from corral.services.applicationautoscaling.errors import LimitExceededException, ValidationException, not_found
 from corral.services.applicationautoscaling.names import (
     DIMENSION,
@@ -30,10 +31,9 @@ from corral.services.applicationautoscaling.names import (
     resource_of,
     shown,
 )
-from corral.services.caller import Caller
+from corral.services.cloudwatch import target_tracking
 from corral.services.cloudwatch.common import alarm_name
-from corral.services.stored_resources import Params
-from corral.services.target_tracking import REQUESTS, PredefinedMetric, Tracked
+from corral.services.cloudwatch.target_tracking import REQUESTS, PredefinedMetric, Tracked
 from corral.store import Store
 from corral.store.stored_resources import Document
 
@@ -89,7 +89,7 @@ def _arn(tx: Tx[Store], caller: Caller, resource: str, name: str) -> str:
 
 
 def tracked(region: str, resource: str) -> Tracked:
-    """Describe a service for `services/target_tracking.py`, which creates the alarms of its target tracking policies."""
+    """Describe a service for `services/cloudwatch/target_tracking.py`, which creates the alarms of its target tracking policies."""
     _, cluster, name = resource.split("/")
     return Tracked(region, resource, PREDEFINED, {"ClusterName": cluster, "ServiceName": name}, CONFIGURATION, ValidationException)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.schedules import CronError, next_run, read_schedule
+from corral.operations.stored_resources import Params
+from corral.operations.time_zones import is_time_zone, offset_of
 from corral.services.applicationautoscaling import activities
 from corral.services.applicationautoscaling.errors import LimitExceededException, ValidationException, not_found
 from corral.services.applicationautoscaling.names import (
@@ -26,9 +29,6 @@ from corral.services.applicationautoscaling.names import (
     shown,
 )
 from corral.services.applicationautoscaling.targets import CAPACITY_MAX, bring_inside
-from corral.services.caller import Caller
-from corral.services.stored_resources import Params
-from corral.services.time_zones import is_time_zone, offset_of
 from corral.store import Store
 from corral.store.stored_resources import Document
 

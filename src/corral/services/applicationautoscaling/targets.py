@@ -9,12 +9,14 @@ from typing import Any
 
 import msgspec
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.policies import limited
 from corral.decide.scaling.service_scaling import Cooldowns
 from corral.model.ecs_service import DAEMON, EcsService
 from corral.model.group import scaling_key
-from corral.services import target_tracking
+from corral.operations.stored_resources import Params
+from corral.operations.tags import TagRules
 from corral.services.applicationautoscaling import activities
 from corral.services.applicationautoscaling.errors import (
     LimitExceededException,
@@ -41,9 +43,7 @@ from corral.services.applicationautoscaling.names import (
     service_of,
     shown,
 )
-from corral.services.caller import Caller
-from corral.services.stored_resources import Params
-from corral.services.tags import TagRules
+from corral.services.cloudwatch import target_tracking
 from corral.store import Store
 from corral.store.stored_resources import Document
 

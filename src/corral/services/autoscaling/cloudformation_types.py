@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.group import DELETING, PROCESSES, Group
 from corral.services.autoscaling import group_changes
@@ -16,7 +17,6 @@ from corral.services.autoscaling.cloudformation_updates import (
     restore_group,
 )
 from corral.services.autoscaling.names import HOOK, POLICY, SCHEDULE, arn_of, document_of, find_group
-from corral.services.caller import Caller
 from corral.services.ec2.cloudformation_instances import init_of
 from corral.store import Store
 from corral.template_types.api_calls import call, request_of

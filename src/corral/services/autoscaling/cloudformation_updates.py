@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.group_capacity import COUNTED
 from corral.decide.scaling.rolling_update import Rollout, RolloutStep, rolling_policy, start_rollout, step_rollout
@@ -20,7 +21,6 @@ from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.instance_refreshes import matches_source
 from corral.services.autoscaling.launch_sources import SOURCES, current_source
 from corral.services.autoscaling.names import find_group
-from corral.services.caller import Caller
 from corral.services.ec2.cloudformation_instances import signals_of, signals_wanted
 from corral.store import Store
 from corral.template_types.api_calls import call

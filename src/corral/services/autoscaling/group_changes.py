@@ -28,12 +28,12 @@ from corral.model.group import (
     scaling_key,
 )
 from corral.model.instance import Instance, InstanceState, ec2_id
-from corral.services import target_tracking
 from corral.services.autoscaling import activities
 from corral.services.autoscaling.errors import ScalingActivityInProgressFault
 from corral.services.autoscaling.launch_sources import LaunchRefused, next_launch
 from corral.services.autoscaling.lifecycle_hooks import start_actions
 from corral.services.autoscaling.names import POLICY, documents_of, drop_documents
+from corral.services.cloudwatch import target_tracking
 from corral.services.ecs.managed_scaling import tasks_to_drain
 from corral.store import Store
 

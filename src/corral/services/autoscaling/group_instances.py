@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.group_capacity import COUNTED, capacity_of
 from corral.fleet import instances
 from corral.model.group import TERMINATION_STATES, Group, LifecycleState, Member
 from corral.model.instance import InstanceState, ec2_id
+from corral.operations.stored_resources import Params
 from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.errors import ScalingActivityInProgressFault, ValidationError, instance_not_in_group
 from corral.services.autoscaling.groups import member_view
 from corral.services.autoscaling.launch_configurations import find_instance
 from corral.services.autoscaling.names import SMALL_PAGES, changeable_group, find_group, find_member
-from corral.services.caller import Caller
-from corral.services.stored_resources import Params
 from corral.store import Store
 
 ATTACHED_MAX, PROTECTED_MAX, TERMINATED_MAX, DESCRIBED_MAX = 20, 50, 100, 50

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.policies import ADJUSTMENT_TYPES
 from corral.decide.scaling.termination_policies import TYPES as TERMINATION_POLICIES
 from corral.model.group import PROCESSES, Group
-from corral.services import Handler
+from corral.operations.pagination import Pagination
+from corral.operations.services import Handler
+from corral.operations.stored_resources import Params
 from corral.services.autoscaling import group_changes
 from corral.services.autoscaling.errors import LimitExceededFault, ValidationError
 from corral.services.autoscaling.groups import GROUPS_MAX
@@ -31,9 +34,6 @@ from corral.services.autoscaling.names import (
     put_document,
 )
 from corral.services.autoscaling.notifications import send_test
-from corral.services.caller import Caller
-from corral.services.pagination import Pagination
-from corral.services.stored_resources import Params
 from corral.store import Store
 
 METRICS = (

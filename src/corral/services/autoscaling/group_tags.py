@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.group import Group
+from corral.operations.stored_resources import Params
+from corral.operations.tags import TagRules, is_reserved
 from corral.services.autoscaling.errors import LimitExceededFault, ValidationError
 from corral.services.autoscaling.names import PAGES, changeable_group
-from corral.services.caller import Caller
-from corral.services.stored_resources import Params
-from corral.services.tags import TagRules, is_reserved
 from corral.store import Store
 
 RULES = TagRules(ValidationError, errors={"count": LimitExceededFault}, any_character=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.scaling.termination_policies import TYPES as TERMINATION_POLICIES
 from corral.model.group import DELETING, Group, LifecycleState, Member
 from corral.model.instance import ec2_id
-from corral.services import stored_resources
+from corral.operations import stored_resources
+from corral.operations.stored_resources import Params
 from corral.services.autoscaling import group_changes
 from corral.services.autoscaling.activities import sentence
 from corral.services.autoscaling.errors import (
@@ -25,10 +27,8 @@ from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
 from corral.services.autoscaling.launch_sources import SOURCES, by_id, checked_sources
 from corral.services.autoscaling.lifecycle_hooks import put_hook
 from corral.services.autoscaling.names import PAGES, arn_of, changeable_group, find_group
-from corral.services.caller import Caller
 from corral.services.ec2 import default_vpc
 from corral.services.ec2.zones import zone_id, zone_names
-from corral.services.stored_resources import Params
 from corral.store import Store
 
 GROUPS_MAX = 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.group_capacity import COUNTED
 from corral.decide.scaling.instance_refresh import (
@@ -16,6 +17,7 @@ from corral.decide.scaling.instance_refresh import (
     percentage_complete,
 )
 from corral.model.group import Group, InstanceRefresh, LifecycleState, Member
+from corral.operations.stored_resources import Params
 from corral.services.autoscaling.activities import SHOWN_S, why_waiting
 from corral.services.autoscaling.errors import (
     ActiveInstanceRefreshNotFoundFault,
@@ -25,8 +27,6 @@ from corral.services.autoscaling.errors import (
 )
 from corral.services.autoscaling.launch_sources import SOURCES, checked_sources, current_source
 from corral.services.autoscaling.names import PAGES, changeable_group, find_group
-from corral.services.caller import Caller
-from corral.services.stored_resources import Params
 from corral.store import Store
 
 ROLLING = "Rolling"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from base64 import b64decode
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.instance import Instance
+from corral.operations.pagination import among
+from corral.operations.stored_resources import Document, Params, ResourceType, ServiceStyle, get, handlers, response_view
+from corral.operations.tags import TagRules
 from corral.services.autoscaling.errors import AlreadyExistsFault, LimitExceededFault, ResourceInUseFault, ValidationError
 from corral.services.autoscaling.names import PAGES, SERVICE
-from corral.services.caller import Caller
-from corral.services.pagination import among
-from corral.services.stored_resources import Document, Params, ResourceType, ServiceStyle, get, handlers, response_view
-from corral.services.tags import TagRules
 from corral.store import Store
 
 CONFIGURATIONS_MAX = 200

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.scaling.group_capacity import Distribution, on_demand_units
@@ -20,13 +21,12 @@ from corral.fleet.instances import InstanceRequest, fits_ever
 from corral.model.group import CONFIGURATION, ON_DEMAND, SPOT, TEMPLATE, Group, LaunchSource, Member
 from corral.model.instance import GROUP_TAG, TypeMapping
 from corral.model.numbers import whole_number
+from corral.operations.stored_resources import find
+from corral.operations.tags import is_reserved
 from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
-from corral.services.caller import Caller
 from corral.services.ec2.instance_types import InstanceType, every_type, price_of
 from corral.services.ec2.launch_specs import instance_request, merged, template_data
-from corral.services.stored_resources import find
-from corral.services.tags import is_reserved
 from corral.store import Store
 
 # The settings of a group that name its launch source.

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.group import (
     ABANDON,
@@ -22,6 +23,7 @@ from corral.model.group import (
     Member,
 )
 from corral.model.instance import ec2_id
+from corral.operations.stored_resources import Params
 from corral.services.autoscaling.errors import LimitExceededFault, ValidationError
 from corral.services.autoscaling.names import (
     HOOK,
@@ -35,10 +37,8 @@ from corral.services.autoscaling.names import (
     put_document,
 )
 from corral.services.autoscaling.notifications import publish, send_test
-from corral.services.caller import Caller
 from corral.services.sqs.queue_names import queue_with_arn
 from corral.services.sqs.send_message import deliver
-from corral.services.stored_resources import Params
 from corral.store import Store
 from corral.store.stored_resources import Document
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.group import DELETING, Group, Member
+from corral.operations.pagination import Pagination
 from corral.services.autoscaling.errors import InvalidNextToken, ValidationError, group_not_found, instance_not_in_group
-from corral.services.caller import Caller
-from corral.services.pagination import Pagination
 from corral.store import Store
 from corral.store.stored_resources import Document
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.alarm_scaling import Rule
 from corral.decide.scaling.policies import ADJUSTMENT_TYPES, EXACT, PERCENT, Step, adjusted, problem_of_steps, step_for
 from corral.decide.scaling.target_tracking import is_scale_in, scaled_in, scaled_out
 from corral.model.group import Group, scaling_key
-from corral.services import target_tracking
+from corral.operations.stored_resources import Params
 from corral.services.autoscaling import group_changes
 from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.names import (
@@ -27,10 +28,9 @@ from corral.services.autoscaling.names import (
     find_group,
     put_document,
 )
-from corral.services.caller import Caller
+from corral.services.cloudwatch import target_tracking
 from corral.services.cloudwatch.common import alarm_name
-from corral.services.stored_resources import Params
-from corral.services.target_tracking import REQUESTS, PredefinedMetric, Tracked
+from corral.services.cloudwatch.target_tracking import REQUESTS, PredefinedMetric, Tracked
 from corral.store import Store
 from corral.store.stored_resources import Document
 
@@ -87,7 +87,7 @@ def put_scaling_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 
 
 def tracked(group: Group) -> Tracked:
-    """Describe a group for `services/target_tracking.py`, which creates the alarms of its target tracking policies."""
+    """Describe a group for `services/cloudwatch/target_tracking.py`, which creates the alarms of its target tracking policies."""
     return Tracked(group.region, group.name, PREDEFINED, {"AutoScalingGroupName": group.name}, CONFIGURATION, ValidationError)
 
 

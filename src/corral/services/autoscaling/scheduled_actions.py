@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.scaling.schedules import CronError, next_time, read_cron
 from corral.model.group import Group
+from corral.operations.stored_resources import Params
+from corral.operations.time_zones import is_time_zone, offset_of
 from corral.services.autoscaling import group_changes
 from corral.services.autoscaling.errors import AlreadyExistsFault, LimitExceededFault, ValidationError
 from corral.services.autoscaling.groups import CAPACITY_MAX
@@ -22,9 +25,6 @@ from corral.services.autoscaling.names import (
     find_group,
     put_document,
 )
-from corral.services.caller import Caller
-from corral.services.stored_resources import Params
-from corral.services.time_zones import is_time_zone, offset_of
 from corral.store import Store
 from corral.store.stored_resources import Document
 

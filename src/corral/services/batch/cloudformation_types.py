@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.services.batch.environments import find_environment
@@ -26,7 +27,6 @@ from corral.services.batch.names import (
     short,
 )
 from corral.services.batch.resource_tags import set_reserved_tags
-from corral.services.caller import Caller
 from corral.store import Store
 from corral.template_types.api_calls import call, request_of
 from corral.template_types.api_types import changed, tag_values

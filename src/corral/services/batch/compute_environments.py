@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.compute_environment import (
     CLUSTER_TAG,
@@ -25,6 +26,8 @@ from corral.model.compute_environment import (
     VALID,
     ComputeEnvironment,
 )
+from corral.operations.pagination import among
+from corral.operations.stored_resources import Params
 from corral.services.batch.environment_groups import (
     HEALTHY,
     STATE,
@@ -48,11 +51,8 @@ from corral.services.batch.environments import SERVICE, TYPE, environment_of, fi
 from corral.services.batch.errors import EXISTS, ClientException, missing
 from corral.services.batch.job_queues import queues_of_environment
 from corral.services.batch.names import ENVIRONMENT, PAGES, arn, check_name, checked_tags, listed, queue_key, shown
-from corral.services.caller import Caller
 from corral.services.ecs.clusters import create_cluster
 from corral.services.ecs.lookup import arn as ecs_arn
-from corral.services.pagination import among
-from corral.services.stored_resources import Params
 from corral.store import Store
 from corral.store.stored_resources import Document
 

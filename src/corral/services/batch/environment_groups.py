@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.scaling.group_capacity import COUNTED
@@ -26,7 +27,6 @@ from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.groups import create_auto_scaling_group
 from corral.services.batch.environments import SERVICE
 from corral.services.batch.errors import ClientException
-from corral.services.caller import Caller
 from corral.services.ec2 import default_vpc, launch_templates
 from corral.services.ec2.instance_types import CPU_UNITS, InstanceType, find_type, price_of, types_of_family
 from corral.services.ec2.launch_specs import instance_profile

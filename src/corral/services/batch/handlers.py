@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.services import Fetch, Handler, Split
+from corral.operations.services import Fetch, Handler, Split
 from corral.services.batch import (
     compute_environments,
     image_configs,

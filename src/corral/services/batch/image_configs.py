@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.objects.manifest import INDEXES
@@ -16,7 +17,6 @@ from corral.model.blob import Slice
 from corral.model.image import Layer, Repository
 from corral.model.json_documents import read_json
 from corral.services.batch.job_definitions import find_definition
-from corral.services.caller import Caller
 from corral.services.ecr.image_names import own_image
 from corral.store import Store
 

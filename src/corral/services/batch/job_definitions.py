@@ -11,14 +11,14 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
+from corral.operations.pagination import among
 from corral.services.batch.definition_rules import DEFINITION_MAX_BYTES, check_bytes, check_job_definition, platform_of
 from corral.services.batch.errors import ClientException
 from corral.services.batch.names import DEFINITION, NAME, PAGES, arn, checked_tags, short, shown
 from corral.services.batch.task_documents import all_task_properties, register_tasks
-from corral.services.caller import Caller
-from corral.services.pagination import among
 from corral.store import Store
 
 Document = dict[str, Any]

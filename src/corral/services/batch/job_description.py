@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.job import Attempt, Job, JobKind, JobState
 from corral.services.batch.definition_rules import FARGATE
@@ -16,7 +17,6 @@ from corral.services.batch.names import JOB, QUEUE, arn, milliseconds, short
 from corral.services.batch.node_ranges import owners
 from corral.services.batch.task_documents import CONTAINER, merged_container, task_properties
 from corral.services.batch.waiting_reasons import reason, reasons
-from corral.services.caller import Caller
 from corral.services.ecs.lookup import arn as ecs_arn
 from corral.services.ecs.run_spec import log_target
 from corral.services.ecs.task_spec import spec_of

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.job import Job, JobKind, JobState, ListedJob
 from corral.model.numbers import whole_number
@@ -18,7 +19,6 @@ from corral.services.batch.job_definitions import split_definition
 from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.names import DEFINITION, JOB, PAGES, arn, milliseconds
 from corral.services.batch.waiting_reasons import reasons
-from corral.services.caller import Caller
 from corral.store import Store
 
 Cursor = tuple[float, ...]

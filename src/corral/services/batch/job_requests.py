@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.job import Job
-from corral.services import Handler
+from corral.operations.services import Handler
+from corral.operations.stored_resources import Params
 from corral.services.batch.errors import ClientException
 from corral.services.batch.job_progress import cancel, terminate
-from corral.services.caller import Caller
-from corral.services.stored_resources import Params
 from corral.store import Store
 
 REASON_MAX = 1024  # characters

@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.operations.pagination import Pagination
+from corral.operations.tags import TagRules
 from corral.services.batch.errors import ClientException, refused
-from corral.services.caller import Caller
-from corral.services.pagination import Pagination
-from corral.services.tags import TagRules
 from corral.store import Store
 from corral.store.stored_resources import Document
 

@@ -1,6 +1,6 @@
 """Finds the resources and the tasks that a request to AWS Batch concerns.
 
-`services/permissions.py` lists the permissions that the request needs for these resources and tasks. A `JobTask` has the parts of a
+`access/permissions.py` lists the permissions that the request needs for these resources and tasks. A `JobTask` has the parts of a
 task definition that matter for permissions: the roles, and the settings that give access to the host.
 """
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.services.batch.job_definitions import TASKS, JobDefinition, find_definition
 from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QUEUE, RESOURCE, arn, short
-from corral.services.caller import Caller
 from corral.services.ecs.lookup import split_definition
 from corral.store import Store
 

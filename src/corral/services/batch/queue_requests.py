@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.compute_environment import ComputeEnvironment
+from corral.operations.pagination import among
+from corral.operations.stored_resources import Params
 from corral.services.batch.environments import find_environment
 from corral.services.batch.errors import EXISTS, ClientException, missing, refused
 from corral.services.batch.names import (
@@ -30,9 +33,6 @@ from corral.services.batch.names import (
     shown,
 )
 from corral.services.batch.scheduling_policies import find_policy
-from corral.services.caller import Caller
-from corral.services.pagination import among
-from corral.services.stored_resources import Params
 from corral.store import Store
 from corral.store.stored_resources import Document
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.tasks.job_order import weighted_vcpus
 from corral.model.job_line import JobPlace
@@ -17,7 +18,6 @@ from corral.services.batch.errors import missing
 from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.line_claims import level_of
 from corral.services.batch.names import JOB, QUEUE, arn, milliseconds
-from corral.services.caller import Caller
 from corral.store import Store
 
 JOBS_MAX = 100

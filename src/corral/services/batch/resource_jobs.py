@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.job import Job, JobState
 from corral.model.numbers import INT64_MAX, whole_number
+from corral.operations.stored_resources import Params
 from corral.services.batch.consumable_resources import ConsumableResource, find_resource
 from corral.services.batch.errors import missing, refused
 from corral.services.batch.names import JOB, PAGES, QUEUE, RESOURCE, arn, milliseconds
 from corral.services.batch.resource_requests import name_filter
-from corral.services.caller import Caller
-from corral.services.stored_resources import Params
 from corral.store import Store
 
 STATUS, NAME = "JOB_STATUS", "JOB_NAME"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.numbers import INT64_MAX
+from corral.operations.stored_resources import Params
 from corral.services.batch.consumable_resources import NON_REPLENISHABLE, REPLENISHABLE
 from corral.services.batch.dispatch import resource_changed
 from corral.services.batch.errors import EXISTS, ClientException, missing, refused
@@ -21,8 +23,6 @@ from corral.services.batch.names import (
     milliseconds,
     short,
 )
-from corral.services.caller import Caller
-from corral.services.stored_resources import Params
 from corral.store import Store
 from corral.store.stored_resources import Document
 

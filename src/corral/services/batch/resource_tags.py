@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.job import JobKind
+from corral.operations.stored_resources import Params
+from corral.operations.tags import Tags
 from corral.services.batch.errors import ClientException, missing
 from corral.services.batch.job_definitions import split_definition
 from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QUEUE, RESOURCE, SERVICE, TAGS, arn
-from corral.services.caller import Caller
-from corral.services.stored_resources import Params
-from corral.services.tags import Tags
 from corral.store import Store
 
 

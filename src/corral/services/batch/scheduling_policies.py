@@ -14,7 +14,9 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.operations.stored_resources import Params
 from corral.services.batch.errors import EXISTS, ClientException, missing, refused
 from corral.services.batch.names import (
     PAGES,
@@ -29,8 +31,6 @@ from corral.services.batch.names import (
     short,
     shown,
 )
-from corral.services.caller import Caller
-from corral.services.stored_resources import Params
 from corral.store import Store
 from corral.store.stored_resources import Document
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.job import Dependency, Job, JobKind, JobState
+from corral.operations.tags import TAGS_MAX
 from corral.services.batch import job_progress
 from corral.services.batch.definition_rules import FARGATE
 from corral.services.batch.environments import find_environment
@@ -16,8 +18,6 @@ from corral.services.batch.job_definitions import ACTIVE, JobDefinition, find_de
 from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.job_specs import job_spec, node_count
 from corral.services.batch.names import JOB, NAME, arn
-from corral.services.caller import Caller
-from corral.services.tags import TAGS_MAX
 from corral.store import Store
 
 ARRAY_SIZE = (2, 10_000)

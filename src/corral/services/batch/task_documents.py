@@ -14,12 +14,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.aws.direct_input import direct_input, members_of
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.services.batch.definition_rules import FARGATE, cpu_units_of, memory_mib_of, size_of
 from corral.services.batch.errors import ClientException
-from corral.services.caller import Caller
 from corral.services.ecs.definitions import register_task_definition
 from corral.store import Store
 

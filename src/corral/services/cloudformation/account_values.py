@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.templates import TemplateError
 from corral.decide.templates.template import is_text
-from corral.services.caller import Caller
 from corral.store import Store
 from corral.template_types.api_calls import call
 

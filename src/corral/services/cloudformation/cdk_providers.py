@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.store import Store
 from corral.template_types.api_calls import call
 from corral.template_types.resource_types import ResourceStep, Waiting

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.change_set import (
     AVAILABLE,
@@ -20,7 +21,7 @@ from corral.model.change_set import (
     ChangeSet,
 )
 from corral.model.stack import Stack, StackStatus
-from corral.services.caller import Caller
+from corral.operations.pagination import among
 from corral.services.cloudformation import stack_operations
 from corral.services.cloudformation.errors import (
     AlreadyExistsException,
@@ -31,7 +32,6 @@ from corral.services.cloudformation.lookup import find_change_set, named_stack, 
 from corral.services.cloudformation.stack_descriptions import PAGE, shown_parameters
 from corral.services.cloudformation.stack_operations import Change, StackSpec
 from corral.services.cloudformation.stack_requests import digest, stack_spec
-from corral.services.pagination import among
 from corral.store import Store
 
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."

@@ -6,13 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.blobs import read_slices
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
 from corral.decide.templates.stack_plan import CAN_BE_DELETED
 from corral.model.blob import Slice
 from corral.model.stack import STACK_TYPE, Stack, StackStatus
-from corral.services.caller import Caller
 from corral.services.cloudformation import stack_operations, wait_conditions
 from corral.services.cloudformation.custom_resources import CUSTOM_RESOURCE
 from corral.services.cloudformation.stack_requests import stack_spec

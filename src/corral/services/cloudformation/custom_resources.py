@@ -14,13 +14,13 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.model.function import Invocation, InvocationState
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
 from corral.model.stack import StackResource
-from corral.services.caller import Caller
 from corral.services.cloudformation.cdk_providers import PROVIDERS
 from corral.store import Store
 from corral.template_types.api_calls import authorize

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.pagination import among
 from corral.services.cloudformation.errors import ValidationError
 from corral.services.cloudformation.stack_descriptions import PAGE
-from corral.services.pagination import among
 from corral.store import Store
 
 ACCOUNT_LIMITS = {"StackLimit": 2000, "StackOutputsLimit": 200, "ConcurrentResourcesLimit": 2500}  # AWS's defaults

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.services import Fetch, Handler, Prepare, Settle
+from corral.operations.services import Fetch, Handler, Prepare, Settle
 from corral.services.cloudformation import (
     change_sets,
     exports,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.commands import Wait
 from corral.core.transactions import Tx
 from corral.model.change_set import ChangeSet
 from corral.model.stack import Stack
-from corral.services.caller import Caller
 from corral.services.cloudformation.errors import ValidationError, no_such_change_set, no_such_stack
 from corral.store import Store
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.stack import Output, Stack, StackEvent, StackResource
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination
 from corral.services.cloudformation.errors import ValidationError
 from corral.services.cloudformation.lookup import find_stack
-from corral.services.pagination import Pagination
 from corral.store import Store
 
 HIDDEN = "****"  # the value of a NoEcho parameter in responses

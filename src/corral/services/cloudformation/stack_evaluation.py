@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.templates import (
@@ -19,7 +20,6 @@ from corral.decide.templates import (
 )
 from corral.decide.templates.stack_plan import signal_policy
 from corral.model.stack import ENDED, ResourceStatus, ResourceVersion, Stack, StackResource, StackVersion
-from corral.services.caller import Caller
 from corral.services.cloudformation.account_values import AccountValues
 from corral.services.cloudformation.stack_events import caller_of
 from corral.services.ec2.zones import zone_names

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 from msgspec.structs import asdict
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.stack import (
     STACK_TYPE,
@@ -18,7 +19,6 @@ from corral.model.stack import (
     StackStatus,
     StackVersion,
 )
-from corral.services.caller import Caller
 from corral.store import Store
 
 HIDDEN = "****"

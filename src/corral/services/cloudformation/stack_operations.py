@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.templates import Evaluation, ParameterValues
 from corral.decide.templates.stack_plan import CAN_BE_DELETED, CAN_BE_UPDATED, STEADY
 from corral.model.stack import ENDED, ResourceStatus, Stack, StackStatus, StackVersion
-from corral.services.caller import Caller
 from corral.services.cloudformation.errors import AlreadyExistsException
 from corral.services.cloudformation.stack_changes import Change as Change
 from corral.services.cloudformation.stack_changes import outputs_now, planned

@@ -12,13 +12,14 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.templates import USE_PREVIOUS, ParameterValues, Template, parameter_declarations, parameter_values
 from corral.model.change_set import AVAILABLE, OBSOLETE
 from corral.model.json_documents import read_json
 from corral.model.stack import ResourceStatus, Stack, StackStatus
-from corral.services.caller import Caller
+from corral.operations.tags import TagRules
 from corral.services.cloudformation import stack_operations
 from corral.services.cloudformation.errors import TokenAlreadyExistsException, ValidationError
 from corral.services.cloudformation.lookup import find_stack, wait_for_stack
@@ -34,7 +35,6 @@ from corral.services.cloudformation.template_requests import (
     stored_template,
 )
 from corral.services.ssm.cloudformation_types import parameter_value
-from corral.services.tags import TagRules
 from corral.store import Store
 
 TOKEN_S = 24 * 3600.0  # how long the response for a ClientRequestToken is stored

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 from msgspec.structs import asdict
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import CommitFailed, Tx
 from corral.decide.templates import TemplateError
@@ -34,7 +35,6 @@ from corral.model.stack import (
     StackStatus,
     StackStep,
 )
-from corral.services.caller import Caller
 from corral.services.cloudformation.stack_evaluation import SECURE_REFERENCE, given_properties, with_secrets
 from corral.services.cloudformation.stack_events import add_event, caller_of, set_resource
 from corral.store import Store

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import orjson
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.templates import (
     ResourceDeclaration,
@@ -24,7 +25,6 @@ from corral.decide.templates import (
 from corral.decide.templates.compilation import transform_names
 from corral.decide.templates.expansion import FOR_EACH
 from corral.model.stack import Stack
-from corral.services.caller import Caller
 from corral.services.cloudformation.errors import InsufficientCapabilitiesException, ValidationError
 from corral.services.cloudformation.lookup import find_change_set, find_stack
 from corral.services.cloudformation.template_sources import template_text

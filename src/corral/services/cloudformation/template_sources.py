@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.blob import Slice
-from corral.services.caller import Caller
 from corral.services.cloudformation.errors import ValidationError
 from corral.services.s3.lookup import existing_bucket, existing_version
 from corral.store import Store

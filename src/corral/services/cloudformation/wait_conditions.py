@@ -14,11 +14,11 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.numbers import whole_number
-from corral.services.caller import Caller
 from corral.services.cloudformation.errors import ValidationError
 from corral.store import Store
 from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting, never_updated

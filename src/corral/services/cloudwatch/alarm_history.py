@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.alarm import METRIC, Alarm, AlarmState, HistoryItem
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
-from corral.services.caller import Caller
 from corral.services.cloudwatch.common import ALARM_PAGES
 from corral.telemetry import MetricStore
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.alarm import COMPOSITE, METRIC, Alarm, AlarmState
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric
-from corral.services.caller import Caller
 from corral.services.cloudwatch.alarm_actions import ACTION_MEMBERS, announce_policies, request_scaling, withdraw_requests
 from corral.services.cloudwatch.alarm_config import alarm_config, stored_params
 from corral.services.cloudwatch.alarm_history import add_configuration_item

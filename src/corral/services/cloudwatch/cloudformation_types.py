@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.cloudwatch.common import alarm_arn, dashboard_arn
 from corral.telemetry import MetricStore
 from corral.template_types.api_types import Params, Tagging, api_type

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.model.metric import Dimensions
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination
 from corral.services.cloudwatch.errors import (
     InvalidNextToken,
 )
-from corral.services.pagination import Pagination
 
 ALARM_PAGES = Pagination(InvalidNextToken, "MaxRecords", "NextToken", "NextToken", default=100, largest=100)
 PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")

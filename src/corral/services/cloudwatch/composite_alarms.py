@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.metrics.alarm_rule import AlarmRule, AlarmRuleError, alarms_of, evaluate_rule, parse_rule
 from corral.model.alarm import COMPOSITE, Alarm, AlarmState
-from corral.services.caller import Caller
 from corral.services.cloudwatch.alarm_actions import check_actions
 from corral.services.cloudwatch.alarm_config import config_json, other_alarm_type, stored_params
 from corral.services.cloudwatch.alarm_history import add_configuration_item

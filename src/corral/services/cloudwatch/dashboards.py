@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination
 from corral.services.cloudwatch.common import dashboard_arn
 from corral.services.cloudwatch.errors import DashboardInvalidInputError, DashboardNotFoundError, InvalidParameterValueException
 from corral.services.cloudwatch.tags import tag_new
-from corral.services.pagination import Pagination
 from corral.telemetry import MetricStore
 from corral.telemetry.dashboards import Dashboard
 

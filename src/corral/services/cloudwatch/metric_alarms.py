@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.metrics.alarm_evaluation import COMPARISONS
 from corral.decide.metrics.math import Series
@@ -11,7 +12,6 @@ from corral.decide.metrics.sql import Select
 from corral.decide.metrics.statistics import parse_statistic
 from corral.model.alarm import METRIC, Alarm
 from corral.model.durations import DAY_S, HOUR_S, MINUTE_S, WEEK_S
-from corral.services.caller import Caller
 from corral.services.cloudwatch.alarm_actions import announce_policies, check_actions
 from corral.services.cloudwatch.alarm_config import TRACKS, alarm_config, config_json, other_alarm_type, queries_of
 from corral.services.cloudwatch.alarm_history import add_configuration_item

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.metrics.label import LabelContext, fill_label, is_dynamic
 from corral.decide.metrics.math import Series
@@ -17,7 +18,7 @@ from corral.decide.metrics.statistics import SIMPLE, Statistic, parse_statistic,
 from corral.model.durations import HOUR_S, MINUTE_S
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric, Summary
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination, token_of
 from corral.services.cloudwatch.common import dimension_faults, dimensions_of
 from corral.services.cloudwatch.errors import (
     InvalidNextToken,
@@ -35,7 +36,6 @@ from corral.services.cloudwatch.metric_queries import (
     parse_queries,
     period_fault,
 )
-from corral.services.pagination import Pagination, token_of
 from corral.telemetry import MetricStore
 from corral.telemetry.metrics import ACTIVE_STEP_S
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.metric import AHEAD_S, LARGEST_VALUE, OLDEST_S, Metric, Point, Sample, StatisticSet
-from corral.services.caller import Caller
 from corral.services.cloudwatch.common import dimension_faults, dimensions_of, text_faults
 from corral.services.cloudwatch.errors import (
     InvalidParameterCombinationException,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.tags import TagRules
 from corral.services.cloudwatch.common import alarm_arn, alarm_name, dashboard_arn
 from corral.services.cloudwatch.errors import InvalidParameterValueException, ResourceNotFoundException
-from corral.services.tags import TagRules
 from corral.telemetry import MetricStore
 
 RULES = TagRules(InvalidParameterValueException, any_character=True)

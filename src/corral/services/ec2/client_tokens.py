@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Params
 from corral.services.ec2.resources import EC2
-from corral.services.stored_resources import Params
 from corral.store import Store
 
 TOKEN_S = 24 * 3600.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services import stored_resources
-from corral.services.caller import Caller
+from corral.operations import stored_resources
 from corral.services.ec2.images import IMAGE
 from corral.store import Store
 from corral.store.stored_resources import Document

@@ -5,16 +5,16 @@ from __future__ import annotations
 from base64 import b64decode
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.templates.stack_plan import signal_policy
 from corral.decide.user_data import INIT
 from corral.fleet import instances
 from corral.model.instance import Instance, InstanceState, ec2_id
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document
 from corral.services.ec2 import launch_templates
 from corral.services.ec2.instance_description import instance_view
 from corral.services.ec2.launch_specs import instance_profile
-from corral.services.stored_resources import Document
 from corral.store import Store
 from corral.template_types.api_calls import authorize, call, request_of
 from corral.template_types.api_types import changed

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params
 from corral.services.ec2 import security_group_rules as rules
 from corral.services.ec2.security_groups import SECURITY_GROUP, find_group
-from corral.services.stored_resources import Document, Params
 from corral.store import Store
 from corral.template_types.resource_types import Properties, TemplateType, forgiving, stored_type
 

@@ -12,8 +12,9 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params, ResourceType, put
 from corral.services.ec2 import (
     default_vpc,
     dhcp_options,
@@ -34,7 +35,6 @@ from corral.services.ec2.security_groups import DEFAULT, named_group
 from corral.services.ec2.subnets import FLAGS, SUBNET
 from corral.services.ec2.vpcs import VPC
 from corral.services.ssm.parameters import delete_parameter, put_parameter
-from corral.services.stored_resources import Document, Params, ResourceType, put
 from corral.store import Store
 from corral.template_types.resource_types import (
     Delete,

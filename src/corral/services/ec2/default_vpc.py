@@ -13,10 +13,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
-from corral.services import stored_resources
-from corral.services.caller import Caller
+from corral.operations import stored_resources
+from corral.operations.stored_resources import Document, Params
 from corral.services.ec2.dhcp_options import DHCP_OPTIONS
 from corral.services.ec2.errors import (
     DefaultSubnetAlreadyExists,
@@ -30,7 +31,6 @@ from corral.services.ec2.route_tables import create_route
 from corral.services.ec2.subnets import SUBNET
 from corral.services.ec2.vpcs import VPC
 from corral.services.ec2.zones import check_zone, zone_names
-from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
 CIDR = "172.31.0.0/16"

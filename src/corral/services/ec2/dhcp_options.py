@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params, ResourceType
 from corral.services.ec2.errors import InvalidParameterValue, in_use, invalid_value
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, every, existing, new_id
-from corral.services.stored_resources import Document, Params, ResourceType
 from corral.store import Store
 
 KEYS = (

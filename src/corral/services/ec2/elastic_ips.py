@@ -5,8 +5,9 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params, ResourceType, delete, find, list_resources, put
 from corral.services.ec2.errors import (
     AddressLimitExceeded,
     InvalidAddressNotFound,
@@ -18,7 +19,6 @@ from corral.services.ec2.errors import (
 )
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, every, new_id
-from corral.services.stored_resources import Document, Params, ResourceType, delete, find, list_resources, put
 from corral.store import Store
 
 BLOCK = IPv4Network("198.18.0.0/15")

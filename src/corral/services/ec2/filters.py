@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Params, Selects
 from corral.services.ec2.errors import InvalidParameterValue
-from corral.services.stored_resources import Params, Selects
 from corral.store import Store
 
 COMMON = {"owner-id": "OwnerId", "tag-key": "Tags[].Key"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params, ResourceType, find, put
 from corral.services.ec2 import elastic_ips
 from corral.services.ec2.errors import (
     DependencyViolation,
@@ -20,7 +21,6 @@ from corral.services.ec2.errors import (
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, every, existing, new_id, required
 from corral.services.ec2.subnet_addresses import check_address, free_address, taken_addresses
-from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
 

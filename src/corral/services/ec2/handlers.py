@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services import Handler
-from corral.services.caller import Caller
+from corral.operations.services import Handler
+from corral.operations.stored_resources import Params, handlers
 from corral.services.ec2 import (
     default_vpc,
     dhcp_options,
@@ -29,7 +30,6 @@ from corral.services.ec2 import (
     zones,
 )
 from corral.services.ec2.errors import DryRunOperation
-from corral.services.stored_resources import Params, handlers
 from corral.store import Store
 
 FUNCTIONS: dict[str, Handler] = {  # operations that the declaration of a `ResourceType` cannot express

@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.pagination import among
+from corral.operations.stored_resources import Document, Params, ResourceType, create, delete, find
 from corral.services.ec2.errors import InvalidAMIName, not_found
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.instance_description import ROOT_DEVICE, find_instance
 from corral.services.ec2.resources import EC2, PAGES, every, new_id
-from corral.services.pagination import among
 from corral.services.ssm import public_parameters
-from corral.services.stored_resources import Document, Params, ResourceType, create, delete, find
 from corral.store import Store
 
 ECS_IMAGE = "corral-"  # the prefix of the names of ECS-optimized images

@@ -5,10 +5,11 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet import instances
 from corral.model.instance import Instance, InstanceState, ec2_id
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params
 from corral.services.ec2.errors import (
     IncorrectInstanceState,
     InvalidParameterCombination,
@@ -21,7 +22,6 @@ from corral.services.ec2.instance_description import ROOT_DEVICE, find_instance,
 from corral.services.ec2.instance_types import size_of
 from corral.services.ec2.launch_specs import METADATA_OPTIONS, agent_settings, cluster_to_join
 from corral.services.ec2.resources import existing
-from corral.services.stored_resources import Document, Params
 from corral.store import HOLD_PREFIX, Store
 
 FLAGS = {  # member of requests and responses → key in `Instance.details`

@@ -15,15 +15,15 @@ from msgspec import Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.instance import TypeMapping
-from corral.services.caller import Caller
+from corral.operations.pagination import among
+from corral.operations.stored_resources import Document, Params
 from corral.services.ec2.errors import InvalidInstanceType, InvalidNextToken, InvalidParameterValue
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import PAGES
 from corral.services.ec2.zones import zone_id, zone_names
-from corral.services.pagination import among
-from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
 CPU_UNITS = 1024  # CPU units per vCPU

@@ -8,13 +8,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.place import place_newcomer
 from corral.fleet import instances
 from corral.fleet.instances import InstanceRequest
 from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id
 from corral.model.placement import Unplaceable
-from corral.services.caller import Caller
+from corral.operations.pagination import Candidates
+from corral.operations.stored_resources import Document, Params
 from corral.services.ec2 import client_tokens
 from corral.services.ec2.errors import (
     IncorrectInstanceState,
@@ -28,8 +30,6 @@ from corral.services.ec2.filters import filtered
 from corral.services.ec2.instance_description import SELECTS, find_instances, instance_view, reservations, state_of
 from corral.services.ec2.launch_specs import instance_request, merged, template_data, with_next_address
 from corral.services.ec2.resources import PAGES
-from corral.services.pagination import Candidates
-from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
 LAUNCHES_MAX = 20  # instances that one request may launch; each launch delays other requests by about 0.4 ms

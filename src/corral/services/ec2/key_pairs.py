@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params, ResourceType, create, delete, list_resources
 from corral.services.ec2.errors import (
     InvalidKeyFormat,
     InvalidKeyPairDuplicate,
@@ -31,7 +32,6 @@ from corral.services.ec2.errors import (
 )
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, every, new_id
-from corral.services.stored_resources import Document, Params, ResourceType, create, delete, list_resources
 from corral.store import Store
 
 RSA_BITS = 2048

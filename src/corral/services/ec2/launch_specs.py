@@ -13,11 +13,14 @@ from functools import lru_cache
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.user_data import AgentSettings, read_user_data
 from corral.fleet.instances import InstanceRequest
 from corral.model.instance import DEFAULT_CLUSTER
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params
+from corral.operations.stored_resources import get as get_resource
+from corral.operations.tags import Tags
 from corral.services.ec2 import default_vpc
 from corral.services.ec2.errors import (
     InvalidParameterCombination,
@@ -38,9 +41,6 @@ from corral.services.ec2.subnet_addresses import check_address, free_address, ta
 from corral.services.ec2.zones import check_zone
 from corral.services.iam.instance_profiles import INSTANCE_PROFILE
 from corral.services.ssm import public_parameters
-from corral.services.stored_resources import Document, Params
-from corral.services.stored_resources import get as get_resource
-from corral.services.tags import Tags
 from corral.store import Store
 
 DEFAULT_TYPE = "m1.small"  # the type if RunInstances names none

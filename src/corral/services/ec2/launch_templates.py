@@ -11,10 +11,22 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
-from corral.services.caller import Caller
+from corral.operations.pagination import among
+from corral.operations.stored_resources import (
+    Document,
+    Params,
+    ResourceType,
+    create,
+    delete,
+    find,
+    list_resources,
+    put,
+    response_view,
+)
 from corral.services.ec2 import client_tokens
 from corral.services.ec2.errors import (
     InvalidLaunchTemplateName,
@@ -26,18 +38,6 @@ from corral.services.ec2.errors import (
 )
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, PAGES, new_id
-from corral.services.pagination import among
-from corral.services.stored_resources import (
-    Document,
-    Params,
-    ResourceType,
-    create,
-    delete,
-    find,
-    list_resources,
-    put,
-    response_view,
-)
 from corral.store import Store
 
 NAME = re.compile(r"[a-zA-Z0-9().\-/_]{3,128}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params, ResourceType, find, put
 from corral.services.ec2.cidr import ipv4, ipv6
 from corral.services.ec2.errors import (
     InvalidNetworkAclEntryNotFound,
@@ -19,7 +20,6 @@ from corral.services.ec2.errors import (
 )
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, every, existing, new_id, required
-from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
 RULE_NUMBER_MAX = 32_766

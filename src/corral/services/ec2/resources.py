@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination
+from corral.operations.stored_resources import Document, Params, ServiceStyle
+from corral.operations.tags import TagRules
 from corral.services.ec2.errors import (
     IdempotentParameterMismatch,
     InvalidNextToken,
@@ -16,9 +19,6 @@ from corral.services.ec2.errors import (
     TagLimitExceeded,
     not_found,
 )
-from corral.services.pagination import Pagination
-from corral.services.stored_resources import Document, Params, ServiceStyle
-from corral.services.tags import TagRules
 from corral.store import Store
 
 RESERVED_TAG_KEY = "Value ( {key} ) for parameter key is invalid. Tag keys starting with 'aws:' are reserved for internal use"

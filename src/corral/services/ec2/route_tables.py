@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params, ResourceType, find, put
 from corral.services.ec2.cidr import destination
 from corral.services.ec2.errors import (
     InvalidParameterValue,
@@ -17,7 +18,6 @@ from corral.services.ec2.errors import (
 )
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, digest_of, every, existing, new_id, required
-from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
 TARGETS = (

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
-from corral.services.caller import Caller
+from corral.operations.pagination import among
+from corral.operations.stored_resources import Document, Params, put
 from corral.services.ec2.cidr import ipv4, ipv6
 from corral.services.ec2.errors import (
     InvalidParameterValue,
@@ -29,8 +31,6 @@ from corral.services.ec2.security_groups import (
     named_group,
     new_rule,
 )
-from corral.services.pagination import among
-from corral.services.stored_resources import Document, Params, put
 from corral.store import Store
 
 RULES_MAX = 1_000

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params, ResourceType, delete, find, list_resources
 from corral.services.ec2.errors import (
     CannotDelete,
     DependencyViolation,
@@ -22,7 +23,6 @@ from corral.services.ec2.errors import (
 )
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, arn, every, existing, new_id
-from corral.services.stored_resources import Document, Params, ResourceType, delete, find, list_resources
 from corral.store import Store
 
 DEFAULT = "default"

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from ipaddress import IPv4Address, IPv4Network
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document
 from corral.services.ec2.cidr import RESERVED_ADDRESSES
 from corral.services.ec2.errors import InsufficientFreeAddressesInSubnet, InvalidIPAddressInUse, InvalidParameterValue
 from corral.services.ec2.resources import every
-from corral.services.stored_resources import Document
 from corral.store import Store
 
 FIRST_HOST = RESERVED_ADDRESSES - 1  # the index of the first address that is not reserved: the last address is reserved, too

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params, ResourceType, find, put
 from corral.services.ec2 import cidr, network_acls, route_tables
 from corral.services.ec2.errors import InvalidParameterCombination, UnsupportedOperation, in_use
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, arn, every, existing, new_id, required
 from corral.services.ec2.subnet_addresses import taken_addresses
 from corral.services.ec2.zones import check_zone, zone_id
-from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
 FLAGS = ("AssignIpv6AddressOnCreation", "MapPublicIpOnLaunch", "MapCustomerOwnedIpOnLaunch", "EnableDns64")

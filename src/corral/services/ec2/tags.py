@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.instances import put_details
 from corral.model.instance import ec2_id
-from corral.services.caller import Caller
+from corral.operations.pagination import among
+from corral.operations.stored_resources import Document, Params, put
+from corral.operations.tags import Tags
 from corral.services.ec2.dhcp_options import DHCP_OPTIONS
 from corral.services.ec2.elastic_ips import ELASTIC_IP
 from corral.services.ec2.errors import InvalidID
@@ -26,9 +29,6 @@ from corral.services.ec2.security_groups import SECURITY_GROUP
 from corral.services.ec2.subnets import SUBNET
 from corral.services.ec2.vpc_endpoints import VPC_ENDPOINT
 from corral.services.ec2.vpcs import VPC
-from corral.services.pagination import among
-from corral.services.stored_resources import Document, Params, put
-from corral.services.tags import Tags
 from corral.store import Store
 
 TYPES = {  # prefix of an id → resource type

@@ -7,15 +7,15 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params, ResourceType, delete, find, put
 from corral.services.ec2.errors import InvalidParameterValue, InvalidPolicyDocument, InvalidServiceName, UnsupportedOperation
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, existing, new_id, required
 from corral.services.ec2.security_groups import DEFAULT, named_group
-from corral.services.stored_resources import Document, Params, ResourceType, delete, find, put
 from corral.store import Store
 
 SERVICE_NAME = re.compile(r"(com\.amazonaws|aws)\.[a-z0-9.-]+")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services import stored_resources
-from corral.services.caller import Caller
+from corral.operations import stored_resources
+from corral.operations.stored_resources import Document, Params, ResourceType, find, put
 from corral.services.ec2 import cidr
 from corral.services.ec2.errors import InvalidParameterCombination, UnsupportedOperation, in_use
 from corral.services.ec2.filters import filtered
@@ -14,7 +15,6 @@ from corral.services.ec2.network_acls import NETWORK_ACL
 from corral.services.ec2.resources import EC2, every, new_id, required
 from corral.services.ec2.route_tables import ROUTE_TABLE
 from corral.services.ec2.security_groups import DEFAULT, SECURITY_GROUP
-from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
 # Attribute name in DescribeVpcAttribute → member of requests and responses, and its value in a new VPC.

@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.stored_resources import Document, Params
 from corral.services.ec2.errors import InvalidParameterValue, invalid_value
 from corral.services.ec2.filters import filtered
-from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
 LETTERS = "abc"

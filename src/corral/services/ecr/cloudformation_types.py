@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.ecr import registry_settings
 from corral.services.ecr.repository_names import arn, find, registry_address
 from corral.store import Store

@@ -6,9 +6,9 @@ import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from corral.access.sessions import HOST_ROLE, role_session
 from corral.model.settings import Settings
 from corral.services.ecr.registry_passwords import LIFETIME_S, RegistryAccess, docker_auth, password
-from corral.services.sessions import HOST_ROLE, role_session
 
 # For example 123456789012.dkr.ecr.eu-west-1.amazonaws.com/name:tag. Addresses for IPv6, FIPS and China also match.
 _ECR_NAME = re.compile(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.objects.manifest import DIGEST
 from corral.model.image import TAG_PATTERN, RegistryImage, Repository
 from corral.model.numbers import whole_number
-from corral.services.caller import Caller
 from corral.services.ecr import image_storage
 from corral.services.ecr.errors import ImageAlreadyExistsException, ImageNotFoundException, InvalidParameterException
 from corral.services.ecr.repository_names import PAGES, check_unpaged, identity, requested_repository

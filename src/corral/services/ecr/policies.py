@@ -8,10 +8,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
-from corral.services.caller import Caller
 from corral.services.ecr.errors import LifecyclePolicyNotFoundException, RepositoryPolicyNotFoundException
 from corral.services.ecr.lifecycle_policies import check_lifecycle_policy
 from corral.services.ecr.repository_names import identity, requested_repository, violated

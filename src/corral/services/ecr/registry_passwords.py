@@ -1,6 +1,6 @@
 """Passwords for the image registry. GetAuthorizationToken issues them, and `docker login` stores them.
 
-A password is a token that contains a principal, a region and an expiry time, and a MAC of these (`services/sessions.py`). So Corral
+A password is a token that contains a principal, a region and an expiry time, and a MAC of these (`access/sessions.py`). So Corral
 need not store passwords. On AWS, the address of a registry contains the region, but the address of this registry does not. So the
 region in the password selects the repositories.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
-from corral.services.sessions import opened, sealed
+from corral.access.sessions import opened, sealed
 
 USER = "AWS"
 LIFETIME_S = 12 * 3600  # the same as on ECR

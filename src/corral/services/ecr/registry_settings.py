@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.image import ACCOUNT_SETTINGS
-from corral.services.caller import Caller
 from corral.services.ecr.errors import RegistryPolicyNotFoundException, ScanNotFoundException
 from corral.services.ecr.images import image_id_text, requested_image
 from corral.services.ecr.policies import check_policy

@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.image import Repository
-from corral.services.caller import Caller
+from corral.operations.tags import TagRules
 from corral.services.ecr import registry_passwords
 from corral.services.ecr.errors import (
     InvalidTagParameterException,
@@ -29,7 +30,6 @@ from corral.services.ecr.repository_names import (
     requested_repository,
     violated,
 )
-from corral.services.tags import TagRules
 from corral.store import Store
 
 WILDCARDS_MAX = 2  # per filter

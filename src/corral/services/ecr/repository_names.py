@@ -6,15 +6,15 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.image import Repository
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination
 from corral.services.ecr.errors import (
     InvalidParameterException,
     RepositoryNotFoundException,
 )
-from corral.services.pagination import Pagination
 from corral.store import Store
 
 NAME = re.compile(r"(?:[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*/)*[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.pagination import among
 from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.lookup import PAGES
-from corral.services.pagination import among
 from corral.store import Store
 
 SWITCH = ("enabled", "disabled")

@@ -12,12 +12,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.capacity_providers import ProviderWeight, distribute
 from corral.model.group import DELETING, Group, group_key, provider_key
 from corral.model.instance import HOST_POOL, Instance, cluster_pool
+from corral.operations.pagination import among
 from corral.services.autoscaling.names import arn_of
-from corral.services.caller import Caller
 from corral.services.ecs.errors import (
     ClientException,
     InvalidParameterException,
@@ -38,7 +39,6 @@ from corral.services.ecs.lookup import (
 from corral.services.ecs.managed_scaling import group_name, provider_of_group, unprotect_members
 from corral.services.ecs.tags import check_tags
 from corral.services.ecs.task_capacity import Capacity
-from corral.services.pagination import among
 from corral.store import Store
 
 FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")

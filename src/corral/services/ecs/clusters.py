@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.instances import join_created_cluster
 from corral.model.group import provider_key
 from corral.model.instance import DEFAULT_CLUSTER
-from corral.services.caller import Caller
+from corral.operations.pagination import names
 from corral.services.ecs.account_settings import effective_value
 from corral.services.ecs.capacity_providers import PROVIDER_IN_USE, check_providers, checked_strategy, group_of_provider
 from corral.services.ecs.errors import (
@@ -22,7 +23,6 @@ from corral.services.ecs.errors import (
 )
 from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, cluster_record, find_cluster, has_host, short, slots_of
 from corral.services.ecs.tags import check_tags
-from corral.services.pagination import names
 from corral.store import Store
 
 STORED_FIELDS = ("configuration", "serviceConnectDefaults")  # stored and returned, but without effect

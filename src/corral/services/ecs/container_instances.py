@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import corral
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.instance_query import parse_instance_query
 from corral.decide.placement.rules import ZONE, values_of, zone_of
@@ -19,7 +20,7 @@ from corral.fleet import instances
 from corral.model.gpu import GpuDevice
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.placement import Slot
-from corral.services.caller import Caller
+from corral.operations.pagination import among
 from corral.services.ecs.capacity_providers import provider_of_instance
 from corral.services.ecs.errors import (
     AttributeLimitExceededException,
@@ -30,7 +31,6 @@ from corral.services.ecs.errors import (
 from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_slot, short, slots_of
 from corral.services.ecs.placement_constraints import check_expression
 from corral.services.ecs.tags import instance_tags
-from corral.services.pagination import among
 from corral.store import HOLD_PREFIX, Store
 
 ATTRIBUTES_MAX = 10  # custom attributes of one instance; attributes that reserve GPUs (HOLD_PREFIX) do not count

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
-from corral.services.caller import Caller
+from corral.operations.pagination import names
 from corral.services.ecs.definition_rules import check_definition, compatibilities
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_requirements import gpus_required
@@ -14,7 +15,6 @@ from corral.services.ecs.host_access import check_isolated
 from corral.services.ecs.lookup import PAGES, REVISION_REQUIRED, arn, find_definition, split_definition
 from corral.services.ecs.tags import check_tags
 from corral.services.ecs.task_spec import HEALTH_CHECK_DEFAULTS, cpu_units, memory_mib
-from corral.services.pagination import names
 from corral.store import Store
 
 DELETION_SHOWN_S = 1.0  # a deleted revision has the status DELETE_IN_PROGRESS for at least this long

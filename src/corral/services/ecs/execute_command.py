@@ -1,6 +1,6 @@
 """ExecuteCommand: issues a permit to run one command in a container. The session must begin within a minute.
 
-The permit is not stored. It is the content of the session's token, which `services/sessions.py` signs.
+The permit is not stored. It is the content of the session's token, which `access/sessions.py` signs.
 `server/exec/data_channel.py` opens the session.
 """
 
@@ -13,13 +13,13 @@ from urllib.parse import quote
 import orjson
 from msgspec import Struct
 
+from corral.access import sessions
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import Execute
 from corral.model.run import RunState
 from corral.model.settings import Settings
 from corral.model.task import Run, Task, TaskState
-from corral.services import sessions
-from corral.services.caller import Caller
 from corral.services.ecs.errors import InvalidParameterException, TargetNotConnectedException
 from corral.services.ecs.lookup import arn, find_cluster, short
 from corral.services.ecs.run_spec import start_order

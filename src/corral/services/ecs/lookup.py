@@ -8,19 +8,19 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.rules import zone_of
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, cluster_pool
 from corral.model.numbers import whole_number
 from corral.model.placement import Slot
 from corral.model.task import Task
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination
 from corral.services.ecs.errors import (
     ClientException,
     ClusterNotFoundException,
     InvalidParameterException,
 )
-from corral.services.pagination import Pagination
 from corral.store import Store
 
 PAGES = Pagination(InvalidParameterException, default=100, largest=100)

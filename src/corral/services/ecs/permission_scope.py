@@ -1,6 +1,6 @@
 """Finds the ARNs of the resources that a request to ECS concerns.
 
-`services/permissions.py` uses this module to list the permissions that the request needs. Most handlers use only the last part of
+`access/permissions.py` uses this module to list the permissions that the request needs. Most handlers use only the last part of
 an ARN in a request, and ignore its region and account. So this module builds the ARN of the resource that the handler will find.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.model.instance import DEFAULT_CLUSTER
-from corral.services.caller import Caller
 from corral.services.ecs import lookup
 from corral.services.ecs.lookup import short, split_definition
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.run_environment import BUCKET, UNUSED_S, UPLOADED_S, private_objects
 from corral.model.task import Task
-from corral.services.caller import Caller
 from corral.services.ecs.errors import AccessDeniedException
 from corral.store import Store
 

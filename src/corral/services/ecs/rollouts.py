@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.tasks.service_plan import SHORT_RUN_S
 from corral.model.ecs_service import COMPLETED, FAILED, IN_PROGRESS, STARTED_BY, Deployment, EcsService, PauseHook, ServiceRollout
-from corral.services.caller import Caller
 from corral.services.ecs.lookup import find_definition
 from corral.services.ecs.service_health import healthy_count
 from corral.store import Store

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from corral.access.caller import Caller
+from corral.access.sessions import address_of_run, password_of_task
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import StartOrder
@@ -17,14 +19,12 @@ from corral.model.run import LogTarget, RunSpec
 from corral.model.run_environment import BUCKET, private_objects
 from corral.model.settings import Settings
 from corral.model.task import Run, Task
-from corral.services.caller import Caller
 from corral.services.ecr.image_names import pull_from_here
 from corral.services.ecs.errors import ClientException
 from corral.services.ecs.gpu_requirements import sets_visible_devices, sharing_environment
 from corral.services.ecs.host_access import refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, wants_gpu_indexes
-from corral.services.sessions import address_of_run, password_of_task
 from corral.store import Store
 
 STARTED_BY_CORRAL_RUN = ("corral-run", "corral-array/")  # `startedBy` of the tasks of `corral run` (`cli/runs/submission.py`)

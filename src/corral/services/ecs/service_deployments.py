@@ -10,10 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.tasks.circuit_breaker import breaker_of, failure_threshold
 from corral.model.ecs_service import STARTED_BY, EcsService, ServiceRollout, TaskCount
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination
 from corral.services.ecs.errors import (
     ConflictException,
     InvalidParameterException,
@@ -23,7 +24,6 @@ from corral.services.ecs.errors import (
 from corral.services.ecs.lookup import arn, find_cluster, short
 from corral.services.ecs.rollouts import alarm_names, put
 from corral.services.ecs.service_description import deployment_arn, revision_arn, service_arn
-from corral.services.pagination import Pagination
 from corral.store import Store
 
 PAGES = Pagination(InvalidParameterException, default=20, largest=100)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import withdraw
 from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, REPLICA, EcsService
 from corral.model.group import scaling_key
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination, names
 from corral.services.ecs import fargate
 from corral.services.ecs.capacity_providers import checked_strategy, providers_of_cluster
 from corral.services.ecs.errors import (
@@ -28,7 +29,6 @@ from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.rollouts import abandon_rollout, begin_rollout, current_rollout, new_deployment, put
 from corral.services.ecs.service_description import service_arn, service_description
 from corral.services.ecs.tags import check_tags
-from corral.services.pagination import Pagination, names
 from corral.store import Store
 
 SERVICE_PAGES = Pagination(InvalidParameterException, default=10, largest=100)

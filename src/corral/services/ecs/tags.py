@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.tags import TagRules
 from corral.services.ecs.errors import (
     ClientException,
     ClusterNotFoundException,
@@ -18,7 +19,6 @@ from corral.services.ecs.errors import (
 )
 from corral.services.ecs.lookup import REVISION_REQUIRED, arn, exists_without_row, find_slot, split_definition
 from corral.services.ecs.run_queue import tags_changed
-from corral.services.tags import TagRules
 from corral.store import Store
 
 Tag = dict[str, str]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from corral.access import sessions
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import Measured
 from corral.model.instance import Instance
@@ -16,7 +17,6 @@ from corral.model.run import RunState, Usage
 from corral.model.session import Credentials
 from corral.model.task import Run, Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
-from corral.services import sessions
 from corral.services.ecs.lookup import arn, split_definition, zone_of_task
 from corral.services.ecs.run_spec import NODE_ADDRESS, has_containers, is_fargate, log_target
 from corral.services.ecs.task_description import task_arn_of

@@ -11,11 +11,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from corral.access import sessions
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import mark_leaving
 from corral.model.task import Task, TaskState
-from corral.services import sessions
-from corral.services.caller import Caller
 from corral.services.ecs.errors import InvalidParameterException, TaskNotFound
 from corral.services.ecs.lookup import arn, find_cluster, short
 from corral.services.ecs.task_description import task_arn_of

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.ecs_service import ACTIVE, COMPLETED, DRAINING, EcsService, TaskSet
-from corral.services.caller import Caller
 from corral.services.ecs.errors import (
     InvalidParameterException,
     LimitExceededException,

@@ -11,12 +11,12 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.commands import Wait
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.run_options import NO_OPTIONS
 from corral.model.task import StopCode, Task, TaskState
-from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import capacity_of
 from corral.services.ecs.errors import ClientException, ConflictException, InvalidParameterException, ServiceNotFoundException
 from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch

@@ -10,9 +10,9 @@ from contextlib import suppress
 from time import gmtime, strftime
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MIN_S
-from corral.services.caller import Caller
 from corral.services.iam.errors import NoSuchEntityException
 from corral.services.iam.policies import VERSIONS_MAX
 from corral.services.iam.roles import service_linked_role_name

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from corral.services import Handler
+from corral.operations.services import Handler
+from corral.operations.stored_resources import handlers
 from corral.services.iam import instance_profiles, policies, roles, simulation
-from corral.services.stored_resources import handlers
 
 HANDLERS: dict[str, Handler] = {
     **handlers(roles.ROLE),

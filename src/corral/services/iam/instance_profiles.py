@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.pagination import among
+from corral.operations.stored_resources import Document, Params, ResourceType, every, find, put, response_view
 from corral.services.iam.errors import DeleteConflictException, LimitExceededException
 from corral.services.iam.roles import ROLE
 from corral.services.iam.style import IAM, PAGES, check, identity_of, selects_path
-from corral.services.pagination import among
-from corral.services.stored_resources import Document, Params, ResourceType, every, find, put, response_view
 from corral.store import Store
 
 

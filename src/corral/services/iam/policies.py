@@ -11,14 +11,14 @@ from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
+from corral.access.aws_policies import AWS_POLICY, find_aws_policy
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
-from corral.services.iam.aws_policies import AWS_POLICY, find_aws_policy
+from corral.operations.pagination import among
+from corral.operations.stored_resources import Document, Params, ResourceType, every, find, put, response_view
 from corral.services.iam.errors import DeleteConflictException, LimitExceededException, NoSuchEntityException
 from corral.services.iam.roles import ROLE
 from corral.services.iam.style import IAM, NAME, PAGES, check, identity_of, on_path
-from corral.services.pagination import among
-from corral.services.stored_resources import Document, Params, ResourceType, every, find, put, response_view
 from corral.store import Store
 
 VERSIONS_MAX = 5

@@ -8,9 +8,11 @@ from urllib.parse import quote
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MIN_S
-from corral.services.caller import Caller
+from corral.operations.pagination import among
+from corral.operations.stored_resources import Document, Params, ResourceType, Update, create, find, put, response_view
 from corral.services.iam.errors import (
     DeleteConflictException,
     EntityAlreadyExistsException,
@@ -18,8 +20,6 @@ from corral.services.iam.errors import (
     NoSuchEntityException,
 )
 from corral.services.iam.style import IAM, PAGES, check, identity_of, selects_path
-from corral.services.pagination import among
-from corral.services.stored_resources import Document, Params, ResourceType, Update, create, find, put, response_view
 from corral.store import Store
 
 SERVICE_ROLES = {  # service → suffix of its role's name; for other services, the suffix is the service's name in title case

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import (
@@ -18,12 +19,11 @@ from corral.decide.policies.policy import (
     evaluate_identity,
     read_policy,
 )
-from corral.services.caller import Caller
+from corral.operations.pagination import among
+from corral.operations.stored_resources import Params, find
 from corral.services.iam.errors import InvalidInputException
 from corral.services.iam.roles import ROLE
 from corral.services.iam.style import PAGES
-from corral.services.pagination import among
-from corral.services.stored_resources import Params, find
 from corral.store import Store
 
 DECISIONS = {
@@ -35,7 +35,7 @@ DECISIONS = {
 
 
 def simulate_principal_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    from corral.services.authorization import policies_of_role  # here, because `authorization` imports many services
+    from corral.access.authorization import policies_of_role  # here, because `authorization` imports many services
 
     source = params["PolicySourceArn"]
     kind, _, path = source.rpartition(":")[2].partition("/")

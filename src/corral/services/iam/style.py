@@ -6,10 +6,13 @@ import re
 from base64 import b32encode
 from collections.abc import Callable
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import PolicyError, check_identity_policy, read_policy
 from corral.model.iam_rules import INVALID_NAME, NAME_CHARACTERS, SESSION_MAX_S, SESSION_MIN_S
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination
+from corral.operations.stored_resources import Document, Params, Selects, ServiceStyle
+from corral.operations.tags import TagRules
 from corral.services.iam.errors import (
     EntityAlreadyExistsException,
     InvalidInputException,
@@ -18,9 +21,6 @@ from corral.services.iam.errors import (
     NoSuchEntityException,
     ValidationError,
 )
-from corral.services.pagination import Pagination
-from corral.services.stored_resources import Document, Params, Selects, ServiceStyle
-from corral.services.tags import TagRules
 from corral.store import Store
 
 NAME = re.compile(NAME_CHARACTERS + "{1,128}", re.ASCII)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.cloudformation.errors import ValidationError
 from corral.services.lambda_.code import OBJECT, inline_zip, object_bytes
 from corral.services.lambda_.functions import RUNTIMES, STACK, not_run

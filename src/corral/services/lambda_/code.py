@@ -17,11 +17,11 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.blobs import read_slices
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.blob import Slice
-from corral.services.caller import Caller
 from corral.services.lambda_.errors import InvalidParameterValueException
 from corral.services.s3.lookup import existing_bucket, existing_version
 from corral.store import Store

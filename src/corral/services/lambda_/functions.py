@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination
+from corral.operations.tags import TagRules
 from corral.services.lambda_.code import CODE, NO_IMAGES, Code
 from corral.services.lambda_.errors import ISOLATED, InvalidParameterValueException, ResourceConflictException
 from corral.services.lambda_.names import (
@@ -23,8 +25,6 @@ from corral.services.lambda_.names import (
     put_function,
     region_of,
 )
-from corral.services.pagination import Pagination
-from corral.services.tags import TagRules
 from corral.store import Store
 from corral.store.stored_resources import Document
 

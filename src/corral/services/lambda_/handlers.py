@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.services import Fetch, Handler, Prepare
+from corral.operations.services import Fetch, Handler, Prepare
 from corral.services.lambda_ import code, functions, invocations, policies
 
 HANDLERS: dict[str, Handler] = {

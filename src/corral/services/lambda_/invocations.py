@@ -12,13 +12,13 @@ from typing import Any
 
 import orjson
 
+from corral.access import sessions
+from corral.access.caller import Caller
 from corral.core.commands import Wait
 from corral.core.transactions import Tx
 from corral.model.function import INVOCATIONS, Invocation, InvocationOrder, InvocationOutcome, InvocationState
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric, Point
-from corral.services import sessions
-from corral.services.caller import Caller
 from corral.services.cloudwatch.metric_writes import hand_over_points
 from corral.services.lambda_.errors import (
     ISOLATED,

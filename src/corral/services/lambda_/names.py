@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.lambda_.errors import (
     InvalidParameterValueException,
     PreconditionFailedException,

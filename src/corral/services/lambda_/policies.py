@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
-from corral.services.caller import Caller
 from corral.services.lambda_.errors import PolicyLengthExceededException, ResourceConflictException, ResourceNotFoundException
 from corral.services.lambda_.names import find_function, put_function
 from corral.store import Store

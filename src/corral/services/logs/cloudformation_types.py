@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.logs.common import existing_group, group_arn
 from corral.telemetry import LogStore
 from corral.template_types.api_types import Params, Setting, Tagging, api_type, camel_case

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.durations import DAY_MS
-from corral.services.caller import Caller
+from corral.operations.pagination import Pagination
 from corral.services.logs.errors import (
     InvalidParameterException,
     ResourceNotFoundException,
 )
-from corral.services.pagination import Pagination
 from corral.telemetry import LogGroup, LogStore, LogStream
 
 PAGES = Pagination(InvalidParameterException, limit="limit", default=50, largest=50)

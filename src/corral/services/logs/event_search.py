@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.logs import pattern as log_pattern
 from corral.model.numbers import whole_number
-from corral.services.caller import Caller
+from corral.operations.pagination import token_of
 from corral.services.logs.common import PAGES, existing_group, no_such_stream, requested_group_name, retention_start_ms
 from corral.services.logs.errors import InvalidParameterException
 from corral.services.logs.events import PAGE_MAX_BYTES, PAGE_MAX_EVENTS
-from corral.services.pagination import token_of
 from corral.telemetry import LogGroup, LogStore
 from corral.telemetry.log_search import LAST, EventFilter, EventPlace, FoundEvent, LogSearch, SearchScope
 

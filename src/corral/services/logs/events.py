@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.commands import Wait
 from corral.core.transactions import Tx
 from corral.model.durations import DAY_MS, HOUR_MS
-from corral.services.caller import Caller
 from corral.services.logs.common import existing_stream, now_ms, requested_group_name, retention_start_ms
 from corral.services.logs.errors import InvalidParameterException
 from corral.services.logs.ingestion import ingest

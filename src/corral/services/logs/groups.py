@@ -5,8 +5,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.logs.common import PAGES, existing_group, group_arn, group_name, now_ms
 from corral.services.logs.errors import InvalidParameterException, ResourceAlreadyExistsException, ValidationException
 from corral.services.logs.tags import LOG_GROUP_RULES

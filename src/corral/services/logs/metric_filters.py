@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.logs.common import PAGES, existing_group, now_ms
 from corral.services.logs.errors import InvalidParameterException, LimitExceededException, ResourceNotFoundException
 from corral.services.logs.event_search import parse_pattern

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
-from corral.services.caller import Caller
 from corral.services.logs.common import PAGES, existing_group, existing_stream, group_arn, now_ms, requested_group_name
 from corral.services.logs.errors import InvalidParameterException, ResourceAlreadyExistsException
 from corral.services.logs.groups import check_unprotected

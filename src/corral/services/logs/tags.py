@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
+from corral.operations.tags import TagRules
 from corral.services.logs.common import existing_group, group_name
 from corral.services.logs.errors import InvalidParameterException, ResourceNotFoundException, TooManyTagsException
-from corral.services.tags import TagRules
 from corral.telemetry import LogGroup, LogStore
 
 RULES = TagRules(

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import S3_UNKNOWN_ACL
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.s3.errors import InvalidArgument, InvalidRequest, MissingSecurityHeader, malformed_xml
 from corral.services.s3.lookup import existing_bucket, existing_version, owner
 from corral.store import Store

@@ -16,13 +16,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import PolicyError, is_public, read_policy
 from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, ENABLED, Bucket
-from corral.services import Handler
-from corral.services.caller import Caller
-from corral.services.pagination import Pagination
+from corral.operations.pagination import Pagination
+from corral.operations.services import Handler
 from corral.services.s3 import acl
 from corral.services.s3.errors import (
     InvalidArgument,

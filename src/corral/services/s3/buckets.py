@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.objects import Bucket
-from corral.services.caller import Caller
-from corral.services.pagination import Pagination
+from corral.operations.pagination import Pagination
 from corral.services.s3.bucket_configurations import apply_create_options
 from corral.services.s3.errors import (
     AuthorizationHeaderMalformed,

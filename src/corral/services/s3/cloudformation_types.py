@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.s3.bucket_configurations import POLICY, TAGGING
 from corral.services.s3.buckets import FIRST_REGION
 from corral.services.s3.lookup import bucket_arn, existing_bucket

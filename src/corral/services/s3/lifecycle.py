@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.objects import expiry
 from corral.decide.objects.expiry import DAY_S, LifecycleFilter, LifecycleRule
 from corral.model.http_dates import http_date
 from corral.model.objects import BUCKET_LIFECYCLE, Bucket, MultipartUpload, ObjectVersion
-from corral.services.caller import Caller
 from corral.services.s3.errors import InvalidArgument, InvalidRequest, malformed_xml
 from corral.store import Store
 from corral.store.expiries import ExpiryTarget

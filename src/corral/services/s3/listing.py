@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.objects import NULL, ListingPage, ObjectVersion
-from corral.services.caller import Caller
-from corral.services.pagination import Pagination
+from corral.operations.pagination import Pagination
 from corral.services.s3.errors import InvalidArgument
 from corral.services.s3.lookup import existing_bucket, owner, page_limit, quoted
 from corral.services.s3.object_checksums import stored_checksums

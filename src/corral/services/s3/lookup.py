@@ -6,11 +6,11 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.objects import NULL, Bucket, ObjectVersion
 from corral.model.run_environment import BUCKET
-from corral.services.caller import Caller
 from corral.services.s3.errors import AccessDenied, KeyTooLongError, MethodNotAllowed, NoSuchBucket, NoSuchVersion, no_such_key
 from corral.store import Store
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hashlib import md5
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.blobs.checksums import checksum_text, composite, full_object
 from corral.core.transactions import Tx
 from corral.model.blob import Admission
 from corral.model.objects import Bucket, ContentPart, MultipartUpload, ObjectVersion
-from corral.services.caller import Caller
 from corral.services.s3 import lifecycle, versions
 from corral.services.s3.errors import (
     InvalidPart,

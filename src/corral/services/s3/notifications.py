@@ -16,12 +16,12 @@ from urllib.parse import quote_plus
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.errors import S3_FILTER_RULE_NAME, ApiError
 from corral.core.transactions import Tx
 from corral.decide.objects.notifications import Notification, ambiguous, matching
 from corral.model.objects import BUCKET_NOTIFICATION, Bucket, ObjectVersion
 from corral.model.queue import Queue
-from corral.services.caller import Caller
 from corral.services.s3.errors import InvalidArgument
 from corral.services.s3.lifecycle import key_changed
 from corral.services.s3.lookup import bucket_arn, owner

@@ -8,12 +8,12 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
+from corral.access.caller import Caller
 from corral.core.errors import ServiceUnavailable
 from corral.core.transactions import Tx
 from corral.decide.objects.preconditions import Conditions
 from corral.model.blob import Admission
 from corral.model.objects import Bucket, ObjectVersion
-from corral.services.caller import Caller
 from corral.services.s3 import versions
 from corral.services.s3.errors import InvalidArgument, InvalidRequest
 from corral.services.s3.lifecycle import expiration_member

@@ -13,11 +13,12 @@ from urllib.parse import parse_qsl
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.errors import S3_INVALID_ENCRYPTION, S3_INVALID_STORAGE_CLASS, S3_INVALID_TAG_KEY
 from corral.core.transactions import Tx
 from corral.model.blob import MD5, StoredBlob
 from corral.model.objects import SSE_METHODS, STORAGE_CLASSES, Bucket, ObjectVersion
-from corral.services.caller import Caller
+from corral.operations.tags import TagRules
 from corral.services.s3 import acl
 from corral.services.s3.errors import (
     InvalidArgument,
@@ -29,7 +30,6 @@ from corral.services.s3.errors import (
 )
 from corral.services.s3.lookup import existing_bucket, existing_version, version_id_member
 from corral.services.s3.notifications import tags_changed
-from corral.services.tags import TagRules
 from corral.store import Store
 
 HEADER_MEMBERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")

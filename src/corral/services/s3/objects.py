@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.objects.byte_range import Unsatisfiable, span_of
@@ -12,7 +13,6 @@ from corral.decide.objects.preconditions import Conditions, etag_matches, failed
 from corral.model.blob import Admission, Slice, StoredBlob
 from corral.model.objects import Bucket, ContentPart, ObjectVersion
 from corral.model.run_environment import BUCKET
-from corral.services.caller import Caller
 from corral.services.ecs.private_environments import keep_uploaded_object
 from corral.services.s3 import versions
 from corral.services.s3.errors import (
@@ -307,8 +307,8 @@ def _check_delete(tx: Tx[Store], bucket: Bucket, named: dict[str, Any], caller: 
     The keys of DeleteObjects are in its body, so the server cannot check them before the body arrives. It can check the key of
     DeleteObject earlier, because this key is in the URL.
     """
-    from corral.services.authorization import policies_of_role, refusal, role_name  # imported only here: few callers need it
-    from corral.services.permissions import permissions
+    from corral.access.authorization import policies_of_role, refusal, role_name  # imported only here: few callers need it
+    from corral.access.permissions import permissions
 
     role = policies_of_role(tx, caller.account, role_name(caller.principal))
     needed = permissions(tx, caller, "s3", "DeleteObject", {**named, "Bucket": bucket.name})

@@ -7,11 +7,11 @@ from urllib.parse import urlencode, urlsplit
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.objects.post_policy import ConditionNotMet, MalformedCondition, check_fields
 from corral.model.blob import Admission
 from corral.model.http_dates import parse_http_date
-from corral.services.caller import Caller
 from corral.services.s3.errors import AccessDenied, InvalidArgument, InvalidPolicyDocument, unsupported
 from corral.services.s3.lookup import check_key, existing_bucket, location, quoted, version_id_member
 from corral.services.s3.object_details import details_from_request

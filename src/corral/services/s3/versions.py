@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.objects.preconditions import etag_matches
 from corral.model.blob import GARBAGE
 from corral.model.objects import ENABLED, NULL, Bucket, ObjectVersion
-from corral.services.caller import Caller
 from corral.services.s3.errors import no_such_key, precondition_failed, unsupported
 from corral.services.s3.notifications import BY_REQUEST, object_created, object_removed
 from corral.store import Store

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.sns.errors import NotFoundException
 from corral.services.sns.names import subscriptions_of, topic_arn, topic_with_arn
 from corral.store import Store

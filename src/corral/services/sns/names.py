@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
-from corral.services.pagination import Candidates, Pagination
+from corral.operations.pagination import Candidates, Pagination
 from corral.services.sns.errors import InvalidParameterException, invalid, no_such_topic
 from corral.store import Store
 from corral.store.stored_resources import Document

@@ -18,6 +18,7 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.filter_policy import (
@@ -32,7 +33,6 @@ from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyE
 from corral.model.json_documents import read_json
 from corral.model.queue import Queue
 from corral.model.queue_limits import ATTRIBUTES_MAX, DEDUPLICATION_MS
-from corral.services.caller import Caller
 from corral.services.sns.errors import (
     AuthorizationErrorException,
     BatchEntryIdsNotDistinctException,

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.policies.filter_policy import ATTRIBUTES, SCOPES, FilterPolicyError, read_filter_policy
 from corral.model.json_documents import read_json
-from corral.services.caller import Caller
 from corral.services.sns.errors import (
     FilterPolicyLimitExceededException,
     InvalidParameterException,

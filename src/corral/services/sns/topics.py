@@ -8,11 +8,12 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import PolicyError, read_policy
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
-from corral.services.caller import Caller
+from corral.operations.tags import TagRules
 from corral.services.sns.errors import (
     InvalidParameterException,
     NotFoundException,
@@ -36,7 +37,6 @@ from corral.services.sns.names import (
     topic_rows,
     topic_with_arn,
 )
-from corral.services.tags import TagRules
 from corral.store import Store
 from corral.store.stored_resources import Document
 

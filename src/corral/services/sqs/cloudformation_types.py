@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.sqs.errors import QueueDoesNotExist
 from corral.services.sqs.queue_attributes import DEFAULTS, FIFO_DEFAULTS, POLICIES
 from corral.services.sqs.queue_names import url_of

@@ -8,11 +8,11 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import mark_leaving, messages_gone
 from corral.model.queue import Queue
 from corral.model.queue_limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
-from corral.services.caller import Caller
 from corral.services.sqs.batches import BatchEntry, check_ids, run_batch
 from corral.services.sqs.errors import InvalidParameterValue, MessageNotInflight, ReceiptHandleIsInvalid, invalid
 from corral.services.sqs.queue_names import now_ms, queue_at, wait_key

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
 from corral.model.queue import MoveTask, Queue
-from corral.services.caller import Caller
 from corral.services.sqs.errors import InvalidParameterValue, ResourceNotFoundException, UnsupportedOperation
 from corral.services.sqs.queue_names import now_ms, queue_with_arn
 from corral.store import Store

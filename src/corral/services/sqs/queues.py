@@ -6,12 +6,13 @@ from typing import Any
 
 import orjson
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import messages_gone
 from corral.model.queue import Queue, queue_arn
 from corral.model.queue_limits import PAGE_MAX, PURGE_INTERVAL_S
-from corral.services.caller import Caller
-from corral.services.pagination import Pagination, names
+from corral.operations.pagination import Pagination, names
+from corral.operations.tags import TagRules
 from corral.services.sqs.errors import (
     InvalidAttributeValue,
     InvalidParameterValue,
@@ -28,7 +29,6 @@ from corral.services.sqs.queue_attributes import (
     initial_attributes,
 )
 from corral.services.sqs.queue_names import arn_of, check_name, now_ms, queue_at, url_of, wait_key
-from corral.services.tags import TagRules
 from corral.store import Store
 
 PAGES = Pagination(InvalidParameterValue, "MaxResults", "NextToken", "NextToken", default=PAGE_MAX, only_with_limit=True)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
 from corral.model.queue import MessageDraft, Queue
 from corral.model.queue_limits import BATCH_MAX_BYTES, DEDUPLICATION_MS, DELAY_MAX_S, FIFO_ID_MAX_CHARACTERS
-from corral.services.caller import Caller
 from corral.services.sqs.batches import BatchEntry, check_ids, failure
 from corral.services.sqs.errors import (
     NOT_FOR_THIS_TYPE,
@@ -37,7 +37,7 @@ from corral.services.sqs.message_content import (
     trace_header,
 )
 from corral.services.sqs.queue_names import now_ms, queue_at, queue_with_arn, wait_key
-from corral.services.sts import user_id
+from corral.services.sts.handlers import user_id
 from corral.store import Store
 
 FIFO_ID = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]" + f"{{1,{FIFO_ID_MAX_CHARACTERS}}}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.parameter import SECURE
-from corral.services.caller import Caller
 from corral.services.ssm.parameter_names import arn
 from corral.store import Store
 from corral.template_types.api_calls import call

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.caller import Caller
 from corral.services.ssm import listing, parameters
 from corral.store import Store
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.parameter import Parameter
-from corral.services.caller import Caller
 from corral.services.ssm import public_parameters
 from corral.services.ssm.errors import (
     HierarchyLevelLimitExceededException,

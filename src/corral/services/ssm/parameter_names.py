@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.parameter import Parameter
-from corral.services.caller import Caller
-from corral.services.pagination import Pagination
+from corral.operations.pagination import Pagination
 from corral.services.ssm import public_parameters
 from corral.services.ssm.errors import (
     AccessDeniedException,

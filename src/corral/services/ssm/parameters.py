@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.parameter import SECURE, Parameter
-from corral.services.caller import Caller
+from corral.operations.tags import TagRules
 from corral.services.ssm import parameter_rules, public_parameters
 from corral.services.ssm.encryption import CannotDecrypt, decrypt, encrypt
 from corral.services.ssm.errors import (
@@ -23,7 +24,6 @@ from corral.services.ssm.errors import (
     ValidationException,
 )
 from corral.services.ssm.parameter_names import PAGES, arn, check_new_name, find, find_own, no_such_version
-from corral.services.tags import TagRules
 from corral.store import Store
 
 VERSIONS_MAX = 100

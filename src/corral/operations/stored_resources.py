@@ -14,12 +14,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.services import Handler
-from corral.services.caller import Caller
-from corral.services.pagination import Pagination, among
-from corral.services.tags import TagRules, Tags
+from corral.operations.pagination import Pagination, among
+from corral.operations.services import Handler
+from corral.operations.tags import TagRules, Tags
 from corral.store import Store
 from corral.store.stored_resources import Document as Document
 

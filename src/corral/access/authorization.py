@@ -12,6 +12,9 @@ from datetime import UTC, datetime
 
 from msgspec import Struct, field
 
+from corral.access.caller import Caller
+from corral.access.permissions import Permission, assume_role_context
+from corral.access.sessions import derived_role_id
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import (
@@ -25,11 +28,8 @@ from corral.decide.policies.policy import (
     evaluate_identity,
     read_policy,
 )
-from corral.services.caller import Caller
 from corral.services.iam.policies import document_of
 from corral.services.iam.roles import find_role
-from corral.services.permissions import Permission, assume_role_context
-from corral.services.sessions import derived_role_id
 from corral.store import Store
 
 WHY = {

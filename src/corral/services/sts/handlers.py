@@ -11,13 +11,13 @@ import math
 import re
 from typing import Any
 
+from corral.access import sessions
+from corral.access.caller import Caller
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MAX_S
 from corral.model.json_documents import read_json
 from corral.model.session import Credentials
-from corral.services import sessions
-from corral.services.caller import Caller
 
 AccessDenied = api_error("AccessDenied", 403)
 InvalidClientTokenId = api_error("InvalidClientTokenId", 403)
@@ -147,7 +147,7 @@ def _check_role(role_arn: str, caller: Caller) -> str:
 
 def _check_trust(tx: Tx[Any], params: dict[str, Any], caller: Caller, role: str) -> None:
     """Raise AccessDenied if the role does not exist, or if its trust policy does not allow this caller to assume it."""
-    from corral.services.authorization import trust_refusal  # imported only here, because few callers are programs in containers
+    from corral.access.authorization import trust_refusal  # imported only here, because few callers are programs in containers
 
     known = _known_role(tx, role)
     role_arn = known["Arn"] if known is not None else params["RoleArn"]

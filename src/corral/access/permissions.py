@@ -12,14 +12,15 @@ from urllib.parse import unquote
 
 from msgspec import Struct, field
 
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
+from corral.operations.stored_resources import get as get_resource
 from corral.services.applicationautoscaling.names import SERVICE as SCALABLE
 from corral.services.applicationautoscaling.names import find_target
 from corral.services.batch.permission_scope import arns_of, tasks_of
-from corral.services.caller import Caller
 from corral.services.cloudformation.stack_descriptions import stack_with_resource
 from corral.services.cloudformation.template_sources import addresses
 from corral.services.ecs import host_access
@@ -34,7 +35,6 @@ from corral.services.sqs.queue_names import arn_of as queue_arn_of
 from corral.services.sqs.queue_names import queue_with_arn
 from corral.services.ssm.parameter_names import arn as parameter_arn
 from corral.services.ssm.parameter_names import parse_reference
-from corral.services.stored_resources import get as get_resource
 from corral.store import Store
 
 Params = Mapping[str, Any]

@@ -1,0 +1,1 @@
+"""Who may do what: the caller of an operation, temporary credentials, and the policies of roles."""

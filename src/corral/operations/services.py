@@ -1,0 +1,107 @@
+"""The AWS services that Corral serves.
+
+Each service has a lane, which is a database and the one thread that writes to it, and a handler for each operation. The module of a
+service has a table `HANDLERS`, and as many of the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `FETCH`, `PREPARE`,
+`PIECES` and `SETTLE` as it needs. The fields of `Service` describe these tables. The first request to a service imports its module,
+so that unused services do not slow down the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+from msgspec import Struct, field
+
+from corral.access.caller import Caller
+from corral.core.transactions import Tx
+from corral.model.blob import Admission, Slice
+
+Handler = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]  # (transaction, parameters, caller) → response
+Split = Callable[[dict[str, Any]], list[dict[str, Any]]]
+Prepare = Callable[[dict[str, Any]], dict[str, Any]]  # parameters → parameters
+Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
+Fetch = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, tuple[Slice, ...]]]  # parameter → the parts of blobs with its bytes
+Settle = Callable[[Tx[Any], dict[str, Any], Caller], None]
+
+
+class Service(Struct, frozen=True):
+    lane: str  # the lane that runs the operations: "state", "logs" or "metrics"
+    operations: Mapping[str, Handler]
+    # Operations that a program in a container may perform without a policy. They read and write data, and do not change a resource
+    # that other programs depend on. All other operations need a policy of the program's role.
+    open_to_containers: frozenset[str] = frozenset()
+    heavy: frozenset[str] = frozenset()  # long reads; they run in another thread, on a read-only connection
+    # Reads of a few rows, which do not wait for the lane (S3 only). They have no snapshot: each statement may see a newer commit
+    # than the statement before.
+    quick: frozenset[str] = frozenset()
+    # Operation → the check before the body is stored as a blob. If the check returns None, there is no body to store.
+    admit: Mapping[str, Admit] = field(default_factory=dict)
+    # Operation → the objects in S3 to which the request refers by URL. Their bytes become parameters, before `prepare` runs.
+    fetch: Mapping[str, Fetch] = field(default_factory=dict)
+    # Operation → slow work that needs no database. It runs in another thread, before the handler.
+    prepare: Mapping[str, Prepare] = field(default_factory=dict)
+    # Operation → the function that splits a request that is too large for one command.
+    pieces: Mapping[str, Split] = field(default_factory=dict)
+    # Operation → a function that raises Wait while the work that the request has started continues. So the response waits for the
+    # end of this work, but only for a short time.
+    settle: Mapping[str, Settle] = field(default_factory=dict)
+
+
+MODULES = {  # service → its lane, and the module with its tables
+    "application-autoscaling": ("state", "applicationautoscaling.handlers"),
+    "autoscaling": ("state", "autoscaling.handlers"),
+    "batch": ("state", "batch.handlers"),
+    "cloudformation": ("state", "cloudformation.handlers"),
+    "cloudwatch": ("metrics", "cloudwatch.handlers"),
+    "ec2": ("state", "ec2.handlers"),
+    "ecr": ("state", "ecr.handlers"),
+    "ecs": ("state", "ecs.handlers"),
+    "iam": ("state", "iam.handlers"),
+    "lambda": ("state", "lambda_.handlers"),
+    "logs": ("logs", "logs.handlers"),
+    "s3": ("state", "s3.handlers"),
+    "sns": ("state", "sns.handlers"),
+    "sqs": ("state", "sqs.handlers"),
+    "ssm": ("state", "ssm.handlers"),
+    "sts": ("state", "sts.handlers"),
+}
+
+
+class Services(Mapping[str, Service]):
+    """The services by their botocore name. A service is imported when it is first used."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Service] = {}
+
+    def __getitem__(self, name: str) -> Service:
+        found = self._loaded.get(name)
+        if found is None:
+            found = self._loaded[name] = _load(*MODULES[name])
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
+
+def _load(lane: str, module: str) -> Service:
+    tables = vars(import_module(f"corral.services.{module}"))
+    return Service(
+        lane=lane,
+        operations=tables["HANDLERS"],
+        open_to_containers=tables.get("OPEN_TO_CONTAINERS", frozenset()),
+        heavy=tables.get("HEAVY", frozenset()),
+        quick=tables.get("QUICK", frozenset()),
+        admit=tables.get("ADMIT", {}),
+        fetch=tables.get("FETCH", {}),
+        prepare=tables.get("PREPARE", {}),
+        pieces=tables.get("PIECES", {}),
+        settle=tables.get("SETTLE", {}),
+    )
+
+
+SERVICES = Services()

@@ -1,0 +1,1 @@
+"""AWS STS: temporary credentials and the identity of the caller."""
