@@ -26,6 +26,8 @@ from corral.process.data_folder import close_to_others, lock_folder, validate_fo
 from corral.server.last_server import unfinished_server
 from corral.version import full_version
 from harness import Corral, eventually
+from store.freeze import FROZEN
+from store.frozen_folder import unpack
 
 
 def listing(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -87,7 +89,8 @@ def test_a_killed_server_is_reported_and_a_folder_with_another_schema_is_refused
 
     manifest = json.loads((tmp_path / "backup" / "backup.json").read_text())
     assert manifest["version"] == full_version()
-    manifest["schemas"]["logs.db"] = "other"
+    assert manifest["schemas"]["logs.db"] == [STORES["logs.db"].schema_version(), STORES["logs.db"].digest()]
+    manifest["schemas"]["logs.db"][1] = "other"
     (tmp_path / "backup" / "backup.json").write_text(json.dumps(manifest))
     new = tmp_path / "new"
     assert "database schema differs" in own("restore", str(tmp_path / "backup"), "--data", str(new), code=1).stderr
@@ -207,3 +210,14 @@ def test_server_and_tasks_end_with_their_folder(own: Cli) -> None:
     own.data.mkdir(mode=0o700)
     eventually(all_ended, "the spawner ends the task by itself")
     assert os.listdir(own.data) == [], "no process has written to the other folder"
+
+
+@pytest.mark.parametrize("frozen", sorted(FROZEN.glob("folder-*.tar.xz")), ids=lambda path: path.name)
+def test_a_server_starts_with_a_folder_of_every_frozen_version(own_corral: Callable[..., Corral], frozen: Path) -> None:
+    corral = own_corral("sim:2")
+    unpack(frozen, corral.data)
+    corral.start()
+    assert corral.client("s3").get_object(Bucket="models", Key="weights")["Body"].read() == b"two"
+    assert corral.client("ssm").get_parameter(Name="/secret", WithDecryption=True)["Parameter"]["Value"] == "s"
+    [event] = corral.client("logs").filter_log_events(logGroupName="/tests")["events"]
+    assert event["message"] == "frozen"

@@ -261,13 +261,17 @@ def test_names_with_special_characters(tmp_path: Path, name: str) -> None:
 NOW = 1 + len(Store.MIGRATIONS)
 
 
+def _paint(connection: sqlite3.Connection) -> None:
+    connection.execute("UPDATE cluster SET colour = 'green' WHERE name = 'c1'")
+
+
 class Newer(Store):
     """The next version of the schema, and the one after it."""
 
     MIGRATIONS = (
         *Store.MIGRATIONS,
         "ALTER TABLE cluster ADD COLUMN colour TEXT NOT NULL DEFAULT 'grey';",
-        "UPDATE cluster SET colour = 'green' WHERE name = 'c1';",
+        _paint,
     )
 
 

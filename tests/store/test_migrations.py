@@ -1,7 +1,8 @@
-"""Files of every released version are migrated to the present schema, with their rows."""
+"""Databases and data folders of every frozen version are migrated to the present schema, with their rows."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 
 from corral.core.database import APPLICATION_ID
 from corral.store import Store
-from store.freeze import RELEASED, STORES, version_of
+from store.freeze import FROZEN
+from store.frozen_folder import STORES, read, unpack
 
-FROZEN = sorted(RELEASED.glob("*.sql"))
+SCHEMAS, FOLDERS = sorted(FROZEN.glob("*.sql")), sorted(FROZEN.glob("folder-*.tar.xz"))
 
 
 def columns(connection: sqlite3.Connection) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def columns(connection: sqlite3.Connection) -> dict[str, Any]:
 
 
 def thaw(frozen: Path, path: Path) -> None:
-    """Create a file as the released version left it."""
+    """Create a file as the frozen version left it."""
     connection = sqlite3.connect(path)
     connection.executescript(frozen.read_text())
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -36,12 +38,14 @@ def thaw(frozen: Path, path: Path) -> None:
     connection.close()
 
 
-def test_every_store_has_a_frozen_copy_of_its_version() -> None:
-    """A changed schema needs a migration and, at its release, a new copy: `python -m store.freeze` in tests/."""
-    assert {f"{name}-{version_of(kind)}" for name, kind in STORES.items()} <= {path.stem for path in FROZEN}
+def test_the_present_schema_is_frozen() -> None:
+    """A changed schema needs a migration, and a frozen copy of its version: `python -m store.freeze` in tests/."""
+    for name, kind in STORES.items():
+        frozen = (FROZEN / f"{name}-{kind.schema_version()}.sql").read_text()
+        assert f"'{kind.digest()}'" in frozen, f"the schema of {kind.__name__} has changed: add a migration to its MIGRATIONS"
 
 
-@pytest.mark.parametrize("frozen", FROZEN, ids=lambda path: path.stem)
+@pytest.mark.parametrize("frozen", SCHEMAS, ids=lambda path: path.stem)
 def test_a_released_file_gets_the_present_schema(tmp_path: Path, frozen: Path) -> None:
     kind = STORES[frozen.stem.rpartition("-")[0]]
     thaw(frozen, tmp_path / "old.db")
@@ -53,7 +57,7 @@ def test_a_released_file_gets_the_present_schema(tmp_path: Path, frozen: Path) -
 
 
 def test_the_rows_of_a_released_state_survive(tmp_path: Path) -> None:
-    thaw(RELEASED / "state-1.sql", tmp_path / "old.db")
+    thaw(FROZEN / "state-1.sql", tmp_path / "old.db")
     store = Store(tmp_path / "old.db")
     placed = store.tasks.get("placed")
     assert placed is not None and placed.runs[0].gpu_ids == ("GPU-h-0",)
@@ -61,3 +65,25 @@ def test_the_rows_of_a_released_state_survive(tmp_path: Path) -> None:
     assert [claim.id for claim in store.fleet.pool("hosts").heads()] == ["waiting"]
     assert store.definitions.add("r", "train", {"family": "train"}) == 2
     store.close()
+
+
+@pytest.mark.parametrize("frozen", FOLDERS, ids=lambda path: path.stem)
+def test_services_say_the_same_about_a_frozen_folder(tmp_path: Path, frozen: Path) -> None:
+    said = json.loads(frozen.with_name(frozen.name.replace(".tar.xz", ".json")).read_text())
+    found = read(unpack(frozen, tmp_path / "data"), said["at_s"])
+    for request, response in said["responses"].items():
+        assert_contains(found[request], response, request)
+
+
+def assert_contains(found: Any, expected: Any, where: str) -> None:
+    """A later version may add members to a response, but may not change or remove any."""
+    if isinstance(expected, dict):
+        assert expected.keys() <= found.keys(), where
+        for name, value in expected.items():
+            assert_contains(found[name], value, f"{where}.{name}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), where
+        for at, value in enumerate(expected):
+            assert_contains(found[at], value, f"{where}[{at}]")
+    else:
+        assert found == expected, where

@@ -13,7 +13,7 @@ from msgspec import Struct
 from corral.blobs.blob_writer import sync_folder
 from corral.core.database import Database
 from corral.core.errors import Refused
-from corral.core.schema_origin import Origin, require_schema
+from corral.core.schema_origin import Origin
 from corral.process.data_folder import SECRETS
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
@@ -37,7 +37,7 @@ class BackupManifest(Struct, frozen=True):
     files: dict[str, str]  # file name → SHA-256
     blobs: int  # the number of blobs
     blob_bytes: int
-    schemas: dict[str, str] = {}  # file name of a database → the digest of its schema (`core/schema_origin.py`)
+    schemas: dict[str, tuple[int, str]]  # file name of a database → version and digest of its schema (`core/schema_origin.py`)
 
     @property
     def file_names(self) -> list[str]:
@@ -75,10 +75,9 @@ def parse_manifest(content: bytes, backup: Path) -> BackupManifest:
 
 
 def require_schemas(manifest: BackupManifest, backup: Path) -> None:
-    """Raise OtherSchema if the databases of a backup have another schema than the one that this version of Corral uses."""
-    for name in STORES.keys() & manifest.files.keys():
-        found = Origin(manifest.schemas[name], manifest.version) if name in manifest.schemas else None
-        require_schema(f"{name} in {backup}", found, STORES[name].digest())
+    """Raise OtherSchema if this version of Corral cannot read the databases of a backup."""
+    for name, (version, digest) in manifest.schemas.items():
+        STORES[name].require_version(f"{name} in {backup}", version, Origin(digest, manifest.version))
 
 
 def write_synced(path: Path, content: bytes) -> None:

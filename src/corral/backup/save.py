@@ -8,7 +8,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from corral.core.database import is_missing, validate_file
 from corral.core.database_snapshot import Snapshots, copy_database, file_digest, open_reader
 from corral.core.errors import Refused
 from corral.core.ids import Ids
+from corral.core.schema_origin import read_origin, schema_version
 from corral.process.data_folder import BLOBS_LOCK, CONFIGURATION, DATABASES, KEY_FILES, RESTORING, unused, validate_folder
 from corral.store.blob_rows import live_blobs, live_total
 from corral.version import full_version
@@ -142,12 +143,13 @@ def _take_snapshot(data: Path, folder: Path, name: str, clock: Clock, progress: 
             write_synced(folder / source.name, source.read_bytes())
             digests[source.name] = file_digest(folder / source.name)
     sync_folder(str(folder))
-    state = open_reader(folder / "state.db", immutable=True)
-    try:
-        number, size = live_total(state)
-    finally:
-        state.close()
-    schemas = {path.name: STORES[path.name].digest() for path in paths}
+    schemas = {}
+    for path in paths:
+        with closing(open_reader(folder / path.name, immutable=True)) as copy:
+            origin = read_origin(copy)
+            schemas[path.name] = (schema_version(copy), origin.digest if origin is not None else "")
+            if path.name == "state.db":
+                number, size = live_total(copy)
     about = (str(data), folder_id(data), created_at_s, name, digests, number, size, schemas)
     return BackupManifest(FORMAT, full_version(), *about)
 

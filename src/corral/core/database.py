@@ -8,9 +8,10 @@ of the reconciler and the name of the thing.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from copy import copy
 from functools import partial
@@ -22,7 +23,7 @@ from corral.core.schema_origin import ORIGIN_SCHEMA, Origin, read_origin, requir
 from corral.core.undo_log import UndoLog
 from corral.version import full_version
 
-Migration = str  # a SQL script that changes one schema version to the next; it may rebuild tables
+Migration = str | Callable[[sqlite3.Connection], None]  # a SQL script, which may rebuild tables, or a function
 APPLICATION_ID = 0x636F7272  # the bytes "corr"; they distinguish Corral's files from other SQLite files
 STATEMENTS_MAX = 512  # compiled SQL statements that the connection caches
 CHECKPOINT_WAIT_MS = 200  # when a database is closed, wait this long for readers of other processes
@@ -111,18 +112,12 @@ def validate_file(path: Path, kind: type[Database], *, checked: bool = False) ->
             index.unlink(missing_ok=True)  # SQLite has created it for the connection above
     if application != APPLICATION_ID:
         raise Refused(f"{path} was not written by Corral. It was not changed. Choose another folder with --data.")
-    if version > kind.schema_version():
-        raise Refused(
-            f"{path} was written by a newer Corral (its schema is {version}, this version knows {kind.schema_version()}). "
-            "It was not changed. Use the newer version, or choose another folder with --data."
-        )
     if check.startswith("quick") and damage != "ok":
         raise Refused(
             f"{path} is damaged ({damage}). It was not changed. Restore a backup (`corral restore`), "
             "or move the file away to start with an empty database."
         )
-    if version == kind.schema_version():  # `Database` migrates older versions
-        require_schema(path, origin, kind.digest())
+    kind.require_version(path, version, origin)
 
 
 def _unreadable(path: Path | None, error: Exception) -> Refused:
@@ -141,7 +136,9 @@ class Database:
     """
 
     reads_only = False
-    MIGRATIONS: tuple[Migration, ...] = ()  # each script converts one released version of the schema to the next
+    # Each element converts the rows of one version to the next version: the first converts version 1 to version 2. A version is
+    # frozen: its schema, and the form of the JSON and other values in its rows, never change (CONTRIBUTING.md).
+    MIGRATIONS: tuple[Migration, ...] = ()
 
     @staticmethod
     def schema() -> str:
@@ -155,6 +152,11 @@ class Database:
     @classmethod
     def digest(cls) -> str:
         return schema_digest(cls._script())
+
+    @classmethod
+    def require_version(cls, what: str | Path, version: int, origin: Origin | None) -> None:
+        """Raise OtherSchema if this version of Corral cannot read a database. It reads and migrates all earlier versions."""
+        require_schema(what, version, origin, cls.schema_version(), cls.digest())
 
     @classmethod
     def _script(cls) -> str:
@@ -216,14 +218,19 @@ class Database:
         self.execute("PRAGMA foreign_keys=OFF")
         self.execute("BEGIN IMMEDIATE")
         for part in [script] if found == 0 else self.MIGRATIONS[found - 1 :]:
-            for statement in _statements(part):
-                self.execute(statement)
+            if isinstance(part, str):
+                for statement in _statements(part):
+                    self.execute(statement)
+            else:
+                part(self.connection)
         if broken := self.execute("PRAGMA foreign_key_check").fetchone():
             raise sqlite3.IntegrityError(f"after the migration, a row of {broken[0]} refers to a missing row of {broken[2]}")
         write_origin(self.connection, self._origin())
         self.execute(f"PRAGMA application_id={APPLICATION_ID}")
         self.execute(f"PRAGMA user_version={version}")
         self.execute("COMMIT")
+        if found:
+            logging.getLogger("corral").info("%s: the schema was migrated from version %d to version %d", self.path, found, version)
         self.execute("PRAGMA foreign_keys=ON")
         if self.path is None:
             empty = _IN_MEMORY[script] = sqlite3.connect(":memory:", check_same_thread=False)

@@ -1,7 +1,8 @@
-"""The schema of a database file: a digest of its text, and the version of Corral that last used the file.
+"""The schema of a database file: its version, a digest of its text, and the version of Corral that last used the file.
 
-Until there are migrations, a file whose schema differs from the schema of the code is refused. Otherwise the first statement that
-names a missing column would fail, after other statements have changed the file.
+Corral migrates files of earlier versions, and refuses files of later versions. It also refuses a file of the same version whose
+schema differs: development between two releases has written it. Otherwise the first statement that names a missing column would
+fail, after other statements have changed the file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TOKEN = re.compile(r"(--[^\n]*|/\*.*?\*/)|('(?:[^']|'')*'|\"[^\"]*\"|\w+|\S)", 
 
 
 class OtherSchema(Refused):
-    """A database has another schema than the one that this version of Corral uses."""
+    """A database has a schema that this version of Corral cannot read."""
 
 
 class Origin(NamedTuple):
@@ -38,6 +39,10 @@ def schema_digest(script: str) -> str:
     """Return a digest of a schema. Comments and white space do not change it."""
     words = (match[2] for match in _TOKEN.finditer(script) if match[2] is not None)
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:32]
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def write_origin(connection: sqlite3.Connection, origin: Origin) -> None:
@@ -53,9 +58,17 @@ def read_origin(connection: sqlite3.Connection) -> Origin | None:
     return Origin(*found) if found is not None else None
 
 
-def require_schema(what: str | Path, found: Origin | None, digest: str) -> None:
-    """Raise OtherSchema if a database, or a backup, has another schema. `what` names it in the message."""
-    if found is not None and found.digest == digest:
+def require_schema(what: str | Path, version: int, found: Origin | None, newest: int, digest: str) -> None:
+    """Raise OtherSchema if Corral cannot read a database, or a backup. `what` names it in the message.
+
+    `version` and `found` are its version and its origin. `newest` and `digest` are the version and the digest of this Corral.
+    """
+    if version > newest:
+        raise OtherSchema(
+            f"{what} was written by a newer Corral (its schema is {version}, this version knows {newest}). "
+            "It was not changed. Use the newer version, or choose another folder with --data."
+        )
+    if version < newest or (found is not None and found.digest == digest):
         return
     kept = "It was not changed, and this version cannot convert it"
     if found is not None and found.corral == full_version():
