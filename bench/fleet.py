@@ -20,7 +20,7 @@ from client import REGION, Caller
 from launches import TRUE
 from local import Local, corral, register
 from rows import Bench, Row, percentile
-from simulated import COMMANDS_PER_BATCH, GPUS_PER_HOST, Simulated, simulated
+from simulated import COMMANDS_PER_TRANSACTION, GPUS_PER_HOST, Simulated, simulated
 
 from corral.model.instance import InstanceState, ec2_id
 
@@ -347,8 +347,8 @@ def _report(core: Simulated) -> None:
         core.placed.clear()
         core.stopping.clear()
         for runs, report in ((placed, core.start), (stopping, core.end)):
-            for at in range(0, len(runs), COMMANDS_PER_BATCH):
-                report(runs[at : at + COMMANDS_PER_BATCH])
+            for at in range(0, len(runs), COMMANDS_PER_TRANSACTION):
+                report(runs[at : at + COMMANDS_PER_TRANSACTION])
         core.settle()
 
 

@@ -28,7 +28,7 @@ from corral.reconcile import STATE
 from corral.store import Store
 
 GPUS_PER_HOST = 8
-COMMANDS_PER_BATCH = 25  # what a busy server finds waiting
+COMMANDS_PER_TRANSACTION = 25  # what a busy server finds waiting
 TASKS_PER_CALL = 10
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 STARTED_S, STOPPED_S = 1.0, 2.0
@@ -49,7 +49,7 @@ class Simulated:
     def run(self, handlers: Sequence[Callable[[Tx[Store]], Any]]) -> list[Any]:
         """One batch; its answers. A refusal or a fault is raised."""
         began = time.perf_counter()
-        outbox = self._core.batch([Command(handler, _nobody) for handler in handlers])
+        outbox = self._core.transact([Command(handler, _nobody) for handler in handlers])
         self.batch_s.append(time.perf_counter() - began)
         if outbox.faults:
             raise AssertionError(outbox.faults[0])
@@ -87,8 +87,8 @@ class Simulated:
     def run_tasks(self, family: str, count: int) -> None:
         """RunTask in batches, as a busy server has them."""
         one_call = self.call("RunTask", {"taskDefinition": family, "count": TASKS_PER_CALL})
-        for at in range(0, count // TASKS_PER_CALL, COMMANDS_PER_BATCH):
-            self.run([one_call] * min(COMMANDS_PER_BATCH, count // TASKS_PER_CALL - at))
+        for at in range(0, count // TASKS_PER_CALL, COMMANDS_PER_TRANSACTION):
+            self.run([one_call] * min(COMMANDS_PER_TRANSACTION, count // TASKS_PER_CALL - at))
 
     def end(self, runs: Sequence[tuple[str, str]]) -> None:
         """These runs' hosts say that they have ended, one report each."""

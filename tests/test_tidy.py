@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.core.errors import ApiError
-from corral.core.transactions import OncePerBatch, Together
+from corral.core.transactions import OncePerTransaction, Together
 from corral.reconcile import LOGS, METRICS, STATE
 from each import check_each
 
@@ -179,7 +179,7 @@ def test_every_room_has_rules() -> None:
 def reconcilers() -> Iterator[tuple[str, Any, str | None]]:
     """(key, function, its module where that is imported only when it is needed)"""
     for key, each in [*STATE.items(), *METRICS.items(), *LOGS.items()]:
-        function = each.run if isinstance(each, OncePerBatch | Together) else each
+        function = each.run if isinstance(each, OncePerTransaction | Together) else each
         named = getclosurevars(function).nonlocals
         lazy = f"corral.reconcile.{named['module']}" if named else None
         yield key, getattr(import_module(lazy), named["name"]) if lazy else function, lazy

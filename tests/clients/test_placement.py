@@ -260,11 +260,11 @@ class Plane:
         for name in self.hosts.values():
             shown = [GpuDevice(f"GPU-{name}-{at}", at, "H100", 81_559, simulated=True) for at in range(gpus)]
             said = Hello(name, "boot", f"host-{name[-2:]}", 8192, 16_384, shown, [])
-            self.batch(lambda tx, said=said: hosts.hello(tx, said))
+            self.transact(lambda tx, said=said: hosts.hello(tx, said))
 
-    def batch(self, handler: Any) -> Any:
+    def transact(self, handler: Any) -> Any:
         self._clock.advance(0.01)
-        outbox = self._core.batch([Command(handler, lambda answer: None)])
+        outbox = self._core.transact([Command(handler, lambda answer: None)])
         assert not outbox.faults, outbox.faults
         [(_, answer)] = outbox.answers
         if isinstance(answer, ApiError):
@@ -272,7 +272,7 @@ class Plane:
         return answer
 
     def call(self, operation: str, **params: Any) -> Any:
-        return self.batch(lambda tx: HANDLERS[operation](tx, params, CALLER))
+        return self.transact(lambda tx: HANDLERS[operation](tx, params, CALLER))
 
     def tag(self, host: str, **attributes: str) -> None:
         for name, value in attributes.items():
@@ -285,7 +285,7 @@ class Plane:
 
     def end(self, task: dict[str, Any]) -> None:
         host_id, run_id = self.hosts[where(task)], task["containers"][0]["containerArn"].rpartition("/")[2]
-        self.batch(lambda tx: hosts.report(tx, host_id, [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
+        self.transact(lambda tx: hosts.report(tx, host_id, [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
 
     def again(self, task: dict[str, Any]) -> dict[str, Any]:
         return self.call("DescribeTasks", tasks=[task["taskArn"]])["tasks"][0]

@@ -1,4 +1,4 @@
-"""The core: a batch is one transaction, a failed command has no effects, and effects leave after the commit."""
+"""The core: commands share a transaction, a failed command has no effects, and effects leave after the commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.core.commands import Command, Wait
 from corral.core.database import CommitFailed
 from corral.core.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.core.ids import SeededIds
-from corral.core.transactions import MARKS_MAX_PER_BATCH, RETRY_S, Core, OncePerBatch, Outcome, Reconciler, Together, Tx
+from corral.core.transactions import MARKS_MAX_PER_TRANSACTION, RETRY_S, Core, OncePerTransaction, Outcome, Reconciler, Together, Tx
 from corral.model.agent_protocol import Hello, StartOrder
 from corral.model.gpu import GpuDevice
 from corral.model.instance import HOST_POOL, host_instance_id
@@ -53,8 +53,8 @@ class World:
         )
         self.told: list[Any] = []
 
-    def batch(self, *handlers: Callable[[Tx[Any]], Any]) -> Outcome:
-        outcome = self.core.batch([Command(handler, self.told.append) for handler in handlers])
+    def transact(self, *handlers: Callable[[Tx[Any]], Any]) -> Outcome:
+        outcome = self.core.transact([Command(handler, self.told.append) for handler in handlers])
         for command, answer in outcome.answers:
             command.done(answer)
         return outcome
@@ -98,7 +98,7 @@ def changes_everything(tx: Tx[Store]) -> None:
 def test_a_failed_command_has_no_effects_and_the_others_stay(raised: Exception, answer: type[ApiError]) -> None:
     looked: list[str] = []
     world = World({"look": lambda tx, name: looked.append(name)})
-    world.batch(lambda tx: tx.store.hosts.put(HELLO, tx.now_s))
+    world.transact(lambda tx: tx.store.hosts.put(HELLO, tx.now_s))
     world.told.clear()
     index = world.store.fleet.snapshot()
 
@@ -117,7 +117,7 @@ def test_a_failed_command_has_no_effects_and_the_others_stay(raised: Exception, 
         tx.mark("look:after")
         return adds("after")(tx)
 
-    outcome = world.batch(before, fails, after)
+    outcome = world.transact(before, fails, after)
     assert [type(told) if isinstance(told, Exception) else told for told in world.told] == ["before", answer, "after"]
     assert world.clusters() == ["after", "before"]
     assert looked == ["before", "after"]
@@ -130,14 +130,14 @@ def test_a_failed_command_has_no_effects_and_the_others_stay(raised: Exception, 
 
 def test_an_internal_error_text_does_not_reach_the_caller() -> None:
     world = World()
-    outcome = world.batch(lambda tx: 1 / 0)
+    outcome = world.transact(lambda tx: 1 / 0)
     assert "division" not in str(world.told[0])
     assert "division by zero" in outcome.faults[0]
 
 
 def test_answers_come_in_the_order_of_the_commands() -> None:
     world = World()
-    world.batch(*(lambda tx, at=at: at for at in range(50)))
+    world.transact(*(lambda tx, at=at: at for at in range(50)))
     assert world.told == list(range(50))
 
 
@@ -148,7 +148,7 @@ def test_orders_are_gathered_by_host_in_their_order() -> None:
         tx.start("a", start_of("3"))
         tx.stop("a", "1")
 
-    found = World().batch(orders).orders
+    found = World().transact(orders).orders
     assert [start.spec.run_id for start in found["a"].start] == ["1", "3"]
     assert (found["a"].stop, found["b"].stop) == (["1"], ["2"])
 
@@ -168,10 +168,10 @@ def test_reset_orders_drops_the_earlier_orders_of_a_host() -> None:
         begins(tx)
         raise Refusal("no")
 
-    found = World().batch(before, begins).orders
+    found = World().transact(before, begins).orders
     assert (found["a"].start, found["a"].stop, found["a"].replaces_earlier) == ([], ["3"], True)
     assert (found["b"].stop, found["b"].replaces_earlier) == (["2"], False)
-    found = World().batch(before, begins_and_fails).orders
+    found = World().transact(before, begins_and_fails).orders
     assert ([start.spec.run_id for start in found["a"].start], found["a"].stop, found["a"].replaces_earlier) == (["1"], [], False)
 
 
@@ -200,34 +200,34 @@ def adds_and_says(name: str) -> Callable[[Tx[Store]], str]:
     return handler
 
 
-def test_a_waiting_command_is_woken_in_the_same_batch() -> None:
+def test_a_waiting_command_is_woken_in_the_same_transaction() -> None:
     world, finals = World(), []
-    world.batch(waits_for("x", world.clock.now_s() + 9, finals), adds_and_says("x"))
+    world.transact(waits_for("x", world.clock.now_s() + 9, finals), adds_and_says("x"))
     assert world.told == ["x", "there"]
     assert finals == [False, False]
 
 
-def test_a_waiting_command_is_woken_by_a_later_batch_and_responds_once() -> None:
+def test_a_waiting_command_is_woken_by_a_later_transaction_and_responds_once() -> None:
     world, finals = World(), []
-    world.batch(waits_for("x", world.clock.now_s() + 9, finals))
-    world.batch(adds_and_says("y"))
+    world.transact(waits_for("x", world.clock.now_s() + 9, finals))
+    world.transact(adds_and_says("y"))
     assert world.told == ["y"]
-    world.batch(adds_and_says("x"))
+    world.transact(adds_and_says("x"))
     world.clock.advance(20)
-    world.batch(adds_and_says("x"))
+    world.transact(adds_and_says("x"))
     assert world.told == ["y", "x", "there", "x"]
 
 
 def test_a_waiting_command_runs_for_the_last_time_at_its_deadline() -> None:
     world, finals = World(), []
     until_s = world.clock.now_s() + 9
-    world.batch(waits_for("x", until_s, finals))
+    world.transact(waits_for("x", until_s, finals))
     assert world.core.next_due_s() == until_s
     world.clock.advance(5)
-    world.batch()
+    world.transact()
     assert world.told == []
     world.clock.advance(5)
-    world.batch()
+    world.transact()
     assert world.told == ["time is over"]
     assert finals == [False, True]
     assert world.core.next_due_s() is None
@@ -242,8 +242,8 @@ def test_a_key_given_twice_counts_once() -> None:
             raise Wait(["cluster:x", "cluster:x"], tx.now_s + 9)
         return "there"
 
-    world.batch(handler)
-    world.batch(adds_and_says("x"))
+    world.transact(handler)
+    world.transact(adds_and_says("x"))
     assert world.told == ["x", "there"]
 
 
@@ -258,13 +258,13 @@ def test_waking_does_not_prolong_a_wait() -> None:
             return "time is over"
         raise Wait(["any"], tx.now_s + 9)
 
-    world.batch(handler)
+    world.transact(handler)
     for _ in range(3):
         world.clock.advance(2)
-        world.batch(lambda tx: tx.changed("any"))
+        world.transact(lambda tx: tx.changed("any"))
     assert world.core.next_due_s() == first_s + 9
     world.clock.advance(3)
-    world.batch()
+    world.transact()
     assert world.told[-1] == "time is over"
     assert finals == [False, False, False, False, True]
 
@@ -278,7 +278,7 @@ def test_a_wait_rolls_back_what_its_handler_wrote() -> None:
 
     world.store.hosts.put(HELLO, 0.0)
     index = world.store.fleet.snapshot()
-    outcome = world.batch(handler)
+    outcome = world.transact(handler)
     assert (world.clusters(), outcome.orders, outcome.answers) == ([], {}, [])
     assert world.store.fleet.snapshot() == index
 
@@ -295,11 +295,11 @@ def test_a_marked_key_is_reconciled_once_in_the_same_transaction() -> None:
             tx.mark("look:next")
 
     world = World({"look": look})
-    world.batch(lambda tx: (tx.mark("look:a:b"), tx.mark("look:a:b")))
+    world.transact(lambda tx: (tx.mark("look:a:b"), tx.mark("look:a:b")))
     assert looked == ["a:b", "next"]
 
 
-def test_some_reconcilers_run_once_after_all_commands_of_a_batch() -> None:
+def test_some_reconcilers_run_once_after_all_commands_of_a_transaction() -> None:
     ran: list[str] = []
 
     def look(tx: Tx[Any], name: str) -> None:
@@ -321,22 +321,22 @@ def test_some_reconcilers_run_once_after_all_commands_of_a_batch() -> None:
 
         return handler
 
-    world = World({"look": look, "total": OncePerBatch(total)})
-    world.batch(command("a"), command("b", fails=True), command("c"))
+    world = World({"look": look, "total": OncePerTransaction(total)})
+    world.transact(command("a"), command("b", fails=True), command("c"))
     assert ran == ["a", "look a", "b", "c", "look c", "total all", "look last", "total all"]
-    world.batch()
+    world.transact()
     assert len(ran) == 8 and world.store.next_due_s() is None
 
 
 def test_due_keys_are_reconciled_without_any_command() -> None:
     looked: list[str] = []
     world = World({"look": lambda tx, name: looked.append(name)})
-    world.batch(lambda tx: tx.due("look:x", tx.now_s + 5))
+    world.transact(lambda tx: tx.due("look:x", tx.now_s + 5))
     world.clock.advance(4)
-    world.batch()
+    world.transact()
     assert looked == []
     world.clock.advance(1)
-    world.batch()
+    world.transact()
     assert looked == ["x"]
     assert world.core.next_due_s() is None
 
@@ -344,19 +344,19 @@ def test_due_keys_are_reconciled_without_any_command() -> None:
 def test_the_earlier_due_time_stays() -> None:
     world = World()
     now_s = world.clock.now_s()
-    world.batch(lambda tx: tx.due("look:x", now_s + 5), lambda tx: tx.due("look:x", now_s + 9))
+    world.transact(lambda tx: tx.due("look:x", now_s + 5), lambda tx: tx.due("look:x", now_s + 9))
     assert world.core.next_due_s() == now_s + 5
 
 
 def test_due_rows_survive_reopening(tmp_path: Path) -> None:
     looked: list[str] = []
     first = World({"look": lambda tx, name: looked.append(name)}, tmp_path / "state.db")
-    first.batch(lambda tx: tx.due("look:x", tx.now_s + 5))
+    first.transact(lambda tx: tx.due("look:x", tx.now_s + 5))
     first.store.close()
     second = World({"look": lambda tx, name: looked.append(name)}, tmp_path / "state.db")
     assert second.core.next_due_s() == second.clock.now_s() + 5
     second.clock.advance(5)
-    second.batch()
+    second.transact()
     assert looked == ["x"]
 
 
@@ -377,7 +377,7 @@ def test_reconcilers_that_run_together_fail_alone() -> None:
         for name in "abc":
             tx.mark(f"look:{name}")
 
-    outcome = world.batch(command)
+    outcome = world.transact(command)
     assert ran == ["a", "b", "a", "b", "c"] and len(outcome.faults) == 1
     assert world.clusters() == seen == ["a", "c"], "only the effects of the failed one were undone"
     assert world.core.next_due_s() == pytest.approx(world.clock.now_s() + RETRY_S, abs=0.001)
@@ -396,32 +396,32 @@ def test_a_failed_reconciler_is_retried_and_affects_no_command() -> None:
     world = World({"look": look})
     world.store.hosts.put(HELLO, 0.0)
     began_s = world.clock.now_s()
-    outcome = world.batch(adds("first"), lambda tx: tx.mark("look:bad"), lambda tx: tx.mark("look:good"))
+    outcome = world.transact(adds("first"), lambda tx: tx.mark("look:bad"), lambda tx: tx.mark("look:good"))
     assert world.clusters() == ["first", "looked-at-good"]
     assert outcome.orders == {}
     assert "a fault of ours" in outcome.faults[0]
     assert world.core.next_due_s() == pytest.approx(began_s + RETRY_S, abs=0.001)
-    world.batch(adds("second"))
+    world.transact(adds("second"))
     assert len(tries) == 1
     world.clock.advance(RETRY_S + 0.001)
-    world.batch()
+    world.transact()
     assert tries == pytest.approx([began_s, began_s + RETRY_S], abs=0.01)
 
 
 def test_a_flood_of_marks_leaves_room_for_requests() -> None:
-    """Marks beyond the limit of a batch become rows that are due at once."""
+    """Marks beyond the limit of a transaction become rows that are due at once."""
     looked: list[str] = []
     world = World({"look": lambda tx, name: looked.append(name)})
 
     def flood(tx: Tx[Store]) -> None:
-        for number in range(MARKS_MAX_PER_BATCH + 5):
+        for number in range(MARKS_MAX_PER_TRANSACTION + 5):
             tx.mark(f"look:{number}")
 
-    world.batch(flood)
-    assert len(looked) == MARKS_MAX_PER_BATCH
+    world.transact(flood)
+    assert len(looked) == MARKS_MAX_PER_TRANSACTION
     assert world.core.next_due_s() == world.clock.now_s()
-    world.batch()
-    assert sorted(map(int, looked)) == list(range(MARKS_MAX_PER_BATCH + 5))
+    world.transact()
+    assert sorted(map(int, looked)) == list(range(MARKS_MAX_PER_TRANSACTION + 5))
 
 
 # Waiting in turn, and timers
@@ -448,7 +448,7 @@ class Shelf:
             at_s = None if again_s is None else began_s + again_s
             raise Wait(["shelf"], began_s + until_s, again_s=at_s, in_turn=True, keep=keep)
 
-        self.world.core.batch([Command(take, self.world.told.append, lambda: name in self.left)])
+        self.world.core.transact([Command(take, self.world.told.append, lambda: name in self.left)])
 
     def put(self, count: int) -> Callable[[Tx[Store]], str]:
         def handler(tx: Tx[Store]) -> str:
@@ -465,10 +465,10 @@ def test_commands_that_wait_in_turn_run_one_at_a_time() -> None:
     for name in "abcde":
         shelf.wait(name)
     shelf.asked.clear()
-    world.batch(shelf.put(2))
+    world.transact(shelf.put(2))
     assert world.told == ["put", "a", "b"]
     assert shelf.asked == ["a", "b", "c"]
-    world.batch(shelf.put(1))
+    world.transact(shelf.put(1))
     assert world.told[3:] == ["put", "d"]
 
 
@@ -479,12 +479,12 @@ def test_a_command_whose_client_has_gone_is_skipped() -> None:
         shelf.wait(name, 50)
     shelf.left |= {"a", "b"}
     shelf.asked.clear()
-    world.batch(shelf.put(1))
+    world.transact(shelf.put(1))
     assert (world.told, shelf.asked) == (["put", "c"], ["c"])
     shelf.wait("d", 50)
     shelf.left.add("d")
     world.clock.advance(51)
-    world.batch()
+    world.transact()
     assert world.told == ["put", "c"]
     assert world.core.next_due_s() is None
 
@@ -497,12 +497,12 @@ def test_a_waiting_command_runs_at_the_time_it_names_and_so_does_the_next_in_tur
     shelf.wait("b", 3, again_s=5)
     assert world.core.next_due_s() == pytest.approx(began_s + 3)
     world.clock.advance(3.1)
-    world.batch()
+    world.transact()
     assert world.told == ["b in vain"]
     assert world.core.next_due_s() == pytest.approx(began_s + 5)  # b has given up; its timer stays for a
     shelf.things = 1
     world.clock.advance(2)
-    world.batch()
+    world.transact()
     assert world.told == ["b in vain", "a"]
 
 
@@ -515,14 +515,14 @@ def test_changes_at_affects_commands_that_wait_now_and_is_undone_with_its_comman
         tx.changes_at("shelf", began_s + 1)
         raise Refusal("no")
 
-    world.batch(lambda tx: tx.changes_at("shelf", began_s + 2))  # no command waits
+    world.transact(lambda tx: tx.changes_at("shelf", began_s + 2))  # no command waits
     assert world.core.next_due_s() is None
     shelf.wait("a", 100)
-    world.batch(refuses, lambda tx: tx.changes_at("shelf", began_s + 9), lambda tx: tx.changes_at("shelf", began_s + 7))
+    world.transact(refuses, lambda tx: tx.changes_at("shelf", began_s + 9), lambda tx: tx.changes_at("shelf", began_s + 7))
     assert world.core.next_due_s() == began_s + 7
     world.store.full = True
     world.clock.advance(8)
-    world.batch(adds("x"))  # the batch fails, and with it the command that was woken
+    world.transact(adds("x"))  # the transaction fails, and with it the command that was woken
     world.store.full = False
     assert [type(told) for told in world.told[-2:]] == [ServiceUnavailable] * 2
 
@@ -538,9 +538,9 @@ def test_a_waiting_command_may_keep_what_it_wrote() -> None:
 # Failed commits
 
 
-def test_a_failed_commit_is_an_error_for_every_command_of_the_batch() -> None:
+def test_a_failed_commit_is_an_error_for_every_command_of_the_transaction() -> None:
     world, finals = World(), []
-    world.batch(lambda tx: tx.store.hosts.put(HELLO, tx.now_s), waits_for("x", world.clock.now_s() + 9, finals))
+    world.transact(lambda tx: tx.store.hosts.put(HELLO, tx.now_s), waits_for("x", world.clock.now_s() + 9, finals))
     world.told.clear()
     index = world.store.fleet.snapshot()
 
@@ -552,7 +552,7 @@ def test_a_failed_commit_is_an_error_for_every_command_of_the_batch() -> None:
         raise Refusal("no")
 
     world.store.full = True
-    outcome = world.batch(places, refuses, adds_and_says("x"), waits_for("z", world.clock.now_s() + 9, finals))
+    outcome = world.transact(places, refuses, adds_and_says("x"), waits_for("z", world.clock.now_s() + 9, finals))
     # `places`, the refusal, `adds`, the command that was woken, and the command that saw rows which were not committed
     assert [type(told) for told in world.told] == [ServiceUnavailable] * 5
     assert "no space left" in str(world.told[0])
@@ -561,57 +561,57 @@ def test_a_failed_commit_is_an_error_for_every_command_of_the_batch() -> None:
     assert world.store.fleet.snapshot() == index
     world.store.full = False
     world.told.clear()
-    world.batch(adds("x"))
+    world.transact(adds("x"))
     assert (world.told, world.clusters()) == (["x"], ["x"])
 
 
 def test_commands_that_wait_for_other_keys_survive_a_failed_commit() -> None:
     world, finals = World(), []
-    world.batch(waits_for("x", world.clock.now_s() + 9, finals))
+    world.transact(waits_for("x", world.clock.now_s() + 9, finals))
     world.store.full = True
-    world.batch(adds_and_says("y"))
+    world.transact(adds_and_says("y"))
     world.store.full = False
     assert [type(told) for told in world.told] == [ServiceUnavailable]
-    world.batch(adds_and_says("x"))
+    world.transact(adds_and_says("x"))
     assert world.told[1:] == ["x", "there"]
 
 
-def test_due_keys_of_a_failed_batch_are_still_due() -> None:
+def test_due_keys_of_a_failed_transaction_are_still_due() -> None:
     looked: list[str] = []
     world = World({"look": lambda tx, name: looked.append(name)})
-    world.batch(lambda tx: tx.due("look:x", tx.now_s + 1))
+    world.transact(lambda tx: tx.due("look:x", tx.now_s + 1))
     world.clock.advance(1)
     world.store.full = True
-    world.batch()
+    world.transact()
     world.store.full = False
     assert world.core.next_due_s() == world.clock.now_s()
-    world.batch()
+    world.transact()
     assert looked == ["x", "x"]
 
 
 def test_a_database_error_in_a_command_is_service_unavailable() -> None:
     world = World()
-    outcome = world.batch(adds("before"), lambda tx: tx.store.execute("SELECT * FROM no_such_table"), adds("after"))
+    outcome = world.transact(adds("before"), lambda tx: tx.store.execute("SELECT * FROM no_such_table"), adds("after"))
     assert [type(told) for told in world.told] == [str, ServiceUnavailable, str]
     assert world.clusters() == ["after", "before"]
     assert outcome.faults
 
 
-def test_a_batch_of_read_only_commands_may_have_changed_nothing_unless_something_was_due() -> None:
+def test_a_transaction_of_read_only_commands_may_have_changed_nothing_unless_something_was_due() -> None:
     world = World({"due": lambda tx, name: None})
 
     def look() -> Outcome:
-        return world.core.batch([Command(lambda tx: tx.store.clusters.names("r", "", 1), world.told.append, read_only=True)])
+        return world.core.transact([Command(lambda tx: tx.store.clusters.names("r", "", 1), world.told.append, read_only=True)])
 
     assert not look().may_have_changed
-    assert world.batch(adds("a")).may_have_changed
-    world.batch(lambda tx: tx.due("due:x", tx.now_s + 1))
+    assert world.transact(adds("a")).may_have_changed
+    world.transact(lambda tx: tx.due("due:x", tx.now_s + 1))
     assert not look().may_have_changed
     world.clock.advance(2)
     assert look().may_have_changed
     assert not look().may_have_changed
     world.store.full = True
-    assert look().may_have_changed, "a failed batch may have changed anything"
+    assert look().may_have_changed, "a failed transaction may have changed anything"
 
 
 def test_an_attempt_undoes_rows_memory_and_effects_of_a_function_that_fails() -> None:
@@ -637,7 +637,7 @@ def test_an_attempt_undoes_rows_memory_and_effects_of_a_function_that_fails() ->
         seen.extend([list(tx.store.watchers("a")), list(tx.store.watchers("b")), tx.store.next_due_s()])
         return "ok"
 
-    world.batch(command)
+    world.transact(command)
     assert world.told == ["ok"] and seen == [[], ["look:x"], None]
     assert world.clusters() == ["kept"]
 
@@ -651,7 +651,7 @@ def test_a_command_that_fails_after_an_attempt_undoes_both(first_write: bool) ->
         tx.watch("look:x", ["a"])
         raise Refusal("no")
 
-    world.batch(*([adds("before")] if first_write else []), command, adds("after"))
+    world.transact(*([adds("before")] if first_write else []), command, adds("after"))
     assert world.clusters() == (["after", "before"] if first_write else ["after"])
     assert list(world.store.watchers("a")) == []
 
@@ -660,15 +660,15 @@ def test_a_reconciler_runs_when_a_key_that_it_watches_changes_also_after_a_resta
     looked: list[str] = []
     reconcilers: dict[str, Reconciler] = {"look": lambda tx, name: looked.append(name)}
     world = World(reconcilers, tmp_path / "state.db")
-    world.batch(lambda tx: tx.watch("look:x", ["a", "b"]), lambda tx: tx.watch("look:y", ["b"]))
-    world.batch(lambda tx: tx.changed("a"), lambda tx: tx.changed("b"), lambda tx: tx.changed("c"))
+    world.transact(lambda tx: tx.watch("look:x", ["a", "b"]), lambda tx: tx.watch("look:y", ["b"]))
+    world.transact(lambda tx: tx.changed("a"), lambda tx: tx.changed("b"), lambda tx: tx.changed("c"))
     assert looked == ["x", "x", "y"]
     world.store.close()
     world = World(reconcilers, tmp_path / "state.db")
-    world.batch(lambda tx: tx.watch("look:x", ["c"]))
-    world.batch(lambda tx: tx.changed("a"), lambda tx: tx.changed("b"))
+    world.transact(lambda tx: tx.watch("look:x", ["c"]))
+    world.transact(lambda tx: tx.changed("a"), lambda tx: tx.changed("b"))
     assert looked == ["x", "x", "y", "y"]
-    world.batch(lambda tx: tx.watch("look:x", ()), lambda tx: tx.watch("look:y", ()))
-    world.batch(lambda tx: tx.changed("b"), lambda tx: tx.changed("c"))
+    world.transact(lambda tx: tx.watch("look:x", ()), lambda tx: tx.watch("look:y", ()))
+    world.transact(lambda tx: tx.changed("b"), lambda tx: tx.changed("c"))
     assert looked == ["x", "x", "y", "y"]
     assert world.store.execute("SELECT count(*) FROM watch").fetchone() == (0,)

@@ -52,14 +52,14 @@ class Lane:
         self.queue: deque[Command] = deque()
         self.later: list[tuple[float, Callable[[], None]]] = []
 
-    def batch(self) -> Outcome:
-        """Run a batch up to its commit."""
+    def transact(self) -> Outcome:
+        """Run a transaction up to its commit."""
         commands = list(self.queue)
         self.queue.clear()
-        return self.core.batch(commands)
+        return self.core.transact(commands)
 
     def work(self) -> Outcome:
-        outcome = self.batch()
+        outcome = self.transact()
         for command, answer in self.delivery.deliver(outcome):
             command.done(answer)
         return outcome
@@ -143,7 +143,7 @@ def test_one_row_for_each_command_and_receiver(world: World) -> None:
         tx.hand_over("to", "add", {"plain": ["data", 1, 0.5, None]})
 
     world.ask(hands("a", "b"), more)
-    world.sender.batch()
+    world.sender.transact()
     rows = [(row.lane, row.kind, row.payload) for row in world.sender.store.undelivered()]
     assert rows == [("to", "add", b'["a","b"]'), ("to", "add", b'["c",{"plain":["data",1,0.5,null]}]'), ("to", "other", b'["d"]')]
 
@@ -165,7 +165,7 @@ def test_large_payloads_are_received_in_several_transactions(world: World) -> No
     assert len(world.receiver.clusters()) == 6
 
 
-def test_hand_overs_of_a_failed_command_or_batch_are_not_written(world: World) -> None:
+def test_hand_overs_of_a_failed_command_or_transaction_are_not_written(world: World) -> None:
     def fails(tx: Tx[Any], error: Exception) -> None:
         hands("never")(tx)
         raise error
@@ -234,11 +234,11 @@ def test_a_hand_over_is_received_exactly_once_wherever_a_crash_happens(world: Wo
     """Before and after each of: the cause's commit, the delivery, the effect's commit, the removal."""
     outcomes: list[Outcome] = []
     way: list[Callable[[], Any]] = [
-        lambda: outcomes.append(world.sender.batch()),
+        lambda: outcomes.append(world.sender.transact()),
         lambda: world.sender.delivery.deliver(outcomes[0]),
-        lambda: outcomes.append(world.receiver.batch()),
+        lambda: outcomes.append(world.receiver.transact()),
         lambda: [command.done(answer) for command, answer in world.receiver.delivery.deliver(outcomes[1])],
-        lambda: world.sender.batch(),
+        lambda: world.sender.transact(),
     ]
     world.ask(hands("a"))
     for step in way[:steps]:
@@ -324,10 +324,10 @@ def test_a_hand_over_without_a_receiver_stays_and_is_reported(world: World) -> N
 
 def test_a_later_hand_over_of_the_same_key_replaces_one_that_was_not_received(world: World) -> None:
     world.ask(hands("a1", key="a"), hands("b1", key="b"), hands("a2", key="a"))
-    world.sender.batch()
+    world.sender.transact()
     assert [row.payload for row in world.sender.store.undelivered()] == [b'["b1"]', b'["a2"]']
     world.ask(hands("a3", key="a"))
-    world.sender.batch()
+    world.sender.transact()
     assert [row.payload for row in world.sender.store.undelivered()] == [b'["b1"]', b'["a3"]']
     world.restart()
     world.settle()
@@ -345,7 +345,7 @@ def test_a_failed_delivery_that_was_replaced_is_not_retried(world: World) -> Non
     world.sender.ring()
     world.settle()
     assert world.state()[:2] == (["new"], [])
-    assert isinstance(world.sender.core.batch([]), Outcome)
+    assert isinstance(world.sender.core.transact([]), Outcome)
 
 
 def test_a_hand_over_that_was_replaced_during_delivery_arrives_before_the_newer_one(world: World) -> None:

@@ -66,13 +66,13 @@ class World:
     def run(self, handler: Callable[[Tx[Store]], Any]) -> Any:
         """Run a function in its own transaction."""
         told: list[Any] = []
-        self.batch(Command(handler, told.append))
+        self.transact(Command(handler, told.append))
         if isinstance(told[0], Exception):
             raise told[0]
         return told[0]
 
-    def batch(self, *commands: Command) -> None:
-        outbox = self.core.batch(commands)
+    def transact(self, *commands: Command) -> None:
+        outbox = self.core.transact(commands)
         for command, answer in outbox.answers:
             command.done(answer)
         assert not [fault for fault in outbox.faults if "no space left" not in fault], outbox.faults
@@ -84,7 +84,7 @@ class World:
         """Start a call without waiting for its response."""
         asked = PendingCall()
         handler = lambda tx: HANDLERS[operation](tx, params, ROOT)  # noqa: E731
-        self.batch(Command(handler, lambda answer: setattr(asked, "answer", answer), lambda: asked.gone))
+        self.transact(Command(handler, lambda answer: setattr(asked, "answer", answer), lambda: asked.gone))
         return asked
 
     def advance(self, by_s: float) -> None:
@@ -92,7 +92,7 @@ class World:
         until_s = self.clock.now_s() + by_s
         while (due_s := self.core.next_due_s()) is not None and due_s <= until_s + INSTANTS_S:
             self.clock.advance(max(0.0, due_s - self.clock.now_s()))
-            self.batch()
+            self.transact()
         self.clock.advance(max(0.0, until_s - self.clock.now_s()))
 
     def settle(self) -> None:

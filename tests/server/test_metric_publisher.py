@@ -55,12 +55,12 @@ class World:
 
     def run(self, handler: Any, *, read_only: bool = False) -> Any:
         told: list[Any] = []
-        self.batch(Command(handler, told.append, read_only=read_only))
+        self.transact(Command(handler, told.append, read_only=read_only))
         assert not any(isinstance(answer, Exception) for answer in told), told
         return told[0] if told else None
 
-    def batch(self, *commands: Command) -> None:
-        outbox = self.core.batch(commands)
+    def transact(self, *commands: Command) -> None:
+        outbox = self.core.transact(commands)
         for command, answer in outbox.answers:
             command.done(answer)
         self.changes += outbox.may_have_changed
@@ -88,7 +88,7 @@ class World:
             self.clock.advance(1)
             due_s = self.core.next_due_s()
             if due_s is not None and due_s <= self.clock.now_s():
-                self.batch()
+                self.transact()
             self.runner.run(self.publisher.publish())
         return self.published[before:]
 
@@ -231,7 +231,7 @@ def test_tasks_that_share_a_gpu_have_metrics_of_their_own(world: World) -> None:
     container = {"name": "main", "image": "corral/host", "command": ["x"], "resourceRequirements": shares, "memory": 64}
     world.call("ecs", "RegisterTaskDefinition", family="web", containerDefinitions=[container])
     world.call("ecs", "CreateService", serviceName="api", taskDefinition="web", desiredCount=2)
-    world.batch()
+    world.transact()
     busy, idle = world.run(lambda tx: tx.store.tasks.on_host("h"))
     seen = [Observed(task.runs[0].id, pid=1, started_at_s=world.clock.now_s()) for task in (busy, idle)]
     world.run(lambda tx: hosts.report(tx, "h", seen))
@@ -266,7 +266,7 @@ def service_task(world: World) -> tuple[str, str]:
     container = {"name": "main", "image": "corral/host", "command": ["x"], "resourceRequirements": [{"type": "GPU", "value": "1"}]}
     world.call("ecs", "RegisterTaskDefinition", family="web", containerDefinitions=[container], cpu="512", memory="512")
     world.call("ecs", "CreateService", serviceName="api", taskDefinition="web", desiredCount=1)
-    world.batch()
+    world.transact()
     task = world.run(lambda tx: tx.store.tasks.on_host("h")[0])
     seen = Observed(task.runs[0].id, pid=1, started_at_s=world.clock.now_s())
     world.run(lambda tx: hosts.report(tx, "h", [seen]))
@@ -337,7 +337,7 @@ def test_own_points_are_dropped_while_a_collector_writes_the_series() -> None:
 
     def written(value: float, *metrics: Metric, own: bool) -> None:
         points = [Point(metric, clock.now_s(), value, "Percent", 1) for metric in metrics]
-        assert not core.batch([Command(lambda tx: record(tx, points, own=own), lambda answer: None)]).faults
+        assert not core.transact([Command(lambda tx: record(tx, points, own=own), lambda answer: None)]).faults
 
     def values(metric: Metric) -> list[float]:
         found = core.store.read(metric, start_s=int(MINUTE_S), end_s=int(MINUTE_S) + 600, period_s=1, now_s=clock.now_s())
@@ -369,9 +369,9 @@ def test_a_refused_point_of_a_collector_leaves_its_series_to_the_collector() -> 
 
         return write
 
-    core.batch([Command(collect(False, known), lambda answer: None)])
+    core.transact([Command(collect(False, known), lambda answer: None)])
     clock.advance(1)
-    core.batch([Command(collect(True, known, new), lambda answer: None)])
+    core.transact([Command(collect(True, known, new), lambda answer: None)])
     assert [core.store.is_collected([metric], clock.now_s()) for metric in (known, new)] == [True, False]
     clock.advance(179)
     assert not core.store.is_collected([known], clock.now_s()), "the refused point does not count"

@@ -55,15 +55,15 @@ class World:
 
     def run(self, handler: Any) -> Any:
         told: list[Any] = []
-        outcome = self.batch(Command(handler, told.append))
+        outcome = self.transact(Command(handler, told.append))
         for command, answer in outcome.answers:
             command.done(answer)
         if isinstance(told[0], Exception):
             raise told[0]
         return told[0]
 
-    def batch(self, *commands: Command) -> Outcome:
-        outcome = self.core.batch(commands)
+    def transact(self, *commands: Command) -> Outcome:
+        outcome = self.core.transact(commands)
         if not self.store.full:
             assert not outcome.faults, outcome.faults
         for handover, _ in outcome.handed:
@@ -88,7 +88,7 @@ class World:
         until_s = self.clock.now_s() + seconds
         while (due_s := self.core.next_due_s()) is not None and due_s <= until_s:
             self.clock.advance(max(0.0, due_s - self.clock.now_s()))
-            self.batch()
+            self.transact()
         self.clock.advance(until_s - self.clock.now_s())
 
     def publish(self, metric: Metric, value: float, seconds: int) -> None:

@@ -45,7 +45,7 @@ class CoreLane:
 
     def run(self, handler: Any) -> Any:
         told: list[Any] = []
-        for command, answer in self.core.batch([Command(handler, told.append)]).answers:
+        for command, answer in self.core.transact([Command(handler, told.append)]).answers:
             command.done(answer)
         assert told and not isinstance(told[0], Exception), told
         return told[0]

@@ -75,7 +75,7 @@ def test_metrics_have_no_values_of_a_gpu_that_is_not_sampled_any_more(age_s: flo
     world = World()
     world.hello(GPUS, {})
     lane = cast("Any", world.state)
-    lane.batch_sizes = lane.batch_seconds = Histogram((1.0,))
+    lane.transaction_sizes = lane.transaction_seconds = Histogram((1.0,))
     history = {"GPU-0": deque([(world.clock.now_s() - age_s, GpuSample("GPU-0", 50.0, 100))])}
     text = asyncio.run(MetricsPage({"state": lane}, history, world.clock).text())
     assert ('DCGM_FI_DEV_GPU_UTIL{gpu="0"' in text) == (age_s == 0.0)

@@ -36,7 +36,7 @@ class Told(Small):
 
     def ask(self, handler: Any) -> Any:
         self.clock.advance(0.01)
-        outbox = self.core.batch([Command(handler, lambda answer: None)])
+        outbox = self.core.transact([Command(handler, lambda answer: None)])
         assert not outbox.faults
         self.orders += [order for of_host in outbox.orders.values() for order in (*of_host.start, *of_host.stop, *of_host.check)]
         return outbox.answers[0][1]

@@ -39,7 +39,7 @@ def test_a_push_is_sent_to_the_hosts_under_the_names_that_they_pull() -> None:
             repository = tx.store.images.repository(region, name) or tx.store.images.add_repository(region, name, 0.0, {}, {})
             image_storage.put_image(tx, repository, INDEX, None, tag)
 
-        outcome = world.core.batch([Command(handler, lambda answer: None)])
+        outcome = world.core.transact([Command(handler, lambda answer: None)])
         assert not outcome.faults
         orders.extend(push for of_host in outcome.orders.values() for push in of_host.pushed)
 

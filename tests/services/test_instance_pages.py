@@ -44,7 +44,7 @@ class World:
         self.call("CreateCluster", clusterName="train")
 
     def run(self, handler: Any) -> Any:
-        outcome = self.core.batch([Command(handler, lambda answer: None)])
+        outcome = self.core.transact([Command(handler, lambda answer: None)])
         assert not outcome.faults, outcome.faults[0]
         answer = outcome.answers[0][1]
         if isinstance(answer, Exception):

@@ -63,7 +63,7 @@ class World:
             self.call("RegisterTaskDefinition", family=f"gpus-{gpus}", containerDefinitions=[container])
 
     def run(self, handler: Any) -> Any:
-        outbox = self.core.batch([Command(handler, lambda answer: None)])
+        outbox = self.core.transact([Command(handler, lambda answer: None)])
         assert not outbox.faults, outbox.faults[0]
         assert set(outbox.orders) <= {"h"}, "an order for something that is not a host"
         for orders in outbox.orders.values():

@@ -47,7 +47,7 @@ class World(Small):
 
     def ask(self, handler: Any) -> Any:
         self.clock.advance(0.01)
-        outbox = self.core.batch([Command(handler, lambda answer: None)])
+        outbox = self.core.transact([Command(handler, lambda answer: None)])
         assert not outbox.faults
         self.started += [start for orders in outbox.orders.values() for start in orders.start]
         answer = outbox.answers[0][1]

@@ -53,7 +53,7 @@ class World:
         self.blobs = 0
 
     def ask(self, handler: Callable[[Tx[Store]], Any]) -> Any:
-        outbox = self.core.batch([Command(handler, lambda answer: None)])
+        outbox = self.core.transact([Command(handler, lambda answer: None)])
         assert not outbox.faults, outbox.faults
         [(_, answer)] = outbox.answers
         if isinstance(answer, ApiError):
@@ -88,7 +88,7 @@ class World:
         until_s = self.clock.now_s() + seconds
         while (due_s := self.core.next_due_s()) is not None and due_s <= until_s + MOMENT_S:
             self.clock.advance(max(0.0, due_s - self.clock.now_s()))
-            assert not self.core.batch([]).faults
+            assert not self.core.transact([]).faults
         self.clock.advance(max(0.0, until_s - self.clock.now_s()))
 
     def has(self, name: str, layer: str) -> bool:
@@ -155,7 +155,7 @@ def test_many_layers_are_deleted_in_several_transactions(world: World):
     world.clock.advance(2 * HOUR_S)
     gone = []
     while world.core.next_due_s() is not None:
-        world.core.batch([])
+        world.core.transact([])
         gone.append(len(world.garbage()))
     assert gone[-1] == 500
     assert max(after - before for before, after in zip([0, *gone], gone)) <= LAYERS_MAX

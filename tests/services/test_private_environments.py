@@ -175,6 +175,6 @@ def test_a_task_definition_cannot_name_an_object_with_variables(partition: str) 
     container["environmentFiles"] = files("root.env", partition)
     world.call("RegisterTaskDefinition", "ecs", family="reader", containerDefinitions=[container])
     command = Command(lambda tx: SERVICES["ecs"].operations["RunTask"](tx, {"taskDefinition": "reader"}, TASK), lambda answer: None)
-    [order] = world.batch([command]).orders["h"].start
+    [order] = world.transact([command]).orders["h"].start
     assert not order.spec.environment_files
     assert order.fault is not None and "Only the overrides of RunTask can name objects" in order.fault

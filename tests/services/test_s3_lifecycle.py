@@ -54,7 +54,7 @@ class World:
             admission = admit(tx, params, CALLER) if admit is not None else None
             return service.HANDLERS[operation](tx, params | dict(admission.params if admission is not None else {}), CALLER)
 
-        outbox = self.core.batch([Command(handler, lambda answer: None)])
+        outbox = self.core.transact([Command(handler, lambda answer: None)])
         assert not outbox.faults, outbox.faults
         ((_, answer),) = outbox.answers
         if isinstance(answer, ApiError):
@@ -77,7 +77,7 @@ class World:
             if due_s is None or due_s > at_s + 0.5:
                 break
             self.clock.advance(max(0.0, due_s - self.clock.now_s()))
-            outbox = self.core.batch([])
+            outbox = self.core.transact([])
             assert not outbox.faults, outbox.faults
             batches += 1
         self.clock.advance(max(0.0, at_s - self.clock.now_s()))
@@ -366,7 +366,7 @@ class Whole(World):
             versions = self.store.expiries.oldest_versions(self.bucket_id, key, 1000)[::-1]
             if versions:
                 candidates = [lifecycle.candidate(version) for version in versions]
-                rules = self.core.batch(
+                rules = self.core.transact(
                     [Command(lambda tx: lifecycle.enabled_rules(tx, self.bucket_id), lambda answer: None)]
                 ).answers[0][1]
                 decision = evaluate_key(rules, key, candidates, self.clock.now_s())

@@ -26,7 +26,7 @@ from store.rows import FromRows, fleet_of_rows
 if TYPE_CHECKING:
     from simulation.world import World
 
-INDEX_EVERY = 5  # batches
+INDEX_EVERY = 5  # transactions
 WAIT_SLACK_S = 5.0
 
 
@@ -138,7 +138,7 @@ class InstanceRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the database says after a batch."""
+    """What the database says after a transaction."""
 
     tasks: dict[str, TaskRow]
     runs: dict[str, RunRow]
@@ -218,7 +218,7 @@ class Checker:
     def rebooted(self, host: Host) -> None: ...
     def plane_started(self) -> None: ...
     def answered(self, request: Request, answer: Any) -> None: ...
-    def batch_done(self, outcome: Outcome) -> None: ...
+    def transaction_done(self, outcome: Outcome) -> None: ...
     def telemetry_done(self, outcome: Outcome) -> None: ...
     def rows_seen(self, rows: Rows) -> None: ...
     def services_settled(self) -> None: ...
@@ -231,7 +231,7 @@ def listeners(checkers: Sequence[Checker], what: str) -> list[Callable[..., None
 
 
 class RowReader(Checker):
-    """Read the rows once for all checkers, after each batch and after each start."""
+    """Read the rows once for all checkers, after each transaction and after each start."""
 
     def __init__(self, others: list[Checker]) -> None:
         self._listeners = listeners(others, "rows_seen")
@@ -240,7 +240,7 @@ class RowReader(Checker):
     def plane_started(self) -> None:
         self._look()
 
-    def batch_done(self, outcome: Outcome) -> None:
+    def transaction_done(self, outcome: Outcome) -> None:
         self._look()
 
     def finished(self) -> None:
@@ -393,9 +393,9 @@ class OneAttemptAtATime(Checker):
 
 
 class LimitsAreKept(Checker):
-    """After a batch no task runs on whose time was over before it."""
+    """After a transaction no task runs on whose time was over before it."""
 
-    def batch_done(self, outcome: Outcome) -> None:
+    def transaction_done(self, outcome: Outcome) -> None:
         late = self.world.plane.store.execute(
             "SELECT id FROM task WHERE desired = 'RUNNING' AND started_at + time_limit < ?",
             (self.world.clock.now_s() - WAIT_SLACK_S,),
@@ -424,7 +424,7 @@ class OnlyForward(Checker):
         self._before = rows.tasks
 
     def _check_move(self, task_id: str, before: str, after: str) -> None:
-        """A batch may do several moves."""
+        """A transaction may do several moves."""
         reachable, found = {TaskState(before)}, set()
         while reachable:
             found |= reachable
@@ -534,12 +534,12 @@ class IndexIsDerived(Checker):
     """The index in memory is what the rows say."""
 
     def __init__(self) -> None:
-        self._batches = 0
+        self._transactions = 0
         self._fleet_of_rows = fleet_of_rows()
 
-    def batch_done(self, outcome: Outcome) -> None:
-        self._batches += 1
-        if self._batches % INDEX_EVERY == 0 or outcome.faults:
+    def transaction_done(self, outcome: Outcome) -> None:
+        self._transactions += 1
+        if self._transactions % INDEX_EVERY == 0 or outcome.faults:
             self._compare()
 
     def finished(self) -> None:
@@ -588,9 +588,9 @@ class CountersEqualRows(Checker):
 
 
 class NoLostWakeUp(Checker):
-    """After a batch no claim is left that could be served: a wake-up was lost if one is."""
+    """After a transaction no claim is left that could be served: a wake-up was lost if one is."""
 
-    def batch_done(self, outcome: Outcome) -> None:
+    def transaction_done(self, outcome: Outcome) -> None:
         store = self.world.plane.store
         for name in store.fleet.pools_with_claims() if not outcome.faults else ():
             due = store.execute("SELECT 1 FROM due WHERE key = ? AND at <= ?", (f"pool:{name}", self.world.clock.now_s()))
@@ -704,10 +704,10 @@ class KeptForTheOldest(Checker):
 
 
 def _delays(before: Rows, after: Rows, oldest: TaskRow | InstanceRow, only: str, younger: TaskRow | InstanceRow) -> bool:
-    """Whether a younger claim that got its place in this batch lets the oldest claim start later on the only suitable instance.
+    """Whether a younger claim that got its place in this transaction delays the oldest claim on the only suitable instance.
 
-    Tasks and containers that ended in this batch may have ended before the younger claim got its place, or after that. The GPUs of
-    a container that ended before may have gone to other tasks in this batch, so they must not count twice.
+    Tasks and containers that ended in this transaction may have ended before the younger claim got its place, or after. The GPUs of
+    a container that ended before may have gone to other tasks in this transaction, so they must not count twice.
     """
     earlier, leased = (Counter(rows.runs[run_id].task_id for run_id in rows.leases.values()) for rows in (before, after))
     size, needs = after.sizes[only], oldest.demand
@@ -771,7 +771,7 @@ def matches_all(expressions: Iterable[str], attributes: dict[str, str]) -> bool:
 
 
 class RulesHold(Checker):
-    """A task goes only where its rules allow it, and none goes to a draining host. What is said of hosts may change in a batch."""
+    """A task goes only where its rules allow it, and none goes to a draining host. What is said of hosts may change meanwhile."""
 
     def __init__(self) -> None:
         self._before: Rows | None = None
@@ -800,7 +800,7 @@ class RulesHold(Checker):
             raise Violation(f"{task} was placed on a host with {known}")
 
     def _said(self, instance_id: str) -> list[dict[str, Any]]:
-        """Changes of a host that may have been made and reverted within the batch: requests without a response."""
+        """Changes of a host that may have been made and reverted within the transaction: requests without a response."""
         open_ones = [request.params for request in self.world.clients.requests if request.answer is None]
         return [
             params
@@ -872,7 +872,7 @@ class RunsWhatWasRegistered(Checker):
 class WaitsAreAnswered(Checker):
     """A long poll is answered when its time is over, if the core lives."""
 
-    def batch_done(self, outcome: Outcome) -> None:
+    def transaction_done(self, outcome: Outcome) -> None:
         now_s, life = self.world.clock.now_s(), self.world.plane.life
         for request in self.world.clients.requests:
             if request.waits_since is not None and request.life == life:
@@ -885,9 +885,9 @@ class NoFaultsOfOurs(Checker):
     """The only tracebacks are those that the simulation asked for."""
 
     def telemetry_done(self, outcome: Outcome) -> None:
-        self.batch_done(outcome)
+        self.transaction_done(outcome)
 
-    def batch_done(self, outcome: Outcome) -> None:
+    def transaction_done(self, outcome: Outcome) -> None:
         for fault in outcome.faults:
             if "on purpose" not in fault and "says the simulation" not in fault:
                 raise Violation(f"the core has a fault of its own:\n{fault}")

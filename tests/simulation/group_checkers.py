@@ -13,9 +13,9 @@ COUNTED = (*LAUNCH_STATES, LifecycleState.IN_SERVICE)
 
 
 class GroupChecker(Checker):
-    """The base class of those that look at each group after a batch."""
+    """The base class of those that look at each group after a transaction."""
 
-    def batch_done(self, outcome: Outcome) -> None:
+    def transaction_done(self, outcome: Outcome) -> None:
         if not self.world.plan.with_groups or outcome.faults:
             return
         store = self.world.plane.store
@@ -35,7 +35,7 @@ class GroupChecker(Checker):
 
 
 class GroupsAreReconciled(GroupChecker):
-    """After a batch a group has its desired capacity, or a due row says when it goes on, or its instances are protected."""
+    """After a transaction a group has its desired capacity, or a due row says when it goes on, or its instances are protected."""
 
     def group_seen(self, group: Group, members: list[Member]) -> None:
         counted = [member for member in members if member.state in COUNTED]
@@ -50,7 +50,7 @@ class GroupsAreReconciled(GroupChecker):
 class MembersAreInstances(GroupChecker):
     """An instance names its group exactly while it is a member of it: no instance is lost, and none has two groups."""
 
-    def batch_done(self, outcome: Outcome) -> None:
+    def transaction_done(self, outcome: Outcome) -> None:
         if not self.world.plan.with_groups or outcome.faults:
             return
         store = self.world.plane.store
@@ -69,7 +69,7 @@ class MembersAreInstances(GroupChecker):
 class ActivitiesEnd(GroupChecker):
     """An activity is open exactly while a member waits for it."""
 
-    def batch_done(self, outcome: Outcome) -> None:
+    def transaction_done(self, outcome: Outcome) -> None:
         if not self.world.plan.with_groups or outcome.faults:
             return
         rows = self.world.plane.store.execute("SELECT id FROM scaling_activity WHERE ended_at IS NULL").fetchall()
@@ -79,13 +79,13 @@ class ActivitiesEnd(GroupChecker):
 
 
 class ProtectedStay(GroupChecker):
-    """A scale-in ends no instance that is protected from it. A request that changes the protection may be in the same batch."""
+    """A scale-in ends no instance that is protected from it. A request of the same transaction may change the protection."""
 
     def __init__(self) -> None:
         self._protected: set[str] = set()
 
-    def batch_done(self, outcome: Outcome) -> None:
-        super().batch_done(outcome)
+    def transaction_done(self, outcome: Outcome) -> None:
+        super().transaction_done(outcome)
         if self.world.plan.with_groups:
             rows = self.world.plane.store.execute(
                 "SELECT instance_id FROM group_member WHERE json_extract(record, '$.protected') "
@@ -122,10 +122,10 @@ class TasksKeepTheirInstances(GroupChecker):
 class GroupsReachTheirCapacity(GroupChecker):
     """Without faults each group has its instances in the end; or an activity says why not."""
 
-    def batch_done(self, outcome: Outcome) -> None: ...
+    def transaction_done(self, outcome: Outcome) -> None: ...
 
     def services_settled(self) -> None:
-        super().batch_done(Outcome())
+        super().transaction_done(Outcome())
 
     def group_seen(self, group: Group, members: list[Member]) -> None:
         if group.status:
@@ -149,7 +149,7 @@ class GroupsReachTheirCapacity(GroupChecker):
 class GroupsEnd(GroupChecker):
     """In the end no group is left, and no instance of one, except on a host that died; and its GPUs are the host's again."""
 
-    def batch_done(self, outcome: Outcome) -> None: ...
+    def transaction_done(self, outcome: Outcome) -> None: ...
 
     def finished(self) -> None:
         if not self.world.plan.with_groups:
@@ -171,5 +171,5 @@ class GroupsEnd(GroupChecker):
 
 
 def group_checkers() -> list[Checker]:
-    each_batch = [GroupsAreReconciled(), MembersAreInstances(), ActivitiesEnd(), ProtectedStay(), TasksKeepTheirInstances()]
-    return [*each_batch, GroupsReachTheirCapacity(), GroupsEnd()]
+    each_transaction = [GroupsAreReconciled(), MembersAreInstances(), ActivitiesEnd(), ProtectedStay(), TasksKeepTheirInstances()]
+    return [*each_transaction, GroupsReachTheirCapacity(), GroupsEnd()]

@@ -91,11 +91,11 @@ class JobGraphs(EnvironmentWorld):
         super().restart()
         self.restarts += 1
         if self.parts.after_restart is not None:
-            self.core.batch([Command(self.parts.after_restart, lambda answer: None)])
+            self.core.transact([Command(self.parts.after_restart, lambda answer: None)])
 
-    def batch(self, commands: Sequence[Command]) -> Outcome:
+    def transact(self, commands: Sequence[Command]) -> Outcome:
         fails = bool(self.trouble)
-        outcome = self.core.batch(commands)
+        outcome = self.core.transact(commands)
         assert fails or not outcome.faults, outcome.faults[0]
         self.checkers.after_commit()
         if self.rng.random() < self.restart_chance:
@@ -104,7 +104,7 @@ class JobGraphs(EnvironmentWorld):
 
     def run(self, handler: Any) -> Any:
         command = Command(handler, lambda answer: None)
-        answer = next(answer for each, answer in self.batch([command]).answers if each is command)
+        answer = next(answer for each, answer in self.transact([command]).answers if each is command)
         if isinstance(answer, ApiError):
             raise answer
         return answer

@@ -1,7 +1,7 @@
 """A lane without a thread: a real core, store and delivery of hand-overs, on the world's clock.
 
-Whatever a lane does is a step of its own on the agenda: to run a batch, and to deliver what it led to. The process may die before
-any step, and on either side of a commit.
+Whatever a lane does is a step of its own on the agenda: to run a transaction, and to deliver what it led to. The process may die
+before any step, and on either side of a commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from simulation.plane import Plane
 
 LANES = ("state", "logs", "metrics")
-BATCH_MAX = 256
+COMMANDS_MAX = 256
 CLOSE_S = 0.001  # two clocks in floating point: an alarm may ring a little early and is set again
 RINGS_MAX = 200  # without any progress
 
@@ -142,7 +142,7 @@ class SimLane:
             self.wake()
 
     def _busy_s(self) -> float:
-        return self.world.plan.batch_delay_s * self.world.rng.random()
+        return self.world.plan.transaction_delay_s * self.world.rng.random()
 
     def _work(self) -> None:
         if not self.lives:
@@ -153,16 +153,16 @@ class SimLane:
             return
         if self.plane.dies_now(self.name):
             return
-        commands = [self._queue.popleft() for _ in range(min(BATCH_MAX, len(self._queue)))]
+        commands = [self._queue.popleft() for _ in range(min(COMMANDS_MAX, len(self._queue)))]
         try:
-            outcome = self.core.batch(commands)
+            outcome = self.core.transact(commands)
         except Crash:
             self.plane.crash()
             return
         self.world.note(self.name, "batch", len(commands), len(outcome.answers), len(outcome.handed), len(outcome.faults))
         self._delivered_at = max(self._delivered_at, self.world.agenda.now + self._busy_s())
         self.world.agenda.at(self._delivered_at, partial(self._deliver, outcome))
-        self.world.tell("batch_done" if self.name == "state" else "telemetry_done", outcome)
+        self.world.tell("transaction_done" if self.name == "state" else "telemetry_done", outcome)
         if self._queue:
             self.wake()
         self._set_alarm()

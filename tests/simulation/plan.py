@@ -38,7 +38,7 @@ class Plan:
     requests: int
     burst_max: int  # requests at the same instant
     latency_s: float  # of a message, on average
-    batch_delay_s: float  # while the core is busy with something else
+    transaction_delay_s: float  # while the core is busy with something else
     answer_loss: float  # how often a client does not hear the answer
     start_failure: float
     says_failed: float  # it started, died at once, and the engine says that it never started
@@ -80,7 +80,7 @@ def draw(rng: Random, more: Random) -> Plan:
         requests=rng.choice((8, 16, 24)),
         burst_max=rng.choice((1, 3, 8)),
         latency_s=rng.choice((0.001, 0.02, 0.3)),
-        batch_delay_s=rng.choice((0.0, 0.01, 0.2, 1.0)),
+        transaction_delay_s=rng.choice((0.0, 0.01, 0.2, 1.0)),
         answer_loss=sometimes(often),
         start_failure=sometimes(0.1),
         says_failed=sometimes(0.1),

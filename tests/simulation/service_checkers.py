@@ -123,13 +123,13 @@ class OneDaemonEach(ServiceChecker):
 
 
 class ServicesAreReconciled(ServiceChecker):
-    """After a batch a service that lacks tasks has started them, or a due row says when it will."""
+    """After a transaction a service that lacks tasks has started them, or a due row says when it will."""
 
     def __init__(self) -> None:
         self._rows: Rows | None = None
         self._life = -1
 
-    def batch_done(self, outcome: Outcome) -> None:
+    def transaction_done(self, outcome: Outcome) -> None:
         if self._rows is not None and not outcome.faults:
             super().rows_seen(self._rows)
 
@@ -290,7 +290,7 @@ class FailuresSlowDown(ServiceChecker):
 class ServiceIndexesAreDerived(Checker):
     """The index of claims that may use two pools, and the counts of tasks of deployments, are what the rows say."""
 
-    def batch_done(self, outcome: Outcome) -> None:
+    def transaction_done(self, outcome: Outcome) -> None:
         if not self.world.plan.with_services:
             return  # only tasks of services roam
         store = self.world.plane.store
@@ -303,13 +303,13 @@ class ServiceIndexesAreDerived(Checker):
             raise Violation(f"the tasks of deployments are counted as {counts}, and the rows say {derived}")
 
     def finished(self) -> None:
-        self.batch_done(Outcome())
+        self.transaction_done(Outcome())
 
 
 class RoamingClaimsAreServed(Checker):
-    """After a batch no claim waits in one pool of its cluster while another one has room for it."""
+    """After a transaction no claim waits in one pool of its cluster while another one has room for it."""
 
-    def batch_done(self, outcome: Outcome) -> None:
+    def transaction_done(self, outcome: Outcome) -> None:
         store = self.world.plane.store
         for claim in store.claims.roaming if not outcome.faults else ():
             task = store.tasks.get(claim.id)

@@ -44,18 +44,18 @@ class Small:
         settings = settings or Settings()
         self.core: Core[Store] = Core(self.store, settings=settings, clock=core_clock, ids=FallingIds(), reconcilers=STATE)
         self.clock = core_clock
-        self.batch(*(lambda tx, at=at, has=has: hosts.hello(tx, self.hello(at, has)) for at, has in enumerate(gpus)))
+        self.transact(*(lambda tx, at=at, has=has: hosts.hello(tx, self.hello(at, has)) for at, has in enumerate(gpus)))
         for asked in (1, 8):
-            self.batch(lambda tx, asked=asked: HANDLERS["RegisterTaskDefinition"](tx, definition(asked), CALLER))
+            self.transact(lambda tx, asked=asked: HANDLERS["RegisterTaskDefinition"](tx, definition(asked), CALLER))
 
     @staticmethod
     def hello(number: int, gpus: int) -> Hello:
         shown = [GpuDevice(f"GPU-{number}-{at}", at, "Simulated", 1) for at in range(gpus)]
         return Hello(f"h{number}", "boot", f"h{number}", 4096, 4096, shown, [])
 
-    def batch(self, *handlers: Any) -> list[Any]:
+    def transact(self, *handlers: Any) -> list[Any]:
         self.clock.advance(0.01)
-        return [answer for _, answer in self.core.batch([Command(handler, lambda answer: None) for handler in handlers]).answers]
+        return [answer for _, answer in self.core.transact([Command(handler, lambda answer: None) for handler in handlers]).answers]
 
     def state(self, task: dict[str, Any]) -> str:
         found = self.store.tasks.get(task["taskArn"].rpartition("/")[2])
@@ -80,11 +80,11 @@ def ends(task: dict[str, Any]) -> Any:
 
 
 def test_a_new_task_does_not_overtake_a_claim_with_the_same_demand() -> None:
-    """Both GPUs are freed in the batch of the new task: they belong to the two waiting tasks."""
+    """Both GPUs are freed in the transaction of the new task: they belong to the two waiting tasks."""
     small = Small(1, 1)
-    holders = [small.batch(run_task(1))[0]["tasks"][0] for _ in range(2)]
-    waiting = [small.batch(run_task(1))[0]["tasks"][0] for _ in range(2)]
-    newcomer = small.batch(*(ends(task) for task in holders), run_task(1))[-1]["tasks"][0]
+    holders = [small.transact(run_task(1))[0]["tasks"][0] for _ in range(2)]
+    waiting = [small.transact(run_task(1))[0]["tasks"][0] for _ in range(2)]
+    newcomer = small.transact(*(ends(task) for task in holders), run_task(1))[-1]["tasks"][0]
     assert [small.state(task) for task in waiting] == ["PENDING", "PENDING"]
     assert small.state(newcomer) == "PROVISIONING"
 
@@ -92,8 +92,8 @@ def test_a_new_task_does_not_overtake_a_claim_with_the_same_demand() -> None:
 def test_the_first_claim_that_fits_does_not_wait() -> None:
     """The large claim is added first and reserves the host. The small claim of the same time sorts before it and fits."""
     small = Small(8)
-    small.batch(run_task(1))
-    large, little = (answer["tasks"][0] for answer in small.batch(run_task(8), run_task(1)))
+    small.transact(run_task(1))
+    large, little = (answer["tasks"][0] for answer in small.transact(run_task(8), run_task(1)))
     first = small.store.fleet.pool("hosts").heads()[0].id
     assert small.state(large) == "PROVISIONING"
     assert first == large["taskArn"].rpartition("/")[2] or small.state(little) == "PENDING"

@@ -81,7 +81,7 @@ class KeepsIndexOfFailedCommands(SimStore):
         self.undo_log = undo_log
 
 
-class KeepsIndexOfFailedBatches(SimStore):
+class KeepsIndexOfFailedTransactions(SimStore):
     def rollback(self) -> None:
         undo_log, self.undo_log = self.undo_log, UndoLog()
         super().rollback()
@@ -195,12 +195,12 @@ class GivesUpRunsOfAnOldConnection(Plane):
 
 def many_refusals(plan: Plan) -> Plan:
     """It takes a log stream that cannot be opened, a connection that breaks meanwhile, and a group that is made just then."""
-    return replace(plan, faults=("link break",), fault_every_s=0.5, log_refusal=0.5, batch_delay_s=1.0)
+    return replace(plan, faults=("link break",), fault_every_s=0.5, log_refusal=0.5, transaction_delay_s=1.0)
 
 
 def reboots_and_breaks(plan: Plan) -> Plan:
     """It takes orders that wait to be sent while their host is restarted."""
-    return replace(plan, faults=("reboot", "link break"), fault_every_s=1.0, batch_delay_s=1.0)
+    return replace(plan, faults=("reboot", "link break"), fault_every_s=1.0, transaction_delay_s=1.0)
 
 
 class AcknowledgesBeforeTheCommit(Plane):
@@ -284,8 +284,8 @@ class LetsWaitersWait(Core[Any]):
 
 
 class SleepsUntilACommandComes(Core[Any]):
-    def batch(self, commands: Any) -> Outcome:
-        return super().batch(commands) if commands else Outcome()
+    def transact(self, commands: Any) -> Outcome:
+        return super().transact(commands) if commands else Outcome()
 
 
 # What leaves, and when
@@ -455,7 +455,7 @@ PLANTED: dict[str, Parts] = {
     "a lease is freed by StopTask": Parts(handlers={**HANDLERS, "StopTask": stop_frees}),
     "a lease is freed by silence": Parts(reconcilers={**STATE, "host": silence_ends_runs}),
     "the index is not rolled back with the savepoint": Parts(store=KeepsIndexOfFailedCommands),
-    "the index is not rolled back after a failed commit": Parts(store=KeepsIndexOfFailedBatches),
+    "the index is not rolled back after a failed commit": Parts(store=KeepsIndexOfFailedTransactions),
     "what is held is offered": Parts(store=with_part("instances", OffersWhatIsHeld)),
     "what others use is offered when its lease ends": Parts(store=with_part("tasks", OffersWhatOthersUse)),
     "the youngest claim first": Parts(reconcilers={**STATE, "pool": youngest_first}),

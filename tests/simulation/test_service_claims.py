@@ -35,13 +35,13 @@ def states(small: Small, name: str) -> list[tuple[str, str]]:
 def test_a_task_that_both_pools_could_hold_is_placed_once() -> None:
     """The host and an instance of its cluster come in one transaction: the task must not move to and fro between their pools."""
     small = Small()
-    small.batch(create_service("s", 1, desiredCount=1))
+    small.transact(create_service("s", 1, desiredCount=1))
 
     def join(tx: Tx[Store]) -> None:
         hosts.hello(tx, Small.hello(0, 2))
         launch(1)(tx)
 
-    small.batch(join)
+    small.transact(join)
     assert [state for state, _ in states(small, "s")] == ["PENDING"]
     assert small.store.execute("SELECT key FROM due WHERE key LIKE 'pool:%'").fetchall() == []
 
@@ -50,9 +50,9 @@ def test_the_oldest_task_gets_the_capacity_of_the_other_pool_after_a_restart_too
     """The rows of claims are in the order of their ids, which fall here: a rebuilt index must be in the order of age."""
     small = Small()
     for name in ("old", "young"):
-        small.batch(create_service(name, 1, desiredCount=1))
+        small.transact(create_service(name, 1, desiredCount=1))
     assert derived_index(small.store)[1].roaming == small.store.claims.roaming
-    small.batch(lambda tx: hosts.hello(tx, Small.hello(0, 1)))
+    small.transact(lambda tx: hosts.hello(tx, Small.hello(0, 1)))
     assert states(small, "old") == [("PENDING", "hosts")]
     assert states(small, "young")[0][0] == "PROVISIONING"
 
@@ -60,47 +60,47 @@ def test_the_oldest_task_gets_the_capacity_of_the_other_pool_after_a_restart_too
 def test_a_task_waits_in_the_pool_that_can_hold_it() -> None:
     """It began to wait when there was no host. In the pool without slots it would wait behind all younger tasks."""
     small = Small()
-    small.batch(create_service("large", 8, desiredCount=1))
+    small.transact(create_service("large", 8, desiredCount=1))
     assert states(small, "large") == [("PROVISIONING", "us-east-1/default")]
 
     def busy(tx: Tx[Store]) -> None:
         hosts.hello(tx, Small.hello(0, 8))
 
-    small.batch(lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": "needs-1"}, CALLER))
-    small.batch(busy)
+    small.transact(lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": "needs-1"}, CALLER))
+    small.transact(busy)
     assert states(small, "large") == [("PROVISIONING", "hosts")]
-    younger = small.batch(lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": "needs-1"}, CALLER))[0]["tasks"][0]
+    younger = small.transact(lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": "needs-1"}, CALLER))[0]["tasks"][0]
     assert small.state(younger) == "PROVISIONING", "the host is reserved for the large task"
 
 
 def test_a_daemon_hears_that_an_instance_returns_its_gpus_to_the_host() -> None:
     small = Small(1)
-    taken = small.batch(launch(1))[0]
-    small.batch(create_service("d", 1, schedulingStrategy="DAEMON"))
+    taken = small.transact(launch(1))[0]
+    small.transact(create_service("d", 1, schedulingStrategy="DAEMON"))
     assert [pool for _, pool in states(small, "d")] == ["us-east-1/default"]
-    small.batch(lambda tx: HANDLERS["DeleteService"](tx, {"service": "d"}, CALLER))
-    small.batch(create_service("e", 1, schedulingStrategy="DAEMON"))
+    small.transact(lambda tx: HANDLERS["DeleteService"](tx, {"service": "d"}, CALLER))
+    small.transact(create_service("e", 1, schedulingStrategy="DAEMON"))
 
     def terminate(tx: Tx[Store]) -> None:
         instance = tx.store.instances.get(taken.id)
         assert instance is not None
         instances.terminate(tx, instance, "")
 
-    small.batch(terminate)
+    small.transact(terminate)
     for (task_id,) in small.store.execute(
         "SELECT id FROM task WHERE state != 'STOPPED' AND instance_id = ?", (taken.id,)
     ).fetchall():
         run_id = small.store.execute("SELECT id FROM run WHERE task_id = ?", (task_id,)).fetchone()[0]
-        small.batch(lambda tx, run_id=run_id: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
+        small.transact(lambda tx, run_id=run_id: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
     assert states(small, "e") == [("PENDING", "hosts")]
 
 
 def test_a_daemon_task_stays_when_its_slot_becomes_too_small() -> None:
     """A user reserves the GPU that the daemon has. The reservation holds for later tasks."""
     small = Small(1)
-    small.batch(create_service("d", 1, schedulingStrategy="DAEMON"))
+    small.transact(create_service("d", 1, schedulingStrategy="DAEMON"))
     hold = {"name": "corral.hold.GPU-0-0", "value": "mine", "targetId": host_slot(small), "targetType": "container-instance"}
-    small.batch(lambda tx: HANDLERS["PutAttributes"](tx, {"attributes": [hold]}, CALLER))
+    small.transact(lambda tx: HANDLERS["PutAttributes"](tx, {"attributes": [hold]}, CALLER))
     assert states(small, "d") == [("PENDING", "hosts")]
 
 
@@ -110,14 +110,14 @@ def host_slot(small: Small) -> str:
 
 def test_a_deleted_service_is_active_until_tasks_of_an_earlier_deployment_have_stopped() -> None:
     small = Small(1)
-    small.batch(create_service("s", 1, desiredCount=1))
+    small.transact(create_service("s", 1, desiredCount=1))
     run_id = small.store.execute("SELECT id FROM run").fetchone()[0]
-    small.batch(lambda tx: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s)]))
+    small.transact(lambda tx: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s)]))
     update = {"service": "s", "forceNewDeployment": True, "desiredCount": 0}
-    small.batch(lambda tx: HANDLERS["UpdateService"](tx, update, CALLER))
-    described = small.batch(lambda tx: HANDLERS["DescribeServices"](tx, {"services": ["s"]}, CALLER))[0]["services"][0]
+    small.transact(lambda tx: HANDLERS["UpdateService"](tx, update, CALLER))
+    described = small.transact(lambda tx: HANDLERS["DescribeServices"](tx, {"services": ["s"]}, CALLER))[0]["services"][0]
     assert len(described["deployments"]) == 1, "the earlier deployment is not shown any more"
-    small.batch(lambda tx: HANDLERS["DeleteService"](tx, {"service": "s"}, CALLER))
+    small.transact(lambda tx: HANDLERS["DeleteService"](tx, {"service": "s"}, CALLER))
     assert small.store.ecs_services.get("us-east-1", "default", "s").status == "DRAINING"
-    small.batch(lambda tx: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
+    small.transact(lambda tx: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
     assert small.store.ecs_services.get("us-east-1", "default", "s").status == "INACTIVE"

@@ -95,7 +95,7 @@ class World:
             listener(*about)
 
     def reading(self) -> Tx[Any]:
-        """What a handler that only reads needs, outside any batch."""
+        """What a handler that only reads needs, outside any transaction."""
         return Tx(self.plane.store, self.clock.now_s(), self.ids, self.settings)
 
     def down_s(self) -> float:

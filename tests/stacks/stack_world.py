@@ -79,7 +79,7 @@ class World:
         self.queues[handover.lane].append(Command(take, done))
 
     def _batch(self, lane: str, commands: list[Command]) -> list[Any]:
-        outcome = self.cores[lane].batch(commands)
+        outcome = self.cores[lane].transact(commands)
         assert not outcome.faults, outcome.faults[0]
         answers = [answer for _, answer in outcome.answers]
         self.batches += 1

@@ -37,12 +37,12 @@ def core_on(store: Store) -> Core[Store]:
 
 
 def run(core: Core[Store], *names_and_bytes: tuple[str, int]) -> list[object]:
-    """Add clusters of these sizes in one batch. Return the results."""
+    """Add clusters of these sizes in one transaction. Return the results."""
 
     def adding(name: str, size: int) -> Command:
         return Command(lambda tx: tx.store.clusters.put("r", name, "ACTIVE", {"x": "y" * size}) or name, lambda answer: None)
 
-    return [answer for _, answer in core.batch([adding(*each) for each in names_and_bytes]).answers]
+    return [answer for _, answer in core.transact([adding(*each) for each in names_and_bytes]).answers]
 
 
 @pytest.fixture
@@ -344,7 +344,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)  # lazily, because a failed test may still have files open
 
 
-def test_a_full_disk_is_an_error_for_the_whole_batch_until_there_is_space(small_disk: Path) -> None:
+def test_a_full_disk_is_an_error_for_all_its_commands_until_there_is_space(small_disk: Path) -> None:
     store = Store(small_disk / "state.db")
     core = core_on(store)
     ballast = small_disk / "ballast"
@@ -367,7 +367,7 @@ def test_a_full_disk_is_an_error_for_the_whole_batch_until_there_is_space(small_
     reopened.close()
 
 
-def test_a_transaction_that_sqlite_rolls_back_is_an_error_for_the_whole_batch(ours: Path) -> None:
+def test_a_transaction_that_sqlite_rolls_back_is_an_error_for_all_its_commands(ours: Path) -> None:
     """If the disk is full during a command, SQLite rolls back the whole transaction, not only that command."""
     store = Store(ours)
     core = core_on(store)
@@ -405,7 +405,7 @@ def test_acknowledged_commands_survive_kill_9(tmp_path: Path) -> None:
 
 
 def _check_after_kill(path: Path, acknowledged: int) -> int:
-    """Check that all acknowledged batches are complete and no batch is partial. Return the number of the last batch."""
+    """Check that all acknowledged transactions are complete and none is partial. Return the number of the last one."""
     store = Store(path)
     names = {int(name[1:]) for name in store.clusters.names("r", "", 100_000)}
     tasks = {int(row[0][1:]) for row in store.execute("SELECT id FROM task")}

@@ -30,7 +30,7 @@ class World:
         def run(tx: Tx[Store]) -> dict[str, object]:
             return HANDLERS[operation](tx, params, CALLER)
 
-        [(_, answer)] = self.core.batch([Command(run, lambda _: None)]).answers
+        [(_, answer)] = self.core.transact([Command(run, lambda _: None)]).answers
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -40,7 +40,7 @@ class World:
         until_s = self.clock.now_s() + seconds
         while (due_s := self.core.next_due_s()) is not None and due_s <= until_s:
             self.clock.advance(max(0.0, due_s - self.clock.now_s()))
-            assert not self.core.batch([]).faults
+            assert not self.core.transact([]).faults
         self.clock.advance(until_s - self.clock.now_s())
 
     def in_deletion(self) -> list[tuple[str, int]]:
@@ -49,7 +49,7 @@ class World:
 
 def test_a_deleted_revision_stays_while_a_task_of_it_is_described():
     world = World()
-    world.core.batch([Command(lambda tx: tx.due("sweep:", 0.0), lambda _: None)])
+    world.core.transact([Command(lambda tx: tx.due("sweep:", 0.0), lambda _: None)])
     for _ in range(2):
         world.call("RegisterTaskDefinition", family="used", containerDefinitions=[CONTAINER])
     [task] = world.call("RunTask", taskDefinition="used:1")["tasks"]  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""`python -m store.writer FILE FIRST` writes batches through the core until it is killed, and prints those that were committed."""
+"""`python -m store.writer FILE FIRST` commits transactions until it is killed, and prints those that were committed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from corral.model.settings import Settings
 from corral.store import Store
 from store.rows import claim, hello
 
-PER_BATCH = 3
+PER_TRANSACTION = 3
 
 
 def write(tx: Tx[Store], number: int) -> str:
@@ -27,10 +27,10 @@ def write(tx: Tx[Store], number: int) -> str:
 
 def main() -> None:
     core = Core(Store(Path(sys.argv[1])), settings=Settings(), clock=WallClock(), ids=RandomIds())
-    core.batch([Command(lambda tx: tx.store.hosts.put(hello(), tx.now_s), lambda answer: None)])
-    for first in count(int(sys.argv[2]), PER_BATCH):
-        numbers = range(first, first + PER_BATCH)
-        outbox = core.batch([Command(lambda tx, number=number: write(tx, number), lambda answer: None) for number in numbers])
+    core.transact([Command(lambda tx: tx.store.hosts.put(hello(), tx.now_s), lambda answer: None)])
+    for first in count(int(sys.argv[2]), PER_TRANSACTION):
+        numbers = range(first, first + PER_TRANSACTION)
+        outbox = core.transact([Command(lambda tx, number=number: write(tx, number), lambda answer: None) for number in numbers])
         os.write(1, "".join(f"{answer}\n" for _, answer in outbox.answers).encode())
 
 

@@ -24,8 +24,8 @@ class BusyWorld(ServiceWorld):
         self.polls: dict[Command, Callable[[list[dict[str, Any]]], None]] = {}
         super().start()
 
-    def batch(self, commands: Sequence[Command]) -> Outcome:
-        outcome = super().batch(commands)
+    def transact(self, commands: Sequence[Command]) -> Outcome:
+        outcome = super().transact(commands)
         self.check_leaving()
         for command, answer in outcome.answers:
             if (took := self.polls.pop(command, None)) is not None:
@@ -69,7 +69,7 @@ class BusyWorld(ServiceWorld):
         receive = SERVICES["sqs"].operations["ReceiveMessage"]
         command = Command(lambda tx: receive(tx, params, caller), lambda answer: None)
         self.polls[command] = took
-        self.batch([command])
+        self.transact([command])
 
     def delete(self, task_id: str, url: str, message: dict[str, Any]) -> None:
         self.as_task(task_id, "DeleteMessage", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])

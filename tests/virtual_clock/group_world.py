@@ -57,8 +57,8 @@ class GroupWorld:
         self.store.close()
         self.start()
 
-    def batch(self, commands: Sequence[Command]) -> Outcome:
-        outcome = self.core.batch(commands)
+    def transact(self, commands: Sequence[Command]) -> Outcome:
+        outcome = self.core.transact(commands)
         assert not outcome.faults, outcome.faults[0]
         return outcome
 
@@ -69,7 +69,7 @@ class GroupWorld:
 
     def run(self, handler: Any) -> Any:
         command = Command(handler, lambda answer: None)
-        answer = next(answer for each, answer in self.batch([command]).answers if each is command)
+        answer = next(answer for each, answer in self.transact([command]).answers if each is command)
         if isinstance(answer, ApiError):
             raise answer
         assert self.store.fleet.snapshot() == self._fleet_of_rows.value(self.store)
@@ -93,7 +93,7 @@ class GroupWorld:
             if due_s is None or due_s > self.clock.now_s() + 0.005:
                 return
             self.clock.advance(max(0.0, due_s - self.clock.now_s()) + 1e-6)
-            self.batch([])
+            self.transact([])
         raise AssertionError("work is due again and again")
 
     def wait(self, seconds: float) -> None:

@@ -76,7 +76,7 @@ class JobGraphWorld(JobWorld):
         due_s = self.store.next_due_s()
         if due_s is not None and due_s <= self.clock.now_s() + 0.005:
             self.clock.advance(max(0.0, due_s - self.clock.now_s()) + 1e-6)
-            self.batch([])
+            self.transact([])
 
     # What the host does
 

@@ -35,8 +35,8 @@ class RunQueueWorld(GroupWorld):
         super().start()
         self.store.execute("PRAGMA synchronous=OFF")  # only the server restarts, not the machine
 
-    def batch(self, commands: Sequence[Command]) -> Outcome:
-        outcome = super().batch(commands)
+    def transact(self, commands: Sequence[Command]) -> Outcome:
+        outcome = super().transact(commands)
         for orders in outcome.orders.values():
             self.environments |= {start.spec.task_id: start.spec.environment for start in orders.start}
         self.check()

@@ -32,14 +32,14 @@ STEPS = [  # of the seed's policy, with a threshold of 0
 
 
 class HandingCore(Core[Any]):
-    """A core that keeps the hand-overs of its batches until the world delivers them."""
+    """A core that keeps the hand-overs of its transactions until the world delivers them."""
 
     def __init__(self, *store: Any, **more: Any) -> None:
         super().__init__(*store, **more)
         self.handed: deque[Handover] = deque()
 
-    def batch(self, commands: Sequence[Command]) -> Outcome:
-        outcome = super().batch(commands)
+    def transact(self, commands: Sequence[Command]) -> Outcome:
+        outcome = super().transact(commands)
         assert not outcome.faults, outcome.faults[0]
         finished = set(outcome.finished)
         self.handed = deque(each for each in self.handed if each.id not in finished)
@@ -68,7 +68,7 @@ class ScalingWorld(GroupWorld):
         while sending := [lane for lane in self.lanes.values() if lane.handed]:
             handover = sending[0].handed.popleft()
             take = partial(receive, receivers=RECEIVERS[handover.lane], handover=handover, finished=[])
-            self.lanes[handover.lane].batch([Command(take, lambda answer: None)])
+            self.lanes[handover.lane].transact([Command(take, lambda answer: None)])
             sending[0].delivered.append(handover.id)
 
     def due_s(self) -> tuple[float, Any] | None:
@@ -82,7 +82,7 @@ class ScalingWorld(GroupWorld):
         end_s = self.clock.now_s() + seconds
         while (due := self.due_s()) is not None and due[0] <= end_s:
             self.clock.advance(max(0.0, due[0] - self.clock.now_s()) + 1e-6)
-            due[1].batch([])
+            due[1].transact([])
             self.deliver()
         self.clock.advance(max(0.0, end_s - self.clock.now_s()))
 
@@ -91,7 +91,7 @@ class ScalingWorld(GroupWorld):
         return self._measure(lambda tx: HANDLERS[operation](tx, params, CALLER))
 
     def _measure(self, handler: Any) -> Any:
-        answer = self.metrics.batch([Command(handler, lambda answer: None)]).answers[0][1]
+        answer = self.metrics.transact([Command(handler, lambda answer: None)]).answers[0][1]
         if isinstance(answer, ApiError):
             raise answer
         self.deliver()

@@ -56,5 +56,5 @@ class ServiceWorld(GroupWorld):
         if due_s is None or due_s > self.clock.now_s() + 0.005:
             return False
         self.clock.advance(max(0.0, due_s - self.clock.now_s()) + 1e-6)
-        self.batch([])
+        self.transact([])
         return True

@@ -128,13 +128,13 @@ class Fleet(BusyWorld):
                 heappop(self.events)[2]()
             else:
                 self.clock.advance(1e-6)
-                self.batch([])
+                self.transact([])
         self.clock.advance(max(0.0, until_s - self.clock.now_s()))
 
     # After each transaction
 
-    def batch(self, commands: Sequence[Command]) -> Outcome:
-        outcome = super().batch(commands)
+    def transact(self, commands: Sequence[Command]) -> Outcome:
+        outcome = super().transact(commands)
         now_s, leaving = self.clock.now_s(), self.store.tasks.leaving.snapshot()
         rows = self.store.execute("SELECT id, state, desired FROM task WHERE state IN ('PENDING', 'RUNNING')").fetchall()
         for task_id, state, desired in rows:

@@ -280,7 +280,7 @@ def test_a_message_passes_by_the_long_poll_of_a_leaving_task(world: BusyWorld) -
     world.send(url)
     assert got[first] == [] and [len(each) for each in got[second]] == [1]
     world.wait(21)
-    world.batch([])
+    world.transact([])
     assert got[first] == [[]]
 
 

@@ -112,7 +112,7 @@ def take_one(world: AlarmedWorld, sender: str) -> None:
     lane = world.lanes[sender]
     handover = lane.handed.popleft()
     take = partial(receive, receivers=RECEIVERS[handover.lane], handover=handover, finished=[])
-    world.lanes[handover.lane].batch([Command(take, lambda answer: None)])
+    world.lanes[handover.lane].transact([Command(take, lambda answer: None)])
     lane.delivered.append(handover.id)
 
 

@@ -359,8 +359,8 @@ class RestartingWorld(EnvironmentWorld):
 
     restarts = 0
 
-    def batch(self, commands: Any) -> Outcome:
-        outcome = super().batch(commands)
+    def transact(self, commands: Any) -> Outcome:
+        outcome = super().transact(commands)
         self.restart()
         self.restarts += 1
         return outcome
@@ -391,9 +391,9 @@ class CountingCore(Core[Any]):
 
     most = 0
 
-    def batch(self, commands: Any) -> Outcome:
+    def transact(self, commands: Any) -> Outcome:
         before = self._alive()
-        outcome = super().batch(commands)
+        outcome = super().transact(commands)
         CountingCore.most = max(CountingCore.most, len(self._alive() ^ before))
         return outcome
 

@@ -410,7 +410,7 @@ def test_a_rolled_back_transaction_leaves_lines_and_sums_as_they_were() -> None:
             dispatch.attempt_ended(tx, tx.store.jobs.get(job_id))
         raise RuntimeError("a fault")
 
-    outcome = world.core.batch([Command(fail, lambda answer: None)])
+    outcome = world.core.transact([Command(fail, lambda answer: None)])
     assert outcome.faults
     assert (world.store.job_lines.snapshot(), world.store.job_holdings.snapshot(), world.store.fleet.snapshot()) == before
     world.check_derived()

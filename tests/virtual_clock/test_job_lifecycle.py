@@ -24,8 +24,8 @@ from virtual_clock.job_graph_world import JobGraphWorld
 class CheckedWorld(JobGraphWorld):
     """A world that compares the counts of arrays with the rows of their children after every transaction."""
 
-    def batch(self, commands: Sequence[Command]) -> Outcome:
-        outcome = super().batch(commands)
+    def transact(self, commands: Sequence[Command]) -> Outcome:
+        outcome = super().transact(commands)
         for job_id, size in self.store.execute("SELECT id, size FROM job WHERE kind = 'array'").fetchall():
             array = self.job(job_id)
             sql = "SELECT state, count(*) FROM job_child WHERE job = ? GROUP BY state"

@@ -130,7 +130,7 @@ def test_a_task_keeps_its_instance_while_the_provider_scales_in() -> None:
     world = ProviderWorld()
     world.stop(*world.tasks(8))
     world.clock.advance(DELAY_S + 1)
-    world.batch([])  # the first instances leave
+    world.transact([])  # the first instances leave
     assert world.shown()["DesiredCapacity"] == 0 and 0 < world.states().count("InService") < 8
     [task] = world.tasks()
     world.wait(1)

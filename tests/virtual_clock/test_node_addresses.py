@@ -29,8 +29,8 @@ class NodeWorld(JobWorld):
         super().__init__(**more)
         self.queue("q")
 
-    def batch(self, commands: Sequence[Command]) -> Outcome:
-        outcome = super().batch(commands)
+    def transact(self, commands: Sequence[Command]) -> Outcome:
+        outcome = super().transact(commands)
         for orders in outcome.orders.values():
             for order in orders.start:
                 self.ordered[order.spec.environment["AWS_BATCH_JOB_ID"]] = order

@@ -51,11 +51,11 @@ class RandomRollouts(RolloutWorld):
         healthy = "AND EXISTS (SELECT 1 FROM run WHERE task_id = task.id AND health = 'HEALTHY')" if self.checked else ""
         return set(self.tasks(f"state = 'RUNNING' AND desired = 'RUNNING' {healthy}"))
 
-    def batch(self, commands: Any) -> Any:
+    def transact(self, commands: Any) -> Any:
         if not hasattr(self, "desired") or self.store.ecs_services.get("us-east-1", "default", "web") is None:
-            return super().batch(commands)
+            return super().transact(commands)
         up, count, before = self.up(), len(self.tasks()), self._failed()
-        outcome = super().batch(commands)
+        outcome = super().transact(commands)
         if before is not None and (after := self._failed()) is not None and after[0] == before[0]:
             assert after[1] <= before[1], ("a failed deployment starts no tasks", self.log)
         service = self.store.ecs_services.get("us-east-1", "default", "web")

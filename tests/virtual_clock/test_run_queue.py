@@ -9,7 +9,7 @@ import pytest
 
 from corral.core.commands import Command
 from corral.core.errors import ApiError
-from corral.core.transactions import MARKS_MAX_PER_BATCH
+from corral.core.transactions import MARKS_MAX_PER_TRANSACTION
 from corral.fleet import hosts
 from corral.operations.services import SERVICES
 from corral.services.ecs.run_queue import forbid_requeue
@@ -448,8 +448,8 @@ def test_the_record_of_a_task_names_its_successor_of_a_later_transaction(world: 
 
     def end(tx: Any) -> None:
         hosts.report(tx, "h", world.reports(first, ended=True, code=1))
-        for number in range(MARKS_MAX_PER_BATCH):
-            tx._marks = {f"sweep:{number}": None, **tx._marks}  # so many keys that the key of the task waits for the next batch
+        for number in range(MARKS_MAX_PER_TRANSACTION):
+            tx._marks = {f"sweep:{number}": None, **tx._marks}  # so many keys that that of the task waits for the next transaction
 
     world.run(end)
     assert "requeued-as" not in world.tags(first)
@@ -555,11 +555,11 @@ def test_a_task_without_queue_options_costs_no_statement(world: RunQueueWorld) -
     params = {"taskDefinition": "gpus-1", "tags": [{"key": "project", "value": "x"}]}
     launch = Command(lambda tx: SERVICES["ecs"].operations["RunTask"](tx, params, CALLER), lambda answer: None)
     world.store.connection.set_trace_callback(statements.append)
-    [(_, made)] = world.core.batch([launch]).answers
+    [(_, made)] = world.core.transact([launch]).answers
     world.store.connection.set_trace_callback(None)
     reports = world.reports(made["tasks"][0]["taskArn"].rpartition("/")[2], ended=True, code=0)
     world.store.connection.set_trace_callback(statements.append)
-    world.core.batch([Command(lambda tx: hosts.report(tx, "h", reports), lambda answer: None)])
+    world.core.transact([Command(lambda tx: hosts.report(tx, "h", reports), lambda answer: None)])
     world.store.connection.set_trace_callback(None)
     tables = ("run_wait", "run_dependency", "run_array", "run_end")
     assert len(statements) > 5 and not [each for each in statements if any(table in each for table in tables)]

@@ -92,8 +92,8 @@ class RandomRuns(RunQueueWorld):
         reconcilers = {**STATE, **self.fault.reconcilers}
         self.core = Core(self.store, settings=self.settings, clock=self.clock, ids=SeededIds(self.rng), reconcilers=reconcilers)
 
-    def batch(self, commands: Any) -> Outcome:
-        outcome = super().batch(commands)
+    def transact(self, commands: Any) -> Outcome:
+        outcome = super().transact(commands)
         self.observe_commit()
         if self.rng.random() < self.restart_chance:
             self.happened["restart"] += 1

@@ -1,4 +1,4 @@
-"""Runs commands on a store, which is a SQLite database. `Core.batch` runs several commands in one transaction and commits it.
+"""Runs commands on a store, which is a SQLite database. `Core.transact` runs several commands in one transaction and commits it.
 
 A command is a function, for example the handler of a request. A reconciler is a function that compares one thing, for example a
 pool, with what it should be, and changes it. The key of a reconciler is a text such as `pool:hosts`: the name of the reconciler and
@@ -9,8 +9,8 @@ A host is a machine that runs tasks. Its agent is the process that starts and st
 task. An order is a message from the server to an agent. A lane is a store with the thread that owns it: there is one lane each for
 state, logs and metrics.
 
-After the commit, `batch` returns the responses to clients and the orders to hosts, and the caller sends them. `Core` has no thread:
-`server/lanes.py` calls `batch` in the thread of the lane. Tests and the simulation call `batch` directly, with a virtual clock.
+After the commit, it returns the responses to clients and the orders to hosts, and the caller sends them. `Core` has no thread:
+`server/lanes.py` calls `transact` in the thread of the lane. Tests and the simulation call it directly, with a virtual clock.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from corral.model.agent_protocol import HostOrders, ImagePush, Order, StartOrder
 from corral.model.run import RunSpec
 from corral.model.settings import Settings
 
-# The number of keys that one batch reconciles. The next batch reconciles the others, so that requests do not wait for all of them.
-MARKS_MAX_PER_BATCH = 1_000
+# The number of keys that one transaction reconciles. The next one reconciles the others, so that requests do not wait for them.
+MARKS_MAX_PER_TRANSACTION = 1_000
 TOGETHER_MAX = 100  # the maximum number of keys that share a savepoint (see `Together`)
 HANDOVER_MAX_BYTES = 16 * 1024  # payloads share a row of `outbox` up to this size; a larger payload gets its own row
 INSTANT_S = 1e-6  # if the clock returns the same time for two commands, their times differ by this
@@ -96,10 +96,10 @@ class Tx(Struct, Generic[S]):
     settings: Settings
     final: bool = True  # False if the handler may raise Wait
     step: Callable[[], None] = _no_step  # a long read calls this regularly; it raises an exception if the read must stop
-    _reconciles_left: int = MARKS_MAX_PER_BATCH
+    _reconciles_left: int = MARKS_MAX_PER_TRANSACTION
     _marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run after each command
-    _late_marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run once per batch
-    _late_kinds: Collection[str] = ()  # the names of the reconcilers that run once per batch
+    _late_marks: dict[str, None] = field(default_factory=dict)  # the marked keys of reconcilers that run once per transaction
+    _late_kinds: Collection[str] = ()  # the names of the reconcilers that run once per transaction
     _changed: dict[str, None] = field(default_factory=dict)  # the keys with which `changed` was called
     _orders: list[tuple[str, Order]] = field(default_factory=list)
     _changes_later: list[tuple[str, float]] = field(default_factory=list)  # the keys and times of `changes_at`
@@ -109,8 +109,8 @@ class Tx(Struct, Generic[S]):
     def mark(self, key: str) -> None:
         """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`.
 
-        The reconciler runs before the next command. A reconciler that is `OncePerBatch` runs after the last command of the batch.
-        If this batch has already reconciled MARKS_MAX_PER_BATCH keys, the reconciler runs in the next batch.
+        The reconciler runs before the next command. A reconciler that is `OncePerTransaction` runs after the last command.
+        If this transaction has already reconciled MARKS_MAX_PER_TRANSACTION keys, the reconciler runs in the next transaction.
         """
         marks = self._late_marks if self._late_kinds and key.partition(":")[0] in self._late_kinds else self._marks
         marks[key] = None
@@ -202,10 +202,10 @@ class Tx(Struct, Generic[S]):
 Reconciler = Callable[[Tx[Any], str], None]
 
 
-class OncePerBatch(Struct, frozen=True):
-    """A reconciler that runs after the last command of a batch, and not after each command that marks its key.
+class OncePerTransaction(Struct, frozen=True):
+    """A reconciler that runs after the last command of a transaction, and not after each command that marks its key.
 
-    Many commands of a batch can mark the same key, for example the reports about the tasks of a service. To reconcile a large
+    Many commands of a transaction can mark the same key, for example the reports about the tasks of a service. To reconcile a large
     service takes longer than such a command.
     """
 
@@ -235,7 +235,7 @@ NewHandover = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, 
 
 
 class Outcome(Struct):
-    """The result of a batch. The caller sends the responses, orders and hand-overs."""
+    """The result of a transaction. The caller sends the responses, orders and hand-overs."""
 
     answers: list[tuple[Command, Any]] = field(default_factory=list)  # commands, and the response or exception of each
     orders: dict[str, HostOrders] = field(default_factory=dict)  # by host id
@@ -263,22 +263,22 @@ class Core(Generic[S]):
         self._clock = clock
         self._ids = ids
         self._reconcilers = reconcilers or {}
-        self._late_kinds = {kind for kind, each in self._reconcilers.items() if isinstance(each, OncePerBatch)}
+        self._late_kinds = {kind for kind, each in self._reconcilers.items() if isinstance(each, OncePerTransaction)}
         self._together = {kind for kind, each in self._reconcilers.items() if isinstance(each, Together)}
         self._last_s = 0.0
         self._parked = ParkedCommands()
         self._origin = ids.hex32()
         self._last_handover = max((handover.id for handover in store.undelivered()), default=0)
-        # The ids of hand-overs that were received. Other threads append them. The next batch deletes their rows in `outbox`.
+        # The ids of hand-overs that were received. Other threads append them. The next transaction deletes their rows in `outbox`.
         self.delivered: deque[int] = deque()
 
     def next_due_s(self) -> float | None:
-        """Return the time at which `batch` must be called even if no command arrives. Return None if there is no such time."""
+        """Return the time at which `transact` must be called even if no command arrives. Return None if there is no such time."""
         parked_s, stored_s = self._parked.next_s(), self.store.next_due_s()
         next_s = parked_s if stored_s is None else min(parked_s, stored_s)
         return None if next_s == inf else next_s
 
-    def batch(self, commands: Sequence[Command]) -> Outcome:
+    def transact(self, commands: Sequence[Command]) -> Outcome:
         """Run commands and due reconcilers in one transaction, and commit it.
 
         If the commit fails, the result has only errors: one for each command.
@@ -365,7 +365,7 @@ class Core(Generic[S]):
     def _instant(self) -> float:
         """Return the time.
 
-        It is later than the time that the previous call returned, so that the commands of a batch have different times in the right
+        It is later than the time that the previous call returned, so that the commands have different times in the right
         order. The only exception: if the clock was set back by CLOCK_STEP_S or more, return the time of the clock.
         """
         now_s = self._clock.now_s()
@@ -375,9 +375,9 @@ class Core(Generic[S]):
         return now_s
 
     def _reconcile_marked(self, tx: Tx[S], outcome: Outcome, *, late: bool = False) -> None:
-        """Run the reconcilers of all marked keys, up to MARKS_MAX_PER_BATCH. Make the other marked keys due at once.
+        """Run the reconcilers of all marked keys, up to MARKS_MAX_PER_TRANSACTION. Make the other marked keys due at once.
 
-        If `late` is True, include the reconcilers that run once per batch.
+        If `late` is True, include the reconcilers that run once per transaction.
         """
         while (marks := tx._marks or (late and tx._late_marks)) and tx._reconciles_left:
             keys = self._next_keys(marks, tx._reconciles_left)
@@ -461,7 +461,7 @@ class Core(Generic[S]):
         tx._truncate(sizes)
 
     def _failed(self, error: Exception, commands: Sequence[Command], outcome: Outcome) -> Outcome:
-        """Roll the batch back, and respond to each of its commands with an error."""
+        """Roll the transaction back, and respond to each of its commands with an error."""
         self.store.rollback()
         outcome.faults.append("".join(traceback.format_exception(error)))
         for command in commands:
@@ -470,7 +470,7 @@ class Core(Generic[S]):
         return Outcome(answers=[(command, _not_written(error)) for command in dict.fromkeys(commands)], faults=outcome.faults)
 
     def release(self) -> None:
-        """Run all parked commands for the last time in the next batch. The server calls this before it exits."""
+        """Run all parked commands for the last time in the next transaction. The server calls this before it exits."""
         self._parked.expire_all()
 
 

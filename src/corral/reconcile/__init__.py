@@ -7,7 +7,7 @@ change.
 from importlib import import_module
 from typing import Any
 
-from corral.core.transactions import OncePerBatch, Reconciler, Together, Tx
+from corral.core.transactions import OncePerTransaction, Reconciler, Together, Tx
 from corral.reconcile.hosts import reconcile_host
 from corral.reconcile.instances import drop_terminated_instances, reconcile_daemons, reconcile_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
@@ -31,7 +31,7 @@ def _once_needed(module: str, name: str) -> Reconciler:
 
 
 # One table for each lane. The part of a key before the colon selects the reconciler, and the reconciler gets the part after the
-# colon. `core/transactions.py` describes `OncePerBatch` and `Together`.
+# colon. `core/transactions.py` describes `OncePerTransaction` and `Together`.
 STATE: dict[str, Reconciler] = {
     "pool": reconcile_pool,
     "host": reconcile_host,
@@ -45,9 +45,9 @@ STATE: dict[str, Reconciler] = {
     "run-arrays": _once_needed("run_queue", "drop_ended_arrays"),
     "sweep": drop_stopped_tasks,
     "deletion": drop_deleted_definitions,
-    "service": OncePerBatch(_once_needed("ecs_services", "reconcile_service")),
+    "service": OncePerTransaction(_once_needed("ecs_services", "reconcile_service")),
     "services": _once_needed("ecs_services", "drop_inactive_services"),
-    "daemons": OncePerBatch(reconcile_daemons),
+    "daemons": OncePerTransaction(reconcile_daemons),
     "expiry": _once_needed("object_expiry", "expire_due"),
     "run-environment": _once_needed("run_environments", "delete_unused_object"),
     "lifecycle": _once_needed("object_expiry", "rescan_bucket"),
@@ -57,25 +57,25 @@ STATE: dict[str, Reconciler] = {
     "layers": _once_needed("images", "drop_unused_layers"),
     "repositories": _once_needed("images", "clear_deleted_repositories"),
     "moves": _once_needed("queues", "move_messages"),
-    "group": OncePerBatch(_once_needed("groups", "reconcile_group")),
-    "capacity-provider": OncePerBatch(_once_needed("capacity_providers", "reconcile_provider")),
+    "group": OncePerTransaction(_once_needed("groups", "reconcile_group")),
+    "capacity-provider": OncePerTransaction(_once_needed("capacity_providers", "reconcile_provider")),
     "spot-interruption": _once_needed("spot_interruptions", "end_interrupted_instance"),
-    "environment": OncePerBatch(_once_needed("compute_environments", "reconcile_environment")),
-    "scaling": OncePerBatch(_once_needed("scaling", "reconcile_scaling")),
+    "environment": OncePerTransaction(_once_needed("compute_environments", "reconcile_environment")),
+    "scaling": OncePerTransaction(_once_needed("scaling", "reconcile_scaling")),
     "schedule": _once_needed("groups", "run_scheduled_actions"),
-    "stack": OncePerBatch(_once_needed("stacks", "reconcile_stack")),
+    "stack": OncePerTransaction(_once_needed("stacks", "reconcile_stack")),
     "step": _once_needed("stacks", "reconcile_step"),
     "stacks": _once_needed("stacks", "drop_deleted_stacks"),
     "activities": _once_needed("groups", "drop_old_activities"),
     "invocations": _once_needed("functions", "drop_ended_invocations"),
     "job-queue": _once_needed("job_queues", "reconcile_queue"),
     "job": Together(_once_needed("jobs", "reconcile_job")),
-    "job-limits": OncePerBatch(_once_needed("job_limits", "reconcile_limits")),
+    "job-limits": OncePerTransaction(_once_needed("job_limits", "reconcile_limits")),
     "job-array": _once_needed("jobs", "reconcile_array"),
     "job-dependents": _once_needed("jobs", "reconcile_dependents"),
     "jobs": _once_needed("jobs", "drop_ended_jobs"),
     "target-schedule": _once_needed("service_scaling", "run_scheduled_actions"),
-    "target-activity": OncePerBatch(_once_needed("service_scaling", "follow_activity")),
+    "target-activity": OncePerTransaction(_once_needed("service_scaling", "follow_activity")),
     "target-activities": _once_needed("service_scaling", "drop_old_activities"),
 }
 METRICS: dict[str, Reconciler] = {

@@ -197,7 +197,7 @@ async def _serve(options: ServerOptions) -> None:
     take_back_quarantined(blobs, store)
     local_agent = LocalAgent(data, of_host, clock, files_limit)
     agents = Agents(data, state, logs, blobs, clock, local_agent, settings.outputs)
-    state_core.batch([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
+    state_core.transact([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
     forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
         lane.start()

@@ -1,6 +1,6 @@
 """Garbage collection of blobs, which are the files with the bytes of objects and image layers.
 
-A blob that no object and no layer needs any more is garbage. Garbage is deleted in batches. A blob without a database row is an
+A blob that no object and no layer needs any more is garbage. Garbage is deleted by the hundred. A blob without a database row is an
 orphan. A crash during an upload leaves an orphan. At start, up to ERASED_ORPHANS_MAX orphans are deleted. If there are more
 orphans, they are not deleted, because no crash leaves so many: this state.db probably belongs to another data folder. These orphans
 are moved to blobs/quarantine/DATE, and deleted after a week. If rows refer to them at a later start, they are moved back. While a
@@ -30,15 +30,15 @@ from corral.process.data_folder import BLOBS_LOCK
 from corral.server.lanes import Lane
 from corral.store import Store
 
-BATCH_BLOBS = 200
+BLOBS_AT_ONCE = 200
 ERASED_ORPHANS_MAX = 16  # a crash leaves about as many orphans as uploads were in progress
 DAY_S = 86_400.0
 QUARANTINE_S = 7 * DAY_S
 HELD_DELAY_S = 1.0  # the time between two attempts while a backup copies blobs
 WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end: the wait ends when garbage exists or the server stops
-# After an incomplete batch, the collector waits this long for more garbage. Without this wait, 1,000 overwritten objects a second
-# would cause 1,000 small batches.
-BATCH_DELAY_S = 0.25
+# If there is less garbage than BLOBS_AT_ONCE, the collector waits this long for more. Without this wait, 1,000 overwritten
+# objects a second would cause 1,000 small transactions.
+MORE_GARBAGE_WAIT_S = 0.25
 RETRY_DELAY_S = 5.0
 
 log = logging.getLogger("corral")
@@ -75,8 +75,8 @@ class BlobGc:
                 await self._sweep()
                 while garbage := await self._state.submit(_garbage):
                     await self._remove(garbage)
-                    if len(garbage) < BATCH_BLOBS:
-                        await asyncio.sleep(BATCH_DELAY_S)
+                    if len(garbage) < BLOBS_AT_ONCE:
+                        await asyncio.sleep(MORE_GARBAGE_WAIT_S)
                 return
             except asyncio.CancelledError:
                 raise
@@ -92,10 +92,10 @@ class BlobGc:
         """
         folders, orphans = self._blobs.folders(), list[str]()
         while names := await asyncio.to_thread(self._blobs.names, folders):
-            for at in range(0, len(names), BATCH_BLOBS):
-                batch = names[at : at + BATCH_BLOBS]
-                known = await self._state.read(partial(_known, batch), self._settings, self._ids)
-                orphans += [name for name in batch if name not in known]
+            for at in range(0, len(names), BLOBS_AT_ONCE):
+                some = names[at : at + BLOBS_AT_ONCE]
+                known = await self._state.read(partial(_known, some), self._settings, self._ids)
+                orphans += [name for name in some if name not in known]
         orphans = self._blobs.erasable(orphans)
         if not orphans:
             return
@@ -140,8 +140,8 @@ def take_back_quarantined(blobs: Blobs, store: Store) -> None:
     """Move blobs back from the quarantine if rows refer to them. The server calls this function at start."""
     for date, names in blobs.quarantined():
         known = set[str]()
-        for at in range(0, len(names), BATCH_BLOBS):
-            known |= store.objects.known_blobs(names[at : at + BATCH_BLOBS])
+        for at in range(0, len(names), BLOBS_AT_ONCE):
+            known |= store.objects.known_blobs(names[at : at + BLOBS_AT_ONCE])
         if known:
             blobs.take_back(date, known)
             log.warning("moved %d blobs back from quarantine: rows of state.db refer to them", len(known))
@@ -177,7 +177,7 @@ def _known(blobs: Sequence[str], tx: Tx[Store]) -> set[str]:
 
 def _garbage(tx: Tx[Store]) -> list[str]:
     """Return the next blobs that nothing refers to. Wait until there are some. Return an empty list when the server stops."""
-    found = tx.store.objects.garbage(BATCH_BLOBS)
+    found = tx.store.objects.garbage(BLOBS_AT_ONCE)
     if not found and not tx.final:
         raise Wait([GARBAGE], tx.now_s + WAIT_MAX_S)
     return found

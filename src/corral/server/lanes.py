@@ -25,10 +25,10 @@ from corral.core.transactions import Core, Outcome, Receiver, S, Tx
 from corral.model.agent_protocol import HostOrders
 from corral.model.histogram import DURATIONS_S, SIZES, Histogram
 from corral.model.settings import Settings
-from corral.server.batcher import Batcher
 from corral.server.heavy_reads import HeavyReads, Step
+from corral.server.thread_feed import ThreadFeed
 
-BATCH_MAX = 256  # when a transaction has at least this many commands, further commands wait for the next transaction
+COMMANDS_MAX = 256  # when a transaction has at least this many commands, further commands wait for the next transaction
 BROKEN_PAUSE_S = 0.5  # the pause between two attempts when the database fails
 
 log = logging.getLogger("corral")
@@ -55,12 +55,12 @@ class Lane(Generic[S]):
         self._receivers = receivers or {}
         self._delivery = Delivery(core, self._send, loop.call_later, lambda: self._queue.put([]))
         self._queue: SimpleQueue[list[Command] | None] = SimpleQueue()
-        self._gathering = Batcher[Command](self._queue.put, BATCH_MAX)
+        self._gathering = ThreadFeed[Command](self._queue.put, COMMANDS_MAX)
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
         self._heavy_reads = HeavyReads(loop)
         self._thread_local = threading.local()
         self._releasing = False
-        self.batch_sizes, self.batch_seconds = Histogram(SIZES), Histogram(DURATIONS_S)
+        self.transaction_sizes, self.transaction_seconds = Histogram(SIZES), Histogram(DURATIONS_S)
         self.changes = 0  # the number of committed transactions that may have changed the store
         self.submitted = 0  # the number of commands, except those that only read, that the event loop has submitted
 
@@ -169,13 +169,13 @@ class Lane(Generic[S]):
                 self._core.release()
             began_s = time.perf_counter()
             try:
-                outcome = self._core.batch(commands)
+                outcome = self._core.transact(commands)
             except Exception as error:  # the database cannot be read or written: these commands fail, and later commands try again
                 refusal = ServiceUnavailable(f"The database cannot be read or written ({error}).")
                 outcome = Outcome([(command, refusal) for command in commands], faults=[traceback.format_exc()])
                 time.sleep(BROKEN_PAUSE_S)
-            self.batch_sizes.add(len(commands))
-            self.batch_seconds.add(time.perf_counter() - began_s)
+            self.transaction_sizes.add(len(commands))
+            self.transaction_seconds.add(time.perf_counter() - began_s)
             try:
                 self._loop.call_soon_threadsafe(self._deliver, outcome)
             except RuntimeError:  # the event loop is closed, because the process is shutting down
@@ -195,7 +195,7 @@ class Lane(Generic[S]):
         commands: list[Command] = []
         while first is not None:
             commands += first
-            if len(commands) >= BATCH_MAX:
+            if len(commands) >= COMMANDS_MAX:
                 return commands, False
             try:
                 first = self._queue.get_nowait()

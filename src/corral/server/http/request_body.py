@@ -26,7 +26,7 @@ from corral.server.lanes import Lane
 
 # A body up to this size is written together with other such bodies.
 SMALL_MAX_BYTES = 64 * 1024
-BATCH_BYTES = 512 * 1024  # the approximate number of bytes that a thread writes at a time
+WRITE_BYTES = 512 * 1024  # the approximate number of bytes that a thread writes at a time
 AHEAD_MAX_BYTES = 2 * 1024 * 1024  # the most bytes of a body that are received while the threads still write earlier bytes
 PULLED_MIN_BYTES = 1024 * 1024  # threads read a body with a larger Content-Length directly from the socket
 # Corral reads the rest of a refused body if the whole body has at most this size, so that the connection can be used again.
@@ -88,7 +88,7 @@ class BodyReceiver:
         occurs, no blob is left.
         """
         waiting, size, more, left = list[bytes](), 0, True, None
-        while more and left is None and size < BATCH_BYTES:
+        while more and left is None and size < WRITE_BYTES:
             data, more = await next_piece(receive, connection)
             waiting.append(data)
             size += len(data)
@@ -225,7 +225,7 @@ class BodyReceiver:
 
 
 class ThreadedBlobWriter:
-    """Writes one body in threads, one batch at a time. The digests of a batch are computed while the next batch is written.
+    """Writes one body in threads, one part at a time. The digests of a part are computed while the next part is written.
 
     If the caller is cancelled, the thread continues.
     """
@@ -283,7 +283,7 @@ class ThreadedBlobWriter:
 
 
 async def _receive(receive: Receive, writer: ThreadedBlobWriter, waiting: list[bytes]) -> int:
-    """Write the pieces in `waiting` and the rest of a body, in batches. Return the number of bytes."""
+    """Write the pieces in `waiting` and the rest of a body, in large parts. Return the number of bytes."""
     size, more = sum(map(len, waiting)), True
     count = size
     while more:
@@ -291,7 +291,7 @@ async def _receive(receive: Receive, writer: ThreadedBlobWriter, waiting: list[b
         waiting.append(data)
         size += len(data)
         count += len(data)
-        if size >= BATCH_BYTES and (writer.is_idle or size >= AHEAD_MAX_BYTES):
+        if size >= WRITE_BYTES and (writer.is_idle or size >= AHEAD_MAX_BYTES):
             await writer.give(waiting)
             waiting, size = [], 0
     await writer.give(waiting)
@@ -427,7 +427,7 @@ def _copied(blobs: Blobs, source: Sequence[Slice], algorithms: Collection[str]) 
             with open(blobs.open(each.blob), "rb", buffering=0) as file:
                 at, end = each.start, each.start + each.size
                 while at < end:
-                    piece = os.pread(file.fileno(), min(BATCH_BYTES, end - at), at)
+                    piece = os.pread(file.fileno(), min(WRITE_BYTES, end - at), at)
                     if not piece:
                         raise OSError(f"blob {each.blob} is shorter than its row says")
                     writer.write([piece])

@@ -1,6 +1,6 @@
 """Writes small request bodies to blobs, which are files of the object storage.
 
-One thread writes the bodies in batches. A batch has the bodies that arrived while the thread was busy, and needs only one sync.
+One thread writes the bodies. Those that arrived while it was busy share one sync.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from msgspec import Struct
 from corral.blobs import Blobs
 from corral.core.transactions import Tx
 from corral.model.blob import StoredBlob
-from corral.server.batcher import Batcher
 from corral.server.lanes import Lane
+from corral.server.thread_feed import ThreadFeed
 
-BATCH_MAX = 64  # when a batch has at least this many bodies, further bodies wait for the next batch
+BODIES_MAX = 64  # the number of bodies that share a sync; further bodies wait for the next sync
 CommitBlob = Callable[[StoredBlob, Tx[Any]], Any]  # the command that commits the row of a blob and returns the response
 
 
@@ -34,12 +34,12 @@ class PendingBlob(Struct, eq=False):
 
 
 class SmallBlobWriter:
-    """Writes blobs in batches. The first write starts the thread."""
+    """Writes blobs, several with one sync. The first write starts the thread."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._queue: SimpleQueue[list[PendingBlob]] = SimpleQueue()
-        self._batcher = Batcher[PendingBlob](self._queue.put, BATCH_MAX)
+        self._feed = ThreadFeed[PendingBlob](self._queue.put, BODIES_MAX)
         self._thread: threading.Thread | None = None
 
     def write(self, data: bytes, algorithms: Collection[str], lane: Lane[Any], commit: CommitBlob) -> PendingBlob:
@@ -52,21 +52,21 @@ class SmallBlobWriter:
             self._thread = threading.Thread(target=self._work, args=(loop,), name="small-blobs", daemon=True)
             self._thread.start()
         blob = PendingBlob(data, algorithms, lane, commit, lane.new_future())
-        self._batcher.add(blob)
+        self._feed.add(blob)
         return blob
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             pending = self._queue.get()
             try:
-                while len(pending) < BATCH_MAX:
+                while len(pending) < BODIES_MAX:
                     pending += self._queue.get_nowait()
             except Empty:
                 pass
             results: Sequence[StoredBlob | Exception]
             try:
                 results = self._blobs.store([(blob.data, blob.algorithms) for blob in pending])
-            except Exception as error:  # an unexpected error fails only this batch; the thread continues
+            except Exception as error:  # an unexpected error fails only these blobs; the thread continues
                 results = [error] * len(pending)
             commands_by_lane: dict[Lane[Any], list[tuple[Callable[[Tx[Any]], Any], asyncio.Future[Any]]]] = {}
             failed = []

@@ -119,9 +119,9 @@ class MetricsPage:
         )
         lanes = sorted(self._lanes.items())
         page.histogram("corral_lane_batch_commands", "Commands that share one transaction of a database.",
-                       [({"lane": name}, lane.batch_sizes) for name, lane in lanes])  # fmt: skip
+                       [({"lane": name}, lane.transaction_sizes) for name, lane in lanes])  # fmt: skip
         page.histogram("corral_lane_batch_duration_seconds", "Time that one transaction of a database takes.",
-                       [({"lane": name}, lane.batch_seconds) for name, lane in lanes])  # fmt: skip
+                       [({"lane": name}, lane.transaction_seconds) for name, lane in lanes])  # fmt: skip
         page.gauge("corral_build_info", "The version of Corral.", [({"version": corral.__version__}, 1)])
         use = resource.getrusage(resource.RUSAGE_SELF)
         page.counter("process_cpu_seconds_total", "CPU time of the server process.", [({}, use.ru_utime + use.ru_stime)])

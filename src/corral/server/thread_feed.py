@@ -1,7 +1,4 @@
-"""Collects items on the event loop and passes them to a function in batches.
-
-The function wakes a thread. With batches, the thread is woken less often.
-"""
+"""Collects items on the event loop and passes them, several at a time, to a function that wakes a thread."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Batcher(Generic[T]):
+class ThreadFeed(Generic[T]):
     def __init__(self, give: Callable[[list[T]], None], most: int) -> None:
         self._give = give
         self._most = most
@@ -21,7 +18,7 @@ class Batcher(Generic[T]):
     def add(self, item: T) -> None:
         """Add an item.
 
-        At the end of each iteration of the event loop, the batch is passed on if it has at least `most` items, or if no item was
+        At the end of each iteration of the event loop, the items are passed on if there are at least `most`, or if no item was
         added in this iteration.
         """
         if not self._items:
@@ -30,7 +27,7 @@ class Batcher(Generic[T]):
 
     def flush(self) -> None:
         items, self._items = self._items, []
-        if items:  # an earlier call may have emptied the batch
+        if items:  # an earlier call may have passed them on
             self._give(items)
 
     def _end_turn(self, before: int) -> None:
