@@ -42,13 +42,17 @@ ALL_GPUS = -1  # every GPU of a host; if a task has this value, one of its runs 
 FREE_GPUS = -2  # all GPUs that are free at placement, maybe none; for a run that is privileged or sets NVIDIA_VISIBLE_DEVICES
 
 
+RANDOM, SPREAD, BINPACK = STRATEGIES = ("random", "spread", "binpack")  # the placement strategies
+UNKNOWN_STRATEGY = f"The placement strategy '{{value}}' is not supported; use {', '.join(STRATEGIES[:-1])} or {STRATEGIES[-1]}."
+
+
 class PlacementRules(Struct, frozen=True):
     """The placement constraints and strategies of a task."""
 
     scope: str  # region/cluster; `task:group` in an expression refers to tasks of this cluster
     member_of: tuple[str, ...] = ()  # expressions of the cluster query language; all must be true
     distinct: bool = False  # True: each task of `group` must run on a different container instance
-    # The steps of the strategy, such as (spread, instanceId), (binpack, memory), (random, ""). The first step is the most
+    # The steps of the strategy, such as (SPREAD, "instanceId"), (BINPACK, "memory"), (RANDOM, ""). The first step is the most
     # important.
     strategy: tuple[tuple[str, str], ...] = ()
     group: str = ""  # region/cluster/group of the tasks to which `distinct` and `spread` apply; empty if neither is used

@@ -3,6 +3,7 @@ known, this table uses it.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, usual_wording
+from corral.model.task import STRATEGIES, UNKNOWN_STRATEGY
 
 CLIENT = "ClientException"
 NAME = "[a-zA-Z0-9_-]{1,255}"
@@ -75,7 +76,7 @@ TABLE = ConstraintTable(
         "RunTask.capacityProviderStrategy": STRATEGY,
         "RunTask.placementStrategy": Limit(max=5, text="A task can have up to {max} placement strategies."),
         "PlacementConstraint.type": Limit(text="constraint.type '{value}' is not supported; use memberOf or distinctInstance."),
-        "PlacementStrategy.type": Limit(text="The placement strategy '{value}' is not supported; use random, spread or binpack."),
+        "PlacementStrategy.type": Limit(enum=STRATEGIES, text=UNKNOWN_STRATEGY),
         "StartTask.startedBy": STARTED_BY,
         "StartTask.containerInstances": _entries(10),
         "DescribeTasks.tasks": _entries(100, "Tasks"),

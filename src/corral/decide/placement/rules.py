@@ -19,7 +19,7 @@ from corral import __version__
 from corral.decide.placement.instance_query import SubjectValues, parse_instance_query
 from corral.model.instance import ec2_id
 from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadPart
-from corral.model.task import ALL_GPUS, Demand, PlacementRules
+from corral.model.task import ALL_GPUS, BINPACK, RANDOM, SPREAD, Demand, PlacementRules
 
 ZONE = "ecs.availability-zone"  # a host is in every region, so the zone of its own slot depends on the region of the cluster
 DRAWS_MAX = 16  # after this many random attempts, choose from a list of all slots that fit
@@ -76,15 +76,15 @@ def _values(slot: Slot, scope: str, subject: str) -> Sequence[str]:
 
 
 def _sorting(rules: PlacementRules) -> CompiledRules:
-    leading = list(takewhile(lambda step: step[0] == "spread", rules.strategy))
+    leading = list(takewhile(lambda step: step[0] == SPREAD, rules.strategy))
     after = rules.strategy[len(leading) : len(leading) + 1]
     return CompiledRules(
         allows=allows(rules),
         spreads=tuple(_spread_over(rules, field) for _, field in leading),
         group=rules.group,
-        by_cpu=after == (("binpack", "cpu"),),
-        packs=bool(after) and after[0][0] == "binpack",
-        drawn=bool(after) and after[0][0] == "random",
+        by_cpu=after == ((BINPACK, "cpu"),),
+        packs=bool(after) and after[0][0] == BINPACK,
+        drawn=bool(after) and after[0][0] == RANDOM,
     )
 
 
@@ -122,9 +122,9 @@ def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen, reserve
     assert rules is not None
     selection = select(pool, rules)
     steps = rules.strategy
-    while steps and steps[0][0] == "spread":
+    while steps and steps[0][0] == SPREAD:
         steps = steps[1:]
-    if all(kind == "binpack" for kind, _ in steps):
+    if all(kind == BINPACK for kind, _ in steps):
         first = selection.first_fitting((demand.idle_gpus, demand.memory_mib, demand.cpu_units))
         found = next(_open_ones((first,), demand, is_open, reserved), None)
         if found is not None or not first:
@@ -153,11 +153,11 @@ def _choose(
     """
     if not steps:
         return next(_open_ones(_shapes(parts, demand), demand, is_open, reserved), None)
-    if steps[0][0] == "random":
+    if steps[0][0] == RANDOM:
         return _draw(parts, demand, seed, is_open)
     rest_of = _cpu_first if steps[0][1] == "cpu" else _memory_first
     shapes = merge(*_by_group(parts, demand), key=lambda ids: rest_of(pool.slot(ids[0])))
-    if all(kind == "binpack" for kind, _ in steps):
+    if all(kind == BINPACK for kind, _ in steps):
         return next(_open_ones(shapes, demand, is_open, reserved), None)
     fitting = list(shapes)
     first = next(_open_ones(fitting, demand, is_open, reserved), None)
@@ -227,7 +227,7 @@ def _among_equals(pool: Pool, demand: Demand, ids: list[str], steps: Sequence[tu
     """Return the slot that the steps after a binpack step prefer, among slots that the binpack step does not distinguish."""
     assert demand.rules is not None
     for kind, field in steps:
-        if kind == "random":
+        if kind == RANDOM:
             return ids[_number(seed, 0) % len(ids)]
         weigh = _weights(pool, demand.rules, kind, field)
         least = min(map(weigh, ids))
@@ -236,7 +236,7 @@ def _among_equals(pool: Pool, demand: Demand, ids: list[str], steps: Sequence[tu
 
 
 def _weights(pool: Pool, rules: PlacementRules, kind: str, field: str) -> Callable[[str], int]:
-    if kind == "binpack":
+    if kind == BINPACK:
         return lambda slot_id: pool.slot(slot_id).cpu_units if field == "cpu" else pool.slot(slot_id).memory_mib
     value_of = _spread_over(rules, field)
     if value_of is None:

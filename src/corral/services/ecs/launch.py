@@ -27,7 +27,7 @@ from corral.decide.placement.slot_fit import amounts
 from corral.model.placement import Claim, Placement, Rank, Unplaceable
 from corral.model.queued_run import QueueState
 from corral.model.run_options import NO_OPTIONS, RunOptions
-from corral.model.task import Demand, PlacementRules, Task, TaskState
+from corral.model.task import RANDOM, Demand, PlacementRules, Task, TaskState
 from corral.services.ecs import fargate
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
@@ -136,7 +136,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
     rules = placement_rules(constraints, request.placement_strategy, prototype.launch_type, scope, prototype.group)
     if rules is not None:
         prototype = prototype.but(demand=replace(prototype.demand, rules=rules))
-    draws = rules is not None and any(kind == "random" for kind, _ in rules.strategy)
+    draws = rules is not None and any(kind == RANDOM for kind, _ in rules.strategy)
     longest_s = longest_time_of(prototype, spec)
     tasks: list[Task] = []
     failures: list[LaunchFailure] = []

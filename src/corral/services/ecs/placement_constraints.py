@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from corral.decide.placement.instance_query import InstanceQueryError, parse_instance_query
-from corral.model.task import PlacementRules
+from corral.model.task import BINPACK, RANDOM, SPREAD, UNKNOWN_STRATEGY, PlacementRules
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 
 CONSTRAINTS_MAX = 10
@@ -51,7 +51,7 @@ def placement_rules(
         member_of=expressions,
         distinct=distinct,
         strategy=steps,
-        group=f"{scope}/{group}" if distinct or any(kind == "spread" for kind, _ in steps) else "",
+        group=f"{scope}/{group}" if distinct or any(kind == SPREAD for kind, _ in steps) else "",
         depends_on_tasks=distinct or any(parse_instance_query(expression).depends_on_tasks for expression in expressions),
     )
 
@@ -92,18 +92,18 @@ def check_expression(expression: str) -> str:
 
 def _strategy_step(strategy: dict[str, Any]) -> tuple[str, str]:
     kind, field = strategy.get("type"), strategy.get("field", "")
-    if kind == "random":
-        return "random", ""
-    if kind == "binpack":
+    if kind == RANDOM:
+        return RANDOM, ""
+    if kind == BINPACK:
         if field.lower() not in ("cpu", "memory"):
             raise InvalidParameterException(f"The placement strategy binpack takes the field cpu or memory, not '{field}'.")
-        return "binpack", field.lower()
-    if kind == "spread":
+        return BINPACK, field.lower()
+    if kind == SPREAD:
         if field.lower() in ("instanceid", "host"):
-            return "spread", "instanceId"
+            return SPREAD, "instanceId"
         if field.startswith("attribute:") and field != "attribute:":
-            return "spread", field
+            return SPREAD, field
         raise InvalidParameterException(
             f"The placement strategy spread takes the field instanceId, host or attribute:NAME, not '{field}'."
         )
-    raise InvalidParameterException(f"The placement strategy '{kind}' is not supported; use random, spread or binpack.")
+    raise InvalidParameterException(UNKNOWN_STRATEGY.format(value=kind))
