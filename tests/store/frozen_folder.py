@@ -281,7 +281,7 @@ def read(folder: Path, at_s: float) -> dict[str, Any]:
 
     def call(service: str, operation: str, params: dict[str, Any]) -> Any:
         handler, given = SERVICES[service].operations[operation], direct_input(service, operation, params)
-        outcome = cores[SERVICES[service].lane].batch([Command(lambda tx: handler(tx, given, CALLER), lambda answer: None)])
+        outcome = cores[SERVICES[service].lane].transact([Command(lambda tx: handler(tx, given, CALLER), lambda answer: None)])
         assert not outcome.faults, outcome.faults[0]
         [(_, answer)] = outcome.answers
         assert not isinstance(answer, Exception), answer
