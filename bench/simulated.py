@@ -21,6 +21,7 @@ from corral.core.transactions import Core, Tx
 from corral.fleet import hosts
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
+from corral.model.principal import root_user
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES
@@ -30,7 +31,7 @@ from corral.store import Store
 GPUS_PER_HOST = 8
 COMMANDS_PER_TRANSACTION = 25  # what a busy server finds waiting
 TASKS_PER_CALL = 10
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 STARTED_S, STOPPED_S = 1.0, 2.0
 SOON_S = 0.02  # large changes are continued in later transactions, which are due sooner than this
 SETTLED_MAX = 100_000

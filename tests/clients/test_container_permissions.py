@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError
 
 from corral.access import sessions
 from corral.decide.policies.policy import check_identity_policy, read_policy
+from corral.model.principal import role_session
 from corral.operations.services import SERVICES
 from corral.services.iam import aws_policies
 from corral.worker.object_reader import OBJECTS_PATH, contents_of
@@ -74,8 +75,8 @@ class Inside:
 
     def __init__(self, corral: Corral, role: str, task_id: str) -> None:
         key = bytes.fromhex(json.loads((corral.data / "sessions.json").read_text())["key"])
-        principal = sessions.role_session(ACCOUNT, role, task_id)
-        self.principal = principal
+        principal = role_session(ACCOUNT, role, task_id, "root")
+        self.principal = principal.arn
         made = sessions.issue(key, b"inside", principal, LATER_S, task_id, confined=True)
         self.use(corral, made.session.access_key_id, made.secret_key, made.token)
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from corral.model.principal import root_user
 from corral.services.ecr.registry_passwords import RegistryAccess, access_of
 from harness import REGION, Corral
 
@@ -130,7 +131,7 @@ def test_a_password_for_the_registry(corral: Corral, ecr: Any):
     assert 12 * 3600 - 60 < data["expiresAt"].timestamp() - time.time() <= 12 * 3600
     user, _, password = b64decode(data["authorizationToken"]).decode().partition(":")
     assert user == "AWS"
-    assert meaning(corral, password)[:4] == (f"arn:aws:iam::{ACCOUNT}:root", REGION, data["expiresAt"].timestamp(), None)
+    assert meaning(corral, password)[:4] == (root_user(ACCOUNT), REGION, data["expiresAt"].timestamp(), None)
     aws = Path(sys.executable).with_name("aws")
     said = subprocess.run(
         [sys.executable, aws, "ecr", "get-login-password"], env=corral.environment, capture_output=True, text=True

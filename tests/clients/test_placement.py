@@ -17,6 +17,7 @@ from corral.fleet import hosts
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.instance import host_instance_id
+from corral.model.principal import root_user
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
@@ -25,7 +26,7 @@ from corral.store import Store
 from harness import container, eventually, wait_stopped
 from store.rows import derived_fleet
 
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from clients.s3_help import MIB, files, new_bucket, sizes, wait_for_blobs
+from corral.model.principal import root_user
 from corral.services.ecr.registry_passwords import RegistryAccess, password
 from harness import REGION, Corral, eventually
 from raw_registry import OCI_INDEX, Registry, digest_of, half_sent, image_of, index_of, new_repository, part, password_of
@@ -70,7 +71,7 @@ def test_no_password(registry: Registry):
 @pytest.mark.parametrize("expires_in_s, task_id", [(-1, None), (3600, 32 * "0")], ids=["expired", "of a task that has ended"])
 def test_an_expired_password(corral: Corral, expires_in_s: int, task_id: str | None):
     key = bytes.fromhex(json.loads((corral.data / "sessions.json").read_text())["key"])
-    late = Registry(corral, password(key, RegistryAccess("arn", REGION, int(time.time()) + expires_in_s, task_id)))
+    late = Registry(corral, password(key, RegistryAccess(root_user(ACCOUNT), REGION, int(time.time()) + expires_in_s, task_id)))
     answer = late("GET", "/v2/")
     assert (answer.status, answer.code) == (403, "DENIED")
     assert answer.message == "Your authorization token has expired. Reauthenticate and try again."

@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 
 from command import Cli
 from corral.access import sessions
+from corral.model.principal import role_session
 from harness import MAKING_A_CLIENT, REGION, SESSION, Corral, container, eventually
 
 ACCOUNT = "123456789012"
@@ -41,7 +42,8 @@ def identity(url: str, credentials: dict[str, str]) -> str:
 def of_task(data: Path, task_id: str, epoch: str = "0") -> dict[str, str]:
     """What the credentials endpoint gives to a task."""
     key = bytes.fromhex(json.loads((data / "sessions.json").read_text())["key"])
-    made = sessions.issue(key, b"a-task", sessions.role_session(ACCOUNT, "worker", task_id), 4_000_000_000, task_id, epoch=epoch)
+    principal = role_session(ACCOUNT, "worker", task_id, "root")
+    made = sessions.issue(key, b"a-task", principal, 4_000_000_000, task_id, epoch=epoch)
     return {"AccessKeyId": made.session.access_key_id, "SecretAccessKey": made.secret_key, "SessionToken": made.token}
 
 

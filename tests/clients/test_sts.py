@@ -11,6 +11,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from corral.access import sessions
+from corral.model.principal import root_user
 
 ACCOUNT = "123456789012"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/service/worker"
@@ -148,7 +149,7 @@ def test_the_account_of_an_access_key(corral, sts):
 def test_wrong_missing_and_expired_tokens(corral, sts):
     one, two = (sts.get_session_token()["Credentials"] for _ in range(2))
     key = bytes.fromhex(json.loads((corral.data / "sessions.json").read_text())["key"])
-    old = sessions.issue(key, b"nonce!", f"arn:aws:iam::{ACCOUNT}:root", 1_600_000_000, None)
+    old = sessions.issue(key, b"nonce!", root_user(ACCOUNT), 1_600_000_000, None)
     expired = {"AccessKeyId": old.session.access_key_id, "SecretAccessKey": old.secret_key, "SessionToken": old.token}
     for service, call, unknown, ended in (
         ("sts", "get_caller_identity", "InvalidClientTokenId", "ExpiredToken"),

@@ -73,7 +73,9 @@ def adds(name: str, answer: Any = None) -> Callable[[Tx[Store]], Any]:
 
 def waiting_task(name: str) -> Task:
     run = Run(f"run-{name}", name, "c", 0, True, 1, RunState.PENDING)
-    return Task(name, "r", "default", "arn", HOST_POOL, TaskState.PROVISIONING, TaskState.RUNNING, Demand(1), 1.0, runs=(run,))
+    return Task(
+        name, "r", "default", "arn", HOST_POOL, TaskState.PROVISIONING, TaskState.RUNNING, Demand(1), 1.0, runs=(run,), owner="root"
+    )
 
 
 def start_of(name: str) -> StartOrder:

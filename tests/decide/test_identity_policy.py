@@ -16,13 +16,13 @@ from corral.decide.policies.policy import (
     IdentityPolicies,
     PolicyDecision,
     PolicyError,
-    Principal,
+    PolicyPrincipal,
     check_identity_policy,
     evaluate_identity,
     read_policy,
 )
 
-ROLE = Principal("AWS", ("arn:aws:iam::123456789012:role/train",))
+ROLE = PolicyPrincipal("AWS", ("arn:aws:iam::123456789012:role/train",))
 OBJECT = "arn:aws:s3:::photos/a/b"
 ALLOWED, DENIED, NO_MATCH = PolicyDecision.ALLOWED, PolicyDecision.DENIED, PolicyDecision.NO_MATCH
 OUTSIDE = PolicyDecision.OUTSIDE_BOUNDARY

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from corral.decide.placement.place import claim_rank
 from corral.decide.tasks.job_order import (
     is_idle,
     job_rank,
@@ -20,6 +20,7 @@ from corral.decide.tasks.job_order import (
     weighted_vcpus,
 )
 from corral.model.job_line import JobPlace, ShareUse
+from corral.model.placement import EQUAL_SHARE, Rank, claim_rank
 from corral.model.task import Demand
 from examples import examples
 
@@ -129,3 +130,21 @@ def test_the_order_of_jobs() -> None:
     ]
     assert ordered == sorted(ordered)
     assert claim_rank(99.0) < min(ordered) and max(ordered) < claim_rank(101.0)  # all jobs have the seniority of the oldest one
+
+
+CLAIMS = st.tuples(st.integers(-9, 9), st.floats(0, 2), st.floats(0, 2), st.booleans(), st.integers(-9, 9))
+
+
+@given(CLAIMS, CLAIMS)
+def test_claims_are_served_by_priority_then_share_then_age(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    """Claims of tasks, instances and jobs. A job has the priority 0 among them."""
+
+    def rank(priority: int, share: float, since_s: float, is_job: bool, number: int) -> Rank:
+        if is_job:
+            return job_rank(since_s, number, 0.0, JobPlace(number, number, 0, "id", 0.0), share)
+        return claim_rank(since_s, priority, share, order=(number,))
+
+    keys = [(0 if is_job else -priority, share, since_s) for priority, share, since_s, is_job, _ in (one, other)]
+    if keys[0] != keys[1]:
+        assert (rank(*one) < rank(*other)) == (keys[0] < keys[1])
+    assert claim_rank(one[2], one[0]) == claim_rank(one[2], one[0], EQUAL_SHARE) < claim_rank(one[2], one[0], one[1] + 0.1)

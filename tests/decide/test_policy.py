@@ -11,7 +11,7 @@ from corral.decide.policies.policy import (
     AccessRequest,
     PolicyDecision,
     PolicyError,
-    Principal,
+    PolicyPrincipal,
     evaluate,
     is_public,
     read_policy,
@@ -21,7 +21,7 @@ from corral.decide.policies.policy import (
 QUEUE = "arn:aws:sqs:us-east-1:123456789012:images"
 BUCKET = "arn:aws:s3:::photos"
 S3 = service_principal("s3.amazonaws.com")
-ALICE = Principal("AWS", ("arn:aws:iam::123456789012:user/alice", "arn:aws:iam::123456789012:root"))
+ALICE = PolicyPrincipal("AWS", ("arn:aws:iam::123456789012:user/alice", "arn:aws:iam::123456789012:root"))
 CONTEXT = {
     "aws:sourcearn": (BUCKET,),
     "aws:sourceaccount": ("123456789012",),
@@ -43,7 +43,7 @@ def policy(*statements: dict[str, Any], version: str = "2012-10-17") -> str:
     return json.dumps({"Version": version, "Statement": list(statements)})
 
 
-def decide(text: str, principal: Principal = S3, action: str = "sqs:SendMessage", resource: str = QUEUE) -> PolicyDecision:
+def decide(text: str, principal: PolicyPrincipal = S3, action: str = "sqs:SendMessage", resource: str = QUEUE) -> PolicyDecision:
     return evaluate(read_policy(text), AccessRequest(principal, action, resource, CONTEXT))
 
 

@@ -13,6 +13,7 @@ from corral.core.commands import Command
 from corral.core.database import CommitFailed
 from corral.core.ids import SeededIds
 from corral.core.transactions import Core, Tx
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.services.sqs.handlers import HANDLERS
@@ -20,7 +21,7 @@ from corral.store import Store
 
 INSTANTS_S = 1e-4  # the commands of a batch have slightly later times than the clock
 ACCOUNT, REGION = "123456789012", "us-east-1"
-ROOT = Caller(ACCOUNT, REGION, f"arn:aws:iam::{ACCOUNT}:root", endpoint_url="http://corral")
+ROOT = Caller(ACCOUNT, REGION, root_user(ACCOUNT), endpoint_url="http://corral")
 
 
 class FullStore(Store):

@@ -11,13 +11,15 @@ from corral.access.caller import Caller
 from corral.aws import Secret
 from corral.core.clock import VirtualClock
 from corral.core.errors import ApiError
+from corral.model.principal import role_session, root_user
 from corral.server.authentication import ANONYMOUS, TASKS, Authentication
 from corral.server.front_door import PUBLIC_ACTIONS, AccessDenied, authorise, rate
 from corral.services.ecr.registry_passwords import RegistryAccess, password
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 TASK, RUN = "0123456789abcdef0123456789abcdef", "f" * 32
-ROOT = "arn:aws:iam::123456789012:root"
+ROOT = root_user("123456789012")
+OF_ROLE = role_session("123456789012", "worker", "x", "root")
 NOW_S = 1_700_000_000.0
 
 
@@ -42,7 +44,7 @@ def test_registry_passwords_carry_principal_and_region_until_they_expire():
     clock, live = VirtualClock(NOW_S), {TASK}
     door = authentication(clock, live)
     of_root = password(KEY, RegistryAccess(ROOT, "eu-west-1", int(NOW_S) + 60, None))
-    of_task = password(KEY, RegistryAccess("arn:role", "us-east-1", int(NOW_S) + 3600, TASK))
+    of_task = password(KEY, RegistryAccess(OF_ROLE, "us-east-1", int(NOW_S) + 3600, TASK))
     found = door.registry_password(of_root)
     assert found is not None and (found.principal, found.region, found.task_id) == (ROOT, "eu-west-1", None)
     found = door.registry_password(of_task)
@@ -69,7 +71,7 @@ def test_a_task_proves_itself_by_its_token_and_a_container_by_its_address():
     assert door.container_address(RUN, sessions.address_of_run(OTHER, RUN)) is None
 
 
-@pytest.mark.parametrize("principal", [ROOT, "arn:aws:sts::123456789012:assumed-role/worker/x", TASKS])
+@pytest.mark.parametrize("principal", [ROOT, OF_ROLE, TASKS])
 def test_callers_outside_of_containers_may_perform_every_action(principal):
     caller = Caller("123456789012", "us-east-1", principal)
     for action in ("ecs:RunTask", "s3:PutObject", "registry:PUT", *PUBLIC_ACTIONS):

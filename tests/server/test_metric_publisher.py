@@ -23,6 +23,7 @@ from corral.model.agent_protocol import Hello, Measured
 from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GpuPart, GpuSample
 from corral.model.metric import Metric, Point
+from corral.model.principal import root_user
 from corral.model.run import Observed, Usage
 from corral.model.settings import Settings
 from corral.model.task_record import GpuUse
@@ -35,7 +36,7 @@ from corral.store.task_history import HistoryFilter
 from corral.telemetry import MetricStore
 from eventually import soon
 
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 MINUTE_S = 1_700_000_040.0
 
 

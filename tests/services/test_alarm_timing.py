@@ -18,6 +18,7 @@ from corral.core.ids import SeededIds
 from corral.core.transactions import Core, Outcome, Tx
 from corral.model.alarm import AlarmState
 from corral.model.metric import Metric, Point
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.reconcile import METRICS
 from corral.services.cloudwatch.handlers import HANDLERS
@@ -25,7 +26,7 @@ from corral.services.cloudwatch.metric_writes import record
 from corral.telemetry import MetricStore
 
 REGION = "us-east-1"
-CALLER = Caller("123456789012", REGION, "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", REGION, root_user("123456789012"))
 MINUTE_S = 1_700_000_040.0  # where a minute begins
 QUEUE = Metric(REGION, "AWS/SQS", "ApproximateNumberOfMessagesVisible", (("QueueName", "jobs"),))
 LOAD = Metric(REGION, "Demo", "Load")

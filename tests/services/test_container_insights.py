@@ -20,6 +20,7 @@ from corral.decide.logs.emf import batch_points
 from corral.fleet import hosts
 from corral.model.agent_protocol import Hello, Measured
 from corral.model.gpu import GpuDevice
+from corral.model.principal import root_user
 from corral.model.run import Observed, Usage
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES
@@ -29,7 +30,7 @@ from corral.services.ecs.container_insights import PIECE
 from corral.store import Store
 from corral.telemetry import LogStore
 
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 MINUTE_S = 1_700_000_040.0
 GROUP = "/aws/ecs/containerinsights/default/performance"
 

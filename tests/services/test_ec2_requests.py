@@ -15,6 +15,7 @@ from corral.core.clock import VirtualClock
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.store import Store
@@ -22,7 +23,7 @@ from store.rows import derived_fleet, hello
 
 MODEL = botocore.model.ServiceModel(botocore.loaders.Loader().load_service_model("ec2", "service-2"), "ec2")
 OPERATIONS = SERVICES["ec2"].operations
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 REQUESTS = 2_500
 TEXTS = ("", "x", "default", "naïve ☃", "\x00", "y" * 300, "*", "\\", "1", "-1")
 LIKELY = {  # by the end of a member's name

@@ -19,6 +19,7 @@ from corral.fleet import hosts, instances
 from corral.fleet.instance_cost import cost_report
 from corral.fleet.instances import InstanceRequest
 from corral.model.instance import Instance, ec2_id
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.server.pages.instance_pages import INSTANCES_SHOWN_MAX, instances_page
@@ -28,7 +29,7 @@ from corral.store import Store
 from store.rows import hello
 
 REGION = "us-east-1"
-CALLER = Caller("123456789012", REGION, "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", REGION, root_user("123456789012"))
 DATE = "Mon, 16 Nov 2026 09:00:00 GMT"
 STACK = [{"Key": "aws:cloudformation:stack-name", "Value": "ml"}]
 
@@ -56,7 +57,9 @@ class World:
 
     def launch(self, gpus: int, reason: str = "a test", **more: Any) -> Instance:
         request = {"region": REGION, "cluster": "train", "type": "g5.xlarge", "cpu_units": 1024, "memory_mib": 1024, **more}
-        launched: Instance = self.run(lambda tx: instances.launch(tx, InstanceRequest(gpus=gpus, reason=reason, **request)))
+        launched: Instance = self.run(
+            lambda tx: instances.launch(tx, InstanceRequest(owner="root", gpus=gpus, reason=reason, **request))
+        )
         return launched
 
     def end(self, instance: Instance, reason: str) -> None:

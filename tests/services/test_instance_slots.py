@@ -17,6 +17,7 @@ from corral.core.transactions import Core, Tx
 from corral.fleet import hosts, instances
 from corral.fleet.instances import InstanceRequest
 from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id, host_instance_id
+from corral.model.principal import root_user
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
@@ -25,12 +26,19 @@ from corral.store import Store
 from store.rows import derived_fleet, hello
 
 REGION = "us-east-1"
-CALLER = Caller("123456789012", REGION, "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", REGION, root_user("123456789012"))
 P3 = InstanceRequest(
-    region=REGION, cluster="train", type="p3.8xlarge", gpus=4, cpu_units=32 * 1024, memory_mib=244 * 1024, group="fleet"
+    owner="root",
+    region=REGION,
+    cluster="train",
+    type="p3.8xlarge",
+    gpus=4,
+    cpu_units=32 * 1024,
+    memory_mib=244 * 1024,
+    group="fleet",
 )
 G5 = InstanceRequest(
-    region=REGION, cluster="serve", type="g5.xlarge", gpus=1, cpu_units=4 * 1024, memory_mib=16 * 1024, group="fleet"
+    owner="root", region=REGION, cluster="serve", type="g5.xlarge", gpus=1, cpu_units=4 * 1024, memory_mib=16 * 1024, group="fleet"
 )
 OWN = host_instance_id("h")
 GROUP = "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:x:autoScalingGroupName"
@@ -203,7 +211,7 @@ def test_an_instance_that_waits_can_be_terminated() -> None:
 
 def test_a_claim_that_can_never_be_placed_reserves_nothing() -> None:
     world = World()
-    huge = InstanceRequest(region=REGION, cluster="train", type="p2.16xlarge", gpus=16, cpu_units=1, memory_mib=1)
+    huge = InstanceRequest(owner="root", region=REGION, cluster="train", type="p2.16xlarge", gpus=16, cpu_units=1, memory_mib=1)
     waiting = world.launch(huge)
     assert world.state(waiting) is InstanceState.PENDING
     assert world.shown("default", world.run_task("default", 4))["lastStatus"] == "PENDING"

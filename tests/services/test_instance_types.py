@@ -10,11 +10,12 @@ from corral.core.errors import ApiError
 from corral.core.ids import RandomIds
 from corral.core.transactions import Tx
 from corral.model.instance import TypeMapping
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.services.ec2.instance_types import TypeSize, describe_instance_types, is_known, price_of, size_of
 from corral.store import Store
 
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 SIZES = {  # type → GPUs, vCPUs, GiB, as AWS documents them
     "p2.xlarge": (1, 4, 61),
     "p2.16xlarge": (16, 64, 732),

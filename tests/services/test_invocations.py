@@ -18,6 +18,7 @@ from corral.core.errors import ApiError, ServiceUnavailable
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.model.function import Invocation, InvocationOutcome, InvocationState
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.server.functions.runner import FunctionRunner
 from corral.services.lambda_.code import CODE, checked_code, inline_zip
@@ -33,7 +34,7 @@ from corral.services.lambda_.invocations import (
 )
 from corral.store import Store
 
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 FAILED, SUCCEEDED = InvocationOutcome(False, b'{"errorMessage": "no"}', b"log"), InvocationOutcome(True, b"1", b"log")
 
 

@@ -65,7 +65,9 @@ class World(Small):
 
 def request(tx: Tx[Store], capacity: Capacity, **more: Any) -> LaunchRequest:
     definition = tx.store.definitions.document(CALLER.region, "f", 1)
-    return LaunchRequest(region=CALLER.region, cluster="default", definition=definition, revision=1, capacity=capacity, **more)
+    return LaunchRequest(
+        owner="root", region=CALLER.region, cluster="default", definition=definition, revision=1, capacity=capacity, **more
+    )
 
 
 def test_tasks_that_fit_are_started_and_the_others_wait_as_claims() -> None:

@@ -14,13 +14,14 @@ from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import NO_RESOURCE
+from corral.model.principal import ROOT, role_session
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.store import Store
 from wire.generate import Generator
 from wire.oracle import model_of
 
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:sts::123456789012:assumed-role/train/me", confined=True)
+CALLER = Caller("123456789012", "us-east-1", role_session("123456789012", "train", "me", ROOT), confined=True)
 HERE = "us-east-1:123456789012"
 
 

@@ -11,6 +11,7 @@ from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.fleet import hosts
 from corral.model.blob import MD5, StoredBlob
+from corral.model.principal import ROOT, role_session
 from corral.model.run import Observed
 from corral.model.run_environment import BUCKET, UNUSED_S, UPLOADED_S
 from corral.operations.services import SERVICES
@@ -18,8 +19,8 @@ from corral.services.s3 import handlers as s3
 from virtual_clock.group_world import CALLER, REGION
 from virtual_clock.service_world import ServiceWorld
 
-SESSION = Caller(CALLER.account, REGION, "arn:aws:sts::123456789012:assumed-role/r/s", is_session=True)
-TASK = Caller(CALLER.account, REGION, "arn:aws:sts::123456789012:assumed-role/r/t", is_session=True, task_id="0" * 32)
+SESSION = Caller(CALLER.account, REGION, role_session(CALLER.account, "r", "s", ROOT))
+TASK = Caller(CALLER.account, REGION, role_session(CALLER.account, "r", "t", ROOT), task_id="0" * 32)
 
 
 class World(ServiceWorld):

@@ -12,11 +12,12 @@ from corral.core.errors import ServiceUnavailable
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.model.blob import StoredBlob
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.services.s3 import handlers as s3
 from corral.store import Store
 
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 BUCKET = "bucket"
 KMS = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms"}}]}
 

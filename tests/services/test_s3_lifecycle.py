@@ -18,6 +18,7 @@ from corral.core.ids import SeededIds
 from corral.core.transactions import Core, Tx
 from corral.decide.objects.expiry import DAY_S, evaluate_key, midnight_after
 from corral.model.blob import MD5, StoredBlob
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.reconcile.object_expiry import REMOVALS_MAX, VERSIONS_MAX
@@ -29,7 +30,7 @@ from examples import examples
 
 NOON = 20_000 * DAY_S + DAY_S / 2
 BUCKET = "expiring"
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 
 
 class World:

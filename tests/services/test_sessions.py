@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from corral.access import sessions
 from corral.aws import Secret
 from corral.core.clock import VirtualClock
+from corral.model.principal import role_session, root_user
 from corral.model.run import RunState
 from corral.model.settings import Settings
 from corral.model.task import Demand, Run, Task, TaskState
@@ -19,7 +20,7 @@ from corral.services.ecs.run_spec import task_environment
 KEY, OTHER = b"k" * 32, b"o" * 32
 ACCOUNT = "123456789012"
 TASK = "0123456789abcdef0123456789abcdef"
-PRINCIPAL = f"arn:aws:sts::{ACCOUNT}:assumed-role/worker/{TASK}"
+PRINCIPAL = role_session(ACCOUNT, "worker", TASK, "user/alice")
 REFRESH_S = 15 * 60  # botocore requests new credentials this long before the old ones expire
 NOW_S = 1_700_000_000.0
 
@@ -66,21 +67,21 @@ def test_a_token_is_valid_for_one_data_folder_and_one_access_key() -> None:
 @given(st.floats(NOW_S, NOW_S + 10 * sessions.TASK_LIFETIME_S))
 def test_a_task_always_gets_credentials_that_last(now_s: float) -> None:
     """At any time: new credentials last long enough, and the earlier ones are valid until the SDK refreshes them."""
-    given = sessions.of_task(KEY, ACCOUNT, "worker", TASK, now_s)
+    given = sessions.of_task(KEY, ACCOUNT, "worker", TASK, "user/alice", now_s)
     assert given.session.principal == PRINCIPAL and given.session.task_id == TASK
     left_s = given.session.expires_at_s - now_s
     assert REFRESH_S < left_s <= sessions.TASK_LIFETIME_S
-    soon = sessions.of_task(KEY, ACCOUNT, "worker", TASK, now_s + 1)
+    soon = sessions.of_task(KEY, ACCOUNT, "worker", TASK, "user/alice", now_s + 1)
     assert soon == given or soon.session.expires_at_s == given.session.expires_at_s + sessions.TASK_ROTATION_S
-    asked_again = sessions.of_task(KEY, ACCOUNT, "worker", TASK, given.session.expires_at_s - REFRESH_S)
+    asked_again = sessions.of_task(KEY, ACCOUNT, "worker", TASK, "user/alice", given.session.expires_at_s - REFRESH_S)
     assert asked_again.session.expires_at_s > given.session.expires_at_s
     assert asked_again.session.access_key_id != given.session.access_key_id
 
 
 def test_a_session_ends_with_its_task_and_others_do_not() -> None:
     live = {TASK}
-    authentication = Authentication("AKIAROOT", Secret("s", None, None, "root"), KEY, live, VirtualClock(NOW_S))
-    of_task = sessions.of_task(KEY, ACCOUNT, "worker", TASK, NOW_S)
+    authentication = Authentication("AKIAROOT", Secret("s", None, None, root_user(ACCOUNT)), KEY, live, VirtualClock(NOW_S))
+    of_task = sessions.of_task(KEY, ACCOUNT, "worker", TASK, "user/alice", NOW_S)
     of_person = sessions.issue(KEY, b"nonce!", PRINCIPAL, 1_700_003_600, None)
 
     def expiry(made: object) -> float | None:

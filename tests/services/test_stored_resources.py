@@ -12,6 +12,7 @@ from corral.core.clock import VirtualClock
 from corral.core.errors import ApiError, api_error
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.operations.pagination import Pagination
 from corral.operations.stored_resources import ResourceType, ServiceStyle, Update, handlers
@@ -72,7 +73,7 @@ class Library:
 
     def __call__(self, operation: str, region: str = "r", **params: Any) -> dict[str, Any]:
         tx = Tx(self.store, self.clock.now_s(), self.ids, Settings())
-        return self.operations[operation](tx, params, Caller("account", region, "arn"))
+        return self.operations[operation](tx, params, Caller("account", region, root_user("account")))
 
 
 @pytest.fixture

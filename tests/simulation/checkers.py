@@ -171,11 +171,10 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
         "stopped_reason, rules, task_group, cluster, task.pool, placed_at, started_at, time_limit, longest "
         "FROM task LEFT JOIN claim ON kind = 'task' AND claim.id = task.id"
     )
-    is_held = (
-        "EXISTS (SELECT 1 FROM instance_attribute AS held WHERE held.instance_id = gpu.owner AND name = 'corral.hold.' || gpu.id)"
-    )
+    held = "SELECT 1 FROM instance_attribute AS held WHERE held.instance_id = gpu.instance_id AND name = 'corral.hold.' || gpu.id"
+    is_held = f"EXISTS ({held})"
     sizes = execute(
-        "SELECT instance.id, (SELECT count(*) FROM gpu WHERE owner = instance.id AND present = 1 AND excluded = 0 "
+        "SELECT instance.id, (SELECT count(*) FROM gpu WHERE instance_id = instance.id AND present = 1 AND excluded = 0 "
         f"AND NOT {is_held} AND (foreign_use = '' OR EXISTS (SELECT 1 FROM lease WHERE gpu_id = gpu.id))), cpu_units, memory_mib "
         "FROM instance JOIN host ON host.id = instance.host_id WHERE connected = 1 "
         "AND state IN ('running', 'stopping', 'shutting-down')"
@@ -193,7 +192,7 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
         tasks={row[0]: TaskRow._make(row) for row in tasks},
         runs={row[0]: RunRow._make(row) for row in execute(f"SELECT {', '.join(RunRow._fields)} FROM run")},
         instances={row[0]: InstanceRow._make(row) for row in instances},
-        owners=dict(execute("SELECT id, owner FROM gpu").fetchall()),
+        owners=dict(execute("SELECT id, instance_id FROM gpu").fetchall()),
         leases=dict(execute("SELECT gpu_id, run_id FROM lease").fetchall()),
         sizes={row[0]: Demand(*row[1:]) for row in sizes},
         lent=dict(lent.fetchall()),

@@ -14,6 +14,7 @@ from corral.core.transactions import Tx
 from corral.fleet import instances
 from corral.fleet.instances import InstanceRequest
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, host_instance_id
+from corral.model.principal import root_user
 from corral.services.autoscaling import handlers as autoscaling
 from corral.services.cloudwatch import handlers as cloudwatch
 from corral.services.logs import handlers as logs
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 HANDLERS = {"logs": logs.HANDLERS, "cloudwatch": cloudwatch.HANDLERS, "autoscaling": autoscaling.HANDLERS}
 LANE_OF = {"ecs": "state", "autoscaling": "state", "logs": "logs", "cloudwatch": "metrics"}
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 AGAIN_S = 1.0
 FAMILIES = 6
 NEEDS = "NEEDS"  # in a container's environment: what it depends on, for who watches it start
@@ -177,7 +178,8 @@ class Clients:
             tx.changed(f"task:{stop}")
             handlers["RegisterTaskDefinition"](tx, definition(Random(0), family, NEVER), CALLER)
             instances.launch(
-                tx, InstanceRequest(region=CALLER.region, cluster=FLEET, type=NEVER, gpus=1, cpu_units=1, memory_mib=1)
+                tx,
+                InstanceRequest(owner="root", region=CALLER.region, cluster=FLEET, type=NEVER, gpus=1, cpu_units=1, memory_mib=1),
             )
             raise how("on purpose")
 
@@ -253,7 +255,8 @@ class Clients:
         rng = self.world.rng
         if rng.random() < 0.6 or not self._instance_ids:
             request = InstanceRequest(
-                region=CALLER.region, cluster=self._cluster_to_join(), type="p3.2xlarge", gpus=rng.choice((0, 1, 1, 2, 4)),
+                owner="root", region=CALLER.region, cluster=self._cluster_to_join(), type="p3.2xlarge",
+                gpus=rng.choice((0, 1, 1, 2, 4)),
                 cpu_units=rng.choice((2048, 8192)), memory_mib=rng.choice((2048, 16384)),
             )  # fmt: skip
 

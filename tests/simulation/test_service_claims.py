@@ -17,7 +17,7 @@ from store.rows import derived_index
 
 def launch(gpus: int) -> Any:
     request = InstanceRequest(
-        region=CALLER.region, cluster="default", type="t", gpus=gpus, cpu_units=1024, memory_mib=1024
+        owner="root", region=CALLER.region, cluster="default", type="t", gpus=gpus, cpu_units=1024, memory_mib=1024
     )  # fmt: skip
     return lambda tx: instances.launch(tx, request)
 

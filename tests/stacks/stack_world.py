@@ -24,6 +24,7 @@ from corral.decide.templates import compile_template, parameter_values
 from corral.decide.templates.stack_plan import MOVES
 from corral.fleet import hosts
 from corral.model.instance import InstanceState
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.model.stack import Stack, StackResource, StackStatus
 from corral.operations.services import SERVICES
@@ -36,7 +37,7 @@ from corral.telemetry import LogStore, MetricStore
 from store.rows import derived_fleet, hello
 
 REGION = "us-east-1"
-CALLER = Caller("123456789012", REGION, "arn:aws:iam::123456789012:root", endpoint_url="http://localhost:4566")
+CALLER = Caller("123456789012", REGION, root_user("123456789012"), endpoint_url="http://localhost:4566")
 STORES: dict[str, type[Database]] = {"state": Store, "logs": LogStore, "metrics": MetricStore}
 RECONCILERS = {"state": STATE, "logs": LOGS, "metrics": METRICS}
 
@@ -211,7 +212,7 @@ class World:
         """The GPUs that the host itself owns: no instance has them."""
         return int(
             self.store.execute(
-                "SELECT count(*) FROM gpu JOIN instance ON gpu.owner = instance.id WHERE instance.region = ''"
+                "SELECT count(*) FROM gpu JOIN instance ON gpu.instance_id = instance.id WHERE instance.region = ''"
             ).fetchone()[0]
         )
 

@@ -13,6 +13,7 @@ from corral.aws.direct_input import direct_input
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
+from corral.model.principal import role_session, root_user
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.store import Store
@@ -21,8 +22,8 @@ from corral.template_types.resource_types import resource_type
 from wire.generate import Generator
 from wire.oracle import model_of
 
-ROOT = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
-TASK = Caller("123456789012", "us-east-1", "arn:aws:sts::123456789012:assumed-role/train/me", confined=True)
+ROOT = Caller("123456789012", "us-east-1", root_user("123456789012"))
+TASK = Caller("123456789012", "us-east-1", role_session("123456789012", "train", "me", "root"), confined=True)
 TRUST = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}]}
 
 

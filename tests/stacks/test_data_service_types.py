@@ -9,6 +9,7 @@ import pytest
 
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
+from corral.model.principal import ROOT, role_session
 from corral.services.ssm.cloudformation_types import dynamic_value, parameter_value
 from corral.template_types.resource_types import ResourceStep, template_type
 from stacks.resource_cases import ALLOW, CALLER, DENY
@@ -174,7 +175,7 @@ def test_a_role_loses_what_the_template_no_longer_has():
 
 @pytest.mark.parametrize("name", [BUCKET, QUEUE, REPOSITORY, "AWS::SSM::Parameter", ROLE, "AWS::S3::BucketPolicy"])
 def test_a_program_in_a_container_needs_the_permission_of_the_operation(name: str):
-    confined = Caller("123456789012", "us-east-1", "arn:aws:sts::123456789012:assumed-role/none/task", confined=True)
+    confined = Caller("123456789012", "us-east-1", role_session("123456789012", "none", "task", ROOT), confined=True)
     stack = Stack(confined)
     properties = CASES[name].properties if name in CASES else {"RoleName": "role", "AssumeRolePolicyDocument": ALLOW}
     given = {key: value for key, value in properties.items() if key not in ("NotificationConfiguration", "RedrivePolicy")}

@@ -14,6 +14,7 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.store import Store
 from corral.template_types import schemas
@@ -22,7 +23,7 @@ from corral.template_types.resource_types import is_known, read_attributes, repl
 from corral.template_types.schemas import Facts, check_properties, facts, has_attribute, tag_property
 from corral.template_types.stored_only import stored_only_type
 
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 TAGS = {"_tags": {"aws:cloudformation:stack-name": "demo", "aws:cloudformation:logical-id": "Thing"}}
 TYPES = list(schemas.type_names())
 BUCKET, TABLE, ALARM = "AWS::S3::Bucket", "AWS::DynamoDB::Table", "AWS::CloudWatch::Alarm"

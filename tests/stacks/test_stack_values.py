@@ -9,6 +9,7 @@ import pytest
 
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
+from corral.model.principal import ROOT, role_session
 from corral.model.stack import StackStatus
 from corral.services.cloudformation import stack_operations, wait_conditions
 from corral.template_types.resource_types import template_type
@@ -16,7 +17,7 @@ from stacks.stack_world import CALLER, REGION, World, refused, spec_of
 from stacks.test_stack_operations import queue, resources, waiting
 from virtual_clock.group_world import GPUS_4
 
-TASK = Caller(CALLER.account, REGION, f"arn:aws:sts::{CALLER.account}:assumed-role/train/me", confined=True)
+TASK = Caller(CALLER.account, REGION, role_session(CALLER.account, "train", "me", ROOT), confined=True)
 TRUST = {"Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}]}
 PART = "Template format error: [/Resources/Q/{}] {} must be an object."
 POLICY = "Invalid CreationPolicy: "

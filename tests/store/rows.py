@@ -45,6 +45,7 @@ def claim(
         Demand(gpus, cpu_units, memory_mib, rules, gpu_memory_mib=gpu_memory_mib),
         since_s,
         runs=(run,),
+        owner="root",
     )
 
 

@@ -12,7 +12,7 @@ KMS = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:km
 def new(path: Path) -> Store:
     store = Store(path / "state.db")
     store.begin()
-    store.buckets.add("b", "r", 1.0)
+    store.buckets.add("b", "r", 1.0, "root")
     store.commit()
     return store
 
@@ -84,7 +84,7 @@ def test_rolled_back_changes_are_not_cached(tmp_path: Path) -> None:
     assert versioning(writer) == ""
     writer.begin()
     writer.savepoint()
-    writer.buckets.add("another", "r", 1.0)
+    writer.buckets.add("another", "r", 1.0, "root")
     assert writer.buckets.get("another") is not None
     writer.rollback_to_savepoint()
     writer.commit()

@@ -9,6 +9,7 @@ from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.ids import SeededIds
 from corral.core.transactions import Core, Tx
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.model.task import TaskState
 from corral.reconcile import STATE
@@ -16,7 +17,7 @@ from corral.reconcile.tasks import STOPPED_TASKS_S, SWEEP_EVERY_S
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 
-CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 CONTAINER = {"name": "main", "image": "corral/host", "command": ["true"], "memory": 16}
 
 

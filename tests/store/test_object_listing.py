@@ -14,7 +14,7 @@ def filled(keys: list[str], *, older: int = 0) -> tuple[Store, int]:
     """A bucket with one current object for each key, and this number of older versions of each."""
     store = Store(None)
     store.begin()
-    store.buckets.add("b", "r", 1.0)
+    store.buckets.add("b", "r", 1.0, "root")
     bucket = store.buckets.get("b")
     assert bucket is not None
     for key in keys:

@@ -33,8 +33,8 @@ def store() -> Iterator[Store]:
     store.close()
 
 
-LEASE = "INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, ?, ?)"
-SHARED_LEASE = "INSERT INTO lease (gpu_id, run_id, mode, owner, memory_mib) VALUES (?, ?, 'shared', ?, ?)"
+LEASE = "INSERT INTO lease (gpu_id, run_id, mode, instance_id) VALUES (?, ?, ?, ?)"
+SHARED_LEASE = "INSERT INTO lease (gpu_id, run_id, mode, instance_id, memory_mib) VALUES (?, ?, 'shared', ?, ?)"
 GPU_MIB = 16_000
 REFUSED = {
     "a second exclusive lease": (LEASE, (GPU, "run-b", "exclusive", OWN)),
@@ -42,7 +42,7 @@ REFUSED = {
     "a shared lease on a whole GPU": (SHARED_LEASE, (OTHER, "run-b", OWN, 1)),
     "a lease that becomes another one": ("UPDATE lease SET run_id = 'run-b'", ()),
     "an exclusive lease of some memory": (
-        "INSERT INTO lease (gpu_id, run_id, mode, owner, memory_mib) VALUES (?, 'run-b', 'exclusive', ?, 1)",
+        "INSERT INTO lease (gpu_id, run_id, mode, instance_id, memory_mib) VALUES (?, 'run-b', 'exclusive', ?, 1)",
         (OTHER, OWN),
     ),
     "a lease in the name of another owner": (LEASE, (OTHER, "run-b", "exclusive", OTHER_OWNER)),
@@ -50,7 +50,7 @@ REFUSED = {
     "a lease for a run that does not exist": (LEASE, (OTHER, "run-x", "exclusive", OWN)),
     "an unknown mode": ("UPDATE gpu SET mode = 'half' WHERE id = ?", (OTHER,)),
     "a leased GPU changing its mode": ("UPDATE gpu SET mode = 'shared' WHERE id = ?", (GPU,)),
-    "a leased GPU changing its owner": (f"UPDATE gpu SET owner = '{OTHER_OWNER}' WHERE id = ?", (GPU,)),
+    "a leased GPU changing its owner": (f"UPDATE gpu SET instance_id = '{OTHER_OWNER}' WHERE id = ?", (GPU,)),
     "deleting a leased GPU": ("DELETE FROM gpu WHERE id = ?", (GPU,)),
     "deleting a host that has GPUs": ("DELETE FROM host WHERE id = 'h'", ()),
     "deleting a run that has a lease": ("DELETE FROM run WHERE id = 'run-a'", ()),
@@ -59,7 +59,7 @@ REFUSED = {
     "an unknown desired state": ("UPDATE task SET desired = 'PENDING' WHERE id = 'a'", ()),
     "a placed task without an instance": ("UPDATE task SET instance_id = NULL WHERE id = 'a'", ()),
     "a waiting task on an instance": (f"UPDATE task SET instance_id = '{OWN}' WHERE id = 'b'", ()),
-    "a GPU that belongs to no instance": ("UPDATE gpu SET owner = 'x' WHERE id = ?", (OTHER,)),
+    "a GPU that belongs to no instance": ("UPDATE gpu SET instance_id = 'x' WHERE id = ?", (OTHER,)),
     "a running instance without a host": (f"UPDATE instance SET host_id = NULL WHERE id = '{OWN}'", ()),
     "a second own instance of a host": (f"UPDATE instance SET region = '' WHERE id = '{OTHER_OWNER}'", ()),
     "deleting an instance that owns GPUs": (f"DELETE FROM instance WHERE id = '{OWN}'", ()),
@@ -71,6 +71,8 @@ REFUSED = {
     "a run of no task": ("UPDATE run SET task_id = 'x' WHERE id = 'run-a'", ()),
     "a host half connected": ("UPDATE host SET connected = 2 WHERE id = 'h'", ()),
     "a cluster in an unknown state": ("INSERT INTO cluster VALUES ('r', 'c', 'GONE', '{}')", ()),
+    "a task without an owner": ("UPDATE task SET owner = '' WHERE id = 'a'", ()),
+    "a claim without an owner": ("UPDATE claim SET owner = NULL", ()),
     "a definition before the first": ("INSERT INTO task_definition VALUES ('r', 'f', 0, 'ACTIVE', '{}')", ()),
 }
 
@@ -85,7 +87,7 @@ def test_the_schema_refuses(store: Store, what: str) -> None:
 
 
 def test_a_gpu_without_a_lease_may_change_its_owner(store: Store) -> None:
-    store.execute(f"UPDATE gpu SET owner = '{OTHER_OWNER}', mode = 'shared' WHERE id = ?", (OTHER,))
+    store.execute(f"UPDATE gpu SET instance_id = '{OTHER_OWNER}', mode = 'shared' WHERE id = ?", (OTHER,))
     for run_id in ("run-a", "run-b"):
         store.execute(SHARED_LEASE, (OTHER, run_id, OTHER_OWNER, 1))
     with pytest.raises(sqlite3.IntegrityError):

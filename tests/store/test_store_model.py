@@ -351,7 +351,7 @@ class StoreMachine(RuleBasedStateMachine):
         elif any(self.now.taken.get(gpu) == instance_id for gpu in self.now.leases()):
             own_id = host_instance_id(str(instance.host_id))
             with pytest.raises(sqlite3.IntegrityError):  # a leased GPU cannot change its owner
-                self.store.execute("UPDATE gpu SET owner = ? WHERE owner = ?", (own_id, instance_id))
+                self.store.execute("UPDATE gpu SET instance_id = ? WHERE instance_id = ?", (own_id, instance_id))
 
     @rule(
         task_id=TASKS, gpus=st.integers(0, 3), since_s=st.integers(1, 3), cpu_units=st.sampled_from((0, 512)), rules=RULES,
@@ -538,7 +538,7 @@ class StoreMachine(RuleBasedStateMachine):
     def no_gpu_has_two_owners(self) -> None:
         offered = [gpu for pool in (HOST_POOL, JOINED) for slot in self.store.fleet.pool(pool).slots() for gpu in slot.gpus]
         assert len(offered) == len(set(offered)), "a GPU is offered by two slots"
-        owners = dict(self.store.execute("SELECT id, owner FROM gpu").fetchall())
+        owners = dict(self.store.execute("SELECT id, instance_id FROM gpu").fetchall())
         for gpu, owner in owners.items():
             assert owner == self.now.taken.get(gpu, host_instance_id(gpu.split("-")[1]))
 

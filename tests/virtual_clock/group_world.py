@@ -18,6 +18,7 @@ from corral.core.transactions import Core, Outcome
 from corral.fleet import hosts, instances
 from corral.model.group import Member
 from corral.model.instance import InstanceState
+from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.reconcile import STATE
@@ -26,7 +27,7 @@ from corral.store.groups import Groups
 from store.rows import FromRows, fleet_of_rows, hello
 
 REGION = "us-east-1"
-CALLER = Caller("123456789012", REGION, "arn:aws:iam::123456789012:root")
+CALLER = Caller("123456789012", REGION, root_user("123456789012"))
 GPUS_1, GPUS_4, GPUS_8 = "g5.xlarge", "p3.8xlarge", "p3.16xlarge"
 
 

@@ -123,7 +123,7 @@ class Groups(RuleBasedStateMachine):
         alive = {each.id: each.group for each in store.instances.all() if each.group and each.state is not InstanceState.TERMINATED}
         members = {each.instance_id: each.group for name in NAMES for each in store.groups.members("us-east-1", name)}
         assert alive.items() <= members.items(), "an instance that no group knows"
-        owners = store.execute("SELECT owner, count(*) FROM gpu GROUP BY owner").fetchall()
+        owners = store.execute("SELECT instance_id, count(*) FROM gpu GROUP BY instance_id").fetchall()
         assert sum(count for _, count in owners) == 6
 
     def teardown(self) -> None:
@@ -148,7 +148,9 @@ class Groups(RuleBasedStateMachine):
             assert counted == group["DesiredCapacity"] or (
                 counted < group["DesiredCapacity"] and found[waits]["StatusCode"] == "Failed"
             )
-        free = world.store.execute("SELECT count(*) FROM gpu JOIN instance ON instance.id = owner WHERE region = ''").fetchone()[0]
+        free = world.store.execute(
+            "SELECT count(*) FROM gpu JOIN instance ON instance.id = instance_id WHERE region = ''"
+        ).fetchone()[0]
         pending = [each.gpus for each in world.store.instances.all() if each.state is InstanceState.PENDING]
         assert not pending or min(pending) > free or pending[0] > free, "a launch waits although its GPUs are free"
         world.store.close()

@@ -23,6 +23,7 @@ from botocore.serialize import create_serializer
 
 from corral.aws import Request, Response, Secret
 from corral.aws.sqs_query_names import sqs_query_description
+from corral.model.principal import root_user
 from corral.operations.services import SERVICES
 from wire.generate import EXAMPLES
 
@@ -57,7 +58,8 @@ EC2_ALWAYS = {"RunInstances", "DescribeInstances", "CreateLaunchTemplate", "Crea
 FORBIDDEN_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 ENDPOINT = "http://127.0.0.1:4566"
 REGION = "eu-west-1"
-KEYS = {"AKIDEXAMPLE": Secret("wJalrXUtnFEMI/K7MDENG", None, None, "arn:aws:iam::000000000000:root")}
+ROOT = root_user("123456789012")
+KEYS = {"AKIDEXAMPLE": Secret("wJalrXUtnFEMI/K7MDENG", None, None, ROOT)}
 LOADER = Loader()  # lists the services once
 CREDENTIALS = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG")
 

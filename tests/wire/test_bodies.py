@@ -19,13 +19,15 @@ from corral.aws import Request, RequestBody, Response, Secret, recognise_head, v
 from corral.aws.request_body import LINE_MAX_BYTES, ChunkedBody, ChunkSigner, PlainBody
 from corral.blobs.checksums import CHECKSUM_HEADERS, checksum, checksum_text
 from corral.core.errors import ApiError
+from corral.model.principal import root_user
 from wire import oracle
 from wire.generate import EXAMPLES
 
 # The examples of AWS's documentation: one key, one time, 66,560 bytes in a chunk of 64 KiB and a smaller one.
 NOW_S = datetime(2013, 5, 24, tzinfo=UTC).timestamp()
 SCOPE = "20130524/us-east-1/s3/aws4_request"
-KEYS = {"AKIAIOSFODNN7EXAMPLE": Secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", None, None, "root")}
+ROOT = root_user("123456789012")
+KEYS = {"AKIAIOSFODNN7EXAMPLE": Secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", None, None, ROOT)}
 CHUNKS = (b"a" * 65536, b"a" * 1024, b"")
 SIGNED = (
     "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648",
@@ -102,7 +104,7 @@ def refused(body: RequestBody, data: bytes) -> ApiError:
 @pytest.mark.parametrize("step", [None, 1000, 7])
 def test_the_documented_example_of_signed_chunks(step: int | None) -> None:
     identity, body = verify_head(signed_head(), lookup, NOW_S)
-    assert (identity.region, identity.principal) == ("us-east-1", "root")
+    assert (identity.region, identity.principal) == ("us-east-1", ROOT)
     assert read(body, framed(CHUNKS, SIGNED) + b"\r\n", step) == (b"a" * 66560, {})
 
 

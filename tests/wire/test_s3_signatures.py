@@ -20,14 +20,16 @@ from msgspec.structs import replace
 
 from corral.aws import Identity, Request, Secret, recognise, recognise_head, verify_head, verify_post_policy
 from corral.core.errors import ApiError
+from corral.model.principal import role_session, root_user
 from wire.oracle import as_received
 
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 TOKEN = "FwoGZXIvYXdzE+token/with=odd&characters=="
+ROOT, WORKER = root_user("123456789012"), role_session("123456789012", "worker", "s", "root")
 KEYS = {
-    "AKPLAIN": Secret(SECRET, None, None, "root"),
-    "ASTOKEN": Secret(SECRET, TOKEN, None, "role/worker"),
-    "ASEXPIRED": Secret(SECRET, TOKEN, 1.0, "role/old"),
+    "AKPLAIN": Secret(SECRET, None, None, ROOT),
+    "ASTOKEN": Secret(SECRET, TOKEN, None, WORKER),
+    "ASEXPIRED": Secret(SECRET, TOKEN, 1.0, WORKER),
 }
 BY_IP, BY_NAME = "http://127.0.0.1:4566", "http://localhost:4566"  # boto3 puts the bucket before a name
 

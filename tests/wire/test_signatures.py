@@ -18,15 +18,17 @@ from msgspec.structs import replace
 
 from corral.aws import Identity, Request, Secret, verify
 from corral.core.errors import ApiError
+from corral.model.principal import role_session, root_user
 from wire.generate import EXAMPLES
 from wire.oracle import as_received
 
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 TOKEN = "FwoGZXIvYXdzE+token/with=odd&characters=="
+ROOT, WORKER = root_user("123456789012"), role_session("123456789012", "worker", "s", "root")
 KEYS = {
-    "AKPLAIN": Secret(SECRET, None, None, "root"),
-    "ASTOKEN": Secret(SECRET, TOKEN, None, "role/worker"),
-    "ASEXPIRED": Secret(SECRET, TOKEN, 1.0, "role/old"),
+    "AKPLAIN": Secret(SECRET, None, None, ROOT),
+    "ASTOKEN": Secret(SECRET, TOKEN, None, WORKER),
+    "ASEXPIRED": Secret(SECRET, TOKEN, 1.0, WORKER),
 }
 HOST = "http://127.0.0.1:4566"
 JSON = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "AmazonEC2ContainerServiceV20141113.RunTask"}
@@ -76,12 +78,12 @@ def refusal(request: Request, now_s: float | None = None, **options: Any) -> Api
 
 
 def test_a_signature_in_the_header() -> None:
-    assert check(signed()) == Identity("AKPLAIN", "root", "eu-west-1", "ecs")
+    assert check(signed()) == Identity("AKPLAIN", ROOT, "eu-west-1", "ecs")
 
 
 def test_temporary_credentials() -> None:
-    assert check(signed(key="ASTOKEN", token=TOKEN)).principal == "role/worker"
-    assert check(signed("GET", "/?a=1", {}, key="ASTOKEN", token=TOKEN, signer=SigV4QueryAuth)).principal == "role/worker"
+    assert check(signed(key="ASTOKEN", token=TOKEN)).principal == WORKER
+    assert check(signed("GET", "/?a=1", {}, key="ASTOKEN", token=TOKEN, signer=SigV4QueryAuth)).principal == WORKER
 
 
 @pytest.mark.parametrize("key, token", [("AKPLAIN", None), ("ASTOKEN", TOKEN)])

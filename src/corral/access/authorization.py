@@ -23,7 +23,7 @@ from corral.decide.policies.policy import (
     Policy,
     PolicyDecision,
     PolicyError,
-    Principal,
+    PolicyPrincipal,
     evaluate,
     evaluate_identity,
     read_policy,
@@ -46,11 +46,6 @@ class RolePolicies(Struct, frozen=True):
     role_id: str
     identity: IdentityPolicies = IdentityPolicies()
     tags: Context = field(default_factory=dict)  # condition key aws:PrincipalTag/KEY → values
-
-
-def role_name(principal: str) -> str:
-    """Return the role name in the ARN of a session, `arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION`."""
-    return principal.split("/")[1]
 
 
 def policies_of_role(tx: Tx[Store], account: str, name: str) -> RolePolicies:
@@ -83,7 +78,7 @@ def refusal(tx: Tx[Store], caller: Caller, role: RolePolicies, needed: Sequence[
     An operation that is open to containers needs no policy, but a policy can deny it.
     """
     context = _context(tx, caller, role)
-    principal = Principal("AWS", (role.arn, caller.principal))
+    principal = PolicyPrincipal("AWS", (role.arn, caller.principal.arn))
     for each in needed:
         request = AccessRequest(principal, each.action, each.resource, {**context, **each.context})
         decision = evaluate_identity(role.identity, request)
@@ -94,20 +89,19 @@ def refusal(tx: Tx[Store], caller: Caller, role: RolePolicies, needed: Sequence[
 
 def trust_refusal(tx: Tx[Store], caller: Caller, role_arn: str, trust: str, params: dict[str, str]) -> str | None:
     """Return AWS's error text if the trust policy of a role does not allow the caller to assume the role. Otherwise return None."""
-    role = policies_of_role(tx, caller.account, role_name(caller.principal))
-    principal = Principal("AWS", (role.arn, caller.principal, f"arn:aws:iam::{caller.account}:root", caller.account))
+    role = policies_of_role(tx, caller.account, caller.principal.name)
+    principal = PolicyPrincipal("AWS", (role.arn, caller.principal.arn, f"arn:aws:iam::{caller.account}:root", caller.account))
     context = {**_context(tx, caller, role), **assume_role_context(params)}
     policy = _read(trust)
     if policy is not None:
         named = Policy(tuple(each for each in policy.statements if each.principals is not None), policy.has_variables)
         if evaluate(named, AccessRequest(principal, "sts:AssumeRole", role_arn, context)) is PolicyDecision.ALLOWED:
             return None
-    return f"User: {caller.principal} is not authorized to perform: sts:AssumeRole on resource: {role_arn}"
+    return f"User: {caller.principal.arn} is not authorized to perform: sts:AssumeRole on resource: {role_arn}"
 
 
 def _context(tx: Tx[Store], caller: Caller, role: RolePolicies) -> Context:
     """Return the condition keys that every request has."""
-    session = caller.principal.rpartition("/")[2]
     return {
         "aws:currenttime": (datetime.fromtimestamp(tx.now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),),
         "aws:epochtime": (str(int(tx.now_s)),),
@@ -118,7 +112,7 @@ def _context(tx: Tx[Store], caller: Caller, role: RolePolicies) -> Context:
         "aws:resourceaccount": (caller.account,),
         "aws:securetransport": ("false",),
         "aws:sourceip": (caller.source_ip,),
-        "aws:userid": (f"{role.role_id}:{session}",),
+        "aws:userid": (f"{role.role_id}:{caller.principal.session}",),
         "aws:viaawsservice": ("false",),
         **role.tags,
     }
@@ -127,4 +121,4 @@ def _context(tx: Tx[Store], caller: Caller, role: RolePolicies) -> Context:
 def _text(caller: Caller, lacking: Permission, decision: PolicyDecision) -> str:
     on = f" on resource: {lacking.resource}" if lacking.resource else ""
     why = WHY[decision].format(action=lacking.action)
-    return f"User: {caller.principal} is not authorized to perform: {lacking.action}{on} {why}"
+    return f"User: {caller.principal.arn} is not authorized to perform: {lacking.action}{on} {why}"

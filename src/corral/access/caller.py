@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from corral.model.principal import Principal
+
 
 class Caller(Struct, frozen=True, eq=False):
     account: str
     region: str
-    principal: str  # the ARN of the user or session
+    principal: Principal
     wait_s: float = 0.0  # from X-Corral-Wait: how long the response may wait for a change
     confined: bool = False  # True for a program in a container; it needs a policy for operations that are not open to containers
     task_id: str | None = None  # the task to which the credentials belong, directly or through AssumeRole
     access_key_id: str = ""
-    is_session: bool = False  # True for temporary credentials
     endpoint_url: str = ""  # the URL of Corral, from the Host header of the request
     seen: int | None = None  # from X-Corral-Seen: the version of the resource that the caller has already read
     id_prefix: str = ""  # from X-Corral-Prefix: ListTasks returns only tasks whose ids begin with it
     request_id: str = ""
     source_ip: str = ""
+
+    @property
+    def is_root(self) -> bool:
+        return self.principal.is_root
+
+    @property
+    def owner(self) -> str:
+        """The owner of the resources that the request creates."""
+        return self.principal.owner

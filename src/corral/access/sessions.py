@@ -15,10 +15,12 @@ from base64 import b32decode, b32encode, b64decode, b64encode, urlsafe_b64encode
 from functools import lru_cache
 from hashlib import blake2b, sha256
 from hmac import compare_digest
+from typing import Any
 
 import orjson
 from msgspec.structs import astuple
 
+from corral.model.principal import Principal, role_session
 from corral.model.session import Credentials, CredentialSession
 
 TOKEN_MAX = 4096  # characters of a session token; AWS has the same limit
@@ -32,7 +34,7 @@ HOST_ROLE = "corral-host"  # the role of tasks without a task role, like the ins
 def issue(
     key: bytes,
     nonce: bytes,
-    principal: str,
+    principal: Principal,
     expires_at_s: int,
     task_id: str | None,
     *,
@@ -46,7 +48,7 @@ def issue(
     assert len(nonce) == NONCE_BYTES
     access_key_id = "ASIA" + b32encode(nonce + _seal(key, "access key id", nonce)[:4]).decode()
     session = CredentialSession(access_key_id, principal, expires_at_s, task_id, confined, epoch)
-    payload = orjson.dumps(astuple(session))
+    payload = packed(astuple(session))
     return Credentials(session, _secret_key(key, payload), sealed(key, "session", payload))
 
 
@@ -56,17 +58,18 @@ def read(key: bytes, access_key_id: str, token: str) -> Credentials | None:
     payload = opened(key, "session", token) if len(token) <= TOKEN_MAX else None
     if payload is None:
         return None
-    session = CredentialSession(*orjson.loads(payload))
+    session_key_id, principal, *others = orjson.loads(payload)
+    session = CredentialSession(session_key_id, Principal(*principal), *others)
     return Credentials(session, _secret_key(key, payload), token) if session.access_key_id == access_key_id else None
 
 
 def of_task(
-    key: bytes, account: str, role: str, task_id: str, now_s: float, *, confined: bool = False, epoch: str = "0"
+    key: bytes, account: str, role: str, task_id: str, owner: str, now_s: float, *, confined: bool = False, epoch: str = "0"
 ) -> Credentials:
     """The current credentials of a task. They change every five hours. Old credentials stay valid until they expire."""
     issued_at_s = int(now_s // TASK_ROTATION_S) * TASK_ROTATION_S
     nonce = _seal(key, "task", f"{task_id}/{issued_at_s}/{epoch}".encode())[:NONCE_BYTES]
-    principal, expires_at_s = role_session(account, role, task_id), issued_at_s + TASK_LIFETIME_S
+    principal, expires_at_s = role_session(account, role, task_id, owner), issued_at_s + TASK_LIFETIME_S
     return issue(key, nonce, principal, expires_at_s, task_id, confined=confined, epoch=epoch)
 
 
@@ -116,6 +119,11 @@ def sealed(key: bytes, purpose: str, payload: bytes) -> str:
     return urlsafe_b64encode(_seal(key, purpose, payload) + payload).decode()
 
 
+def packed(values: tuple[Any, ...]) -> bytes:
+    """The payload of a token: a JSON list of these values, with principals as lists."""
+    return orjson.dumps(values, default=astuple)
+
+
 def opened(key: bytes, purpose: str, token: str) -> bytes | None:
     """The payload of a token; None if the token has no valid MAC for this purpose."""
     try:
@@ -127,10 +135,6 @@ def opened(key: bytes, purpose: str, token: str) -> bytes | None:
 
 
 # --- names --------------------------------------------------------------------------------------------------------
-
-
-def role_session(account: str, role: str, session_name: str) -> str:
-    return f"arn:aws:sts::{account}:assumed-role/{role}/{session_name}"
 
 
 def derived_role_id(account: str, role: str) -> str:

@@ -25,6 +25,7 @@ from corral.aws.signature_errors import MISMATCH, SignatureRefused, signature_er
 from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, ParseError
 from corral.core.errors import ApiError
 from corral.model.http_dates import parse_http_date
+from corral.model.principal import Principal
 
 SKEW_MAX_S = 15 * 60
 EXPIRES_MAX_S = 7 * 24 * 3600
@@ -46,7 +47,7 @@ class Secret(Struct, frozen=True):
     secret_key: str
     session_token: str | None
     expires_at_s: float | None
-    principal: str
+    principal: Principal
     task_id: str | None = None  # the task that received these temporary credentials
     confined: bool = False  # True if that task runs in containers
 
@@ -58,10 +59,9 @@ class Identity(Struct, frozen=True):
     """The verified caller, and the region and service in the signature."""
 
     access_key_id: str
-    principal: str
+    principal: Principal
     region: str  # empty for S3's signature version 2, which contains no region
     service: str  # the signing name of the service
-    is_session: bool = False  # True if the caller uses temporary credentials
     task_id: str | None = None  # the task whose credentials the caller uses
     confined: bool = False  # True if that task runs in containers: then the policies of its role restrict the caller
 
@@ -178,8 +178,7 @@ def _api_error(request: Request, error: SignatureRefused | ParseError) -> ApiErr
 
 
 def identity_of(access_key_id: str, secret: Secret, region: str, service: str) -> Identity:
-    is_session = secret.session_token is not None
-    return Identity(access_key_id, secret.principal, region, service, is_session, secret.task_id, secret.confined)
+    return Identity(access_key_id, secret.principal, region, service, secret.task_id, secret.confined)
 
 
 # --- parse the signature ----------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from typing import Any
 from msgspec import Struct, field
 
 from corral.core.transactions import Tx
-from corral.decide.placement.place import claim_rank, place_newcomer, room_for_newcomer, why_waiting
+from corral.decide.placement.place import place_newcomer, room_for_newcomer, why_waiting
 from corral.model.group import provider_key
 from corral.model.instance import GROUP_TAG, HOST_POOL, Instance, InstanceState
-from corral.model.placement import INSTANCE, Claim, Placement, Unplaceable
+from corral.model.placement import INSTANCE, Claim, Placement, Unplaceable, claim_rank
 from corral.model.task import Demand, StopCode
 from corral.services.ecs.lookup import is_active_cluster
 from corral.services.ecs.task_progress import begin_stop, mark_service
@@ -37,6 +37,7 @@ SHOWN_S = 2 * 3600.0  # how long a terminated instance is shown: longer than a s
 class InstanceRequest(Struct, frozen=True, kw_only=True):
     """An instance to launch, with the size of its type."""
 
+    owner: str
     region: str
     cluster: str  # the ECS cluster that it joins; empty: none
     type: str
@@ -105,6 +106,7 @@ def _add(tx: Tx[Store], request: InstanceRequest, placement: Placement | None) -
         group=request.group,
         joins=request.cluster,
         launch_reason=request.reason,
+        owner=request.owner,
     )
     tx.store.instances.add(instance, HOST_POOL, claim_rank(tx.now_s), request.attributes)
     if placement is not None:

@@ -135,6 +135,7 @@ class EcsService(Struct, frozen=True):
     rollout: str = ""  # the id of the newest ServiceRollout
     completed: Deployment | None = None  # the last deployment that was completed: a failed rollout returns to it
     task_sets: tuple[TaskSet, ...] = ()
+    owner: str = ""  # see `model/principal.py`
 
     @property
     def primary(self) -> Deployment:

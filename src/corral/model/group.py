@@ -95,6 +95,7 @@ class Group(Struct, frozen=True):
     max_size: int
     desired: int
     settings: dict[str, Any]  # all other members of the create and update requests, as AWS names them
+    owner: str  # see `model/principal.py`
     suspended: dict[str, str] = field(default_factory=dict)  # suspended process → why it was suspended
     status: str = ""  # DELETING, or empty
     cause: str = ""  # why `desired` changed; empty when the group has that capacity

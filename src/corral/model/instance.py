@@ -13,6 +13,7 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from corral.model.principal import ROOT
 from corral.model.task import Demand
 
 # The pool of the hosts' own instances. Instance launches, Fargate tasks, and tasks of the cluster that the hosts join are placed
@@ -85,6 +86,7 @@ class Instance(Struct, frozen=True):
     launched_at_s: float | None = None  # when it last became running
     launch_reason: str = ""  # why it was launched, as a text for people
     end_reason: str = ""  # why it was stopped or terminated; empty: it was not
+    owner: str = ROOT  # a host's own instance belongs to the root user
 
     @property
     def is_host(self) -> bool:

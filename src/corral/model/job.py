@@ -152,6 +152,7 @@ class Job(Changeable, frozen=True):
     number: int = 0  # the number of its row; for a child or node, of the parent's row. A newer job has a larger number
     expanded: int = 0  # of an array: the number of children that have rows; WAITS: the array waits for other jobs
     check_from: int | None = None  # of an array: the index from which on the reconciler must check the children; None: it need not
+    owner: str = ""  # see `model/principal.py`; a child has the owner of its array
 
     @property
     def has_ended(self) -> bool:

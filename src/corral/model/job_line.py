@@ -1,7 +1,7 @@
 """Lines of Batch jobs, and the use of capacity by the shares of a job queue.
 
-A line has the RUNNABLE jobs of one queue that need the same resources and have the same share identifier. A share is the part of a
-queue's jobs with one share identifier.
+A line has the RUNNABLE jobs of one queue that need the same resources and have the same share identifier and owner. A share is the
+part of a queue's jobs with one share identifier.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class LineKey(Struct, frozen=True):
     region: str
     queue: str
     share: str  # empty in a FIFO queue
+    owner: str
     demand: Demand  # of one job; the amounts of a multi-node job are those of its largest node
     resources: tuple[tuple[str, int], ...] = ()  # the consumable resources of one job: name and quantity
     by_image: bool = False  # the image sets NVIDIA_VISIBLE_DEVICES: a job waits for one GPU, and gets all free GPUs of its instance

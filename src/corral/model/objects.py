@@ -27,6 +27,7 @@ class Bucket(Struct, frozen=True):
     name: str
     region: str
     created_at_s: float
+    owner: str  # see `model/principal.py`
     versioning: str  # ENABLED, SUSPENDED, or "" if versioning was never enabled
     has_lifecycle: bool = False
     has_notifications: bool = False

@@ -64,6 +64,17 @@ class Slot(Struct):
 
 TASK, INSTANCE, JOB = "task", "instance", "job"  # kinds of claims
 Rank = tuple[float, ...]
+EQUAL_SHARE = 0.0  # the share of every owner: Corral does not compare how much the owners have used
+
+
+def claim_rank(since_s: float, priority: int = 0, share: float = EQUAL_SHARE, order: tuple[float, ...] = ()) -> Rank:
+    """Return the rank of a claim. The claim with the smallest rank is served first.
+
+    Higher priorities are served first, then owners with a smaller share, then claims that wait longer. `order` sorts claims that
+    are equal in all this: the members of an array that one request launches, and the Batch jobs of a pool. The rank is stored with
+    the claim, so a change of this function affects only new claims.
+    """
+    return (-priority, share, since_s, *order)
 
 
 class Claim(NamedTuple):
@@ -72,15 +83,14 @@ class Claim(NamedTuple):
     It is a tuple because queues compare claims often.
     """
 
-    # The claim with the smallest rank is served first. `claim_rank` in `decide/placement/place.py` computes the ranks of tasks and
-    # instances, and `job_rank` in `decide/tasks/job_order.py` computes the ranks of jobs.
-    rank: Rank
+    rank: Rank  # from `claim_rank`; for jobs, `job_rank` in `decide/tasks/job_order.py` calls it
     kind: str
     id: str  # the id of the task or the instance; for jobs LINE/JOB, the ids of a line (`model/job_line.py`) and of its first job
     demand: Demand
     # The longest time from the placement of the claim until its resources are free again. `longest_time_s` in
     # `decide/placement/backfill.py` computes it from a time limit. None: the claim has no time limit.
     longest_s: float | None = None
+    owner: str = ""
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ class Queue(Struct, frozen=True, dict=True):  # dict=True: cached_property needs
     created_ms: int
     modified_ms: int
     purged_ms: int | None
+    owner: str  # see `model/principal.py`
     attributes: Mapping[str, str]
     tags: Mapping[str, str]
 

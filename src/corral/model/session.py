@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from corral.model.principal import Principal
+
 
 class CredentialSession(Struct, frozen=True):
     """The session to which temporary credentials belong: they act as `principal` until they expire."""
 
     access_key_id: str
-    principal: str  # an ARN
+    principal: Principal
     expires_at_s: int
     task_id: str | None = None  # the session ends with this task
     # True: a container has these credentials. They allow only operations that are open to containers and that the role allows.

@@ -8,6 +8,8 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from corral.model.principal import Principal
+
 STACK_TYPE = "AWS::CloudFormation::Stack"
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"  # actions of a step
 STORED_ONLY = "Stored only: this resource has no effect on this machine."
@@ -59,11 +61,10 @@ class StackCaller(Struct, frozen=True):
 
     account: str
     region: str
-    principal: str
+    principal: Principal
     confined: bool = False
     task_id: str | None = None
     access_key_id: str = ""
-    is_session: bool = False
     endpoint_url: str = ""
     source_ip: str = ""
 
@@ -103,6 +104,7 @@ class Stack(Struct, frozen=True):
     caller: StackCaller
     version: StackVersion  # of the last operation, also while it is in progress
     created_at_s: float
+    owner: str  # of the stack and its resources; see `model/principal.py`
     status_reason: str = ""
     # The version that a rollback restores. It is set while an update is in progress, or has failed and was not rolled back.
     stable: StackVersion | None = None

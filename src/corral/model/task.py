@@ -166,6 +166,7 @@ class Task(Changeable, frozen=True):
     plain: bool = True  # True: the task has no container dependencies, restarts, health checks or time limit
     time_limit_s: float | None = None  # maximum time from its start to its stop
     launch_type: str = "EC2"
+    owner: str = ""  # see `model/principal.py`
 
     @property
     def limit_s(self) -> float | None:

@@ -152,7 +152,7 @@ def create(tx: Tx[Store], caller: Caller, type_: ResourceType, params: Params) -
     if token is not None:
         document |= {TOKEN: token, REQUEST: params}
     name = document[type_.id]
-    if not tx.store.stored.add(*_place(type_, caller), name, document, tx.now_s):
+    if not tx.store.stored.add(*_place(type_, caller), name, document, tx.now_s, caller.owner):
         raise style.exists(type_.name, name)
     type_.created(tx, caller, document)
     return document

@@ -36,6 +36,7 @@ def launch_request(tx: Tx[Store], caller: Caller, service: EcsService, count: in
     if service.strategy == DAEMON:
         constraints.append({"type": "distinctInstance"})
     return LaunchRequest(
+        owner=service.owner,
         region=service.region,
         cluster=service.cluster,
         definition=document,

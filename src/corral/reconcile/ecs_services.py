@@ -38,6 +38,7 @@ from corral.model.ecs_service import (
     TaskCount,
 )
 from corral.model.placement import Slot
+from corral.model.principal import acting_service
 from corral.model.task import Task, TaskState
 from corral.reconcile.ecs_deployments import check_rollout, try_complete
 from corral.reconcile.ecs_service_tasks import (
@@ -61,7 +62,7 @@ from corral.services.ecs.launch import launch
 from corral.services.ecs.lookup import cluster_record, pools_of, slots_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.rollouts import write_event
-from corral.services.ecs.service_description import STOPPED_READ, service_arn
+from corral.services.ecs.service_description import STOPPED_READ
 from corral.services.ecs.service_health import all_healthy, tasks_with_health
 from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_description import task_descriptions
@@ -93,7 +94,7 @@ def reconcile_service(tx: Tx[Store], key: str) -> None:
     if service.primary.rollout == IN_PROGRESS:
         service, continues = check_rollout(tx, service)
         paused = not continues
-    caller = Caller(tx.settings.account, region, service_arn(tx.settings.account, region, cluster, name))
+    caller = Caller(tx.settings.account, region, acting_service(tx.settings.account, "ecs.amazonaws.com", service.owner))
     if service.is_external:
         step_task_sets(tx, caller, service)
     elif paused:

@@ -5,10 +5,10 @@ In a bucket with enabled rules, each object key and each upload has a scheduled 
 
 from __future__ import annotations
 
-from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.objects.expiry import abort_time, evaluate_key
 from corral.services.s3 import lifecycle, versions
+from corral.services.s3.lookup import own_caller
 from corral.services.s3.multipart_uploads import abort
 from corral.services.s3.notifications import BY_RULE
 from corral.store import Store
@@ -17,7 +17,6 @@ from corral.store.expiries import ExpiryTarget
 EVALUATIONS_MAX = 100  # the most keys and uploads that one transaction evaluates
 REMOVALS_MAX = 40  # a transaction evaluates no further key after this many removals, because a removal may send notifications
 VERSIONS_MAX = 40  # the most versions of one key that one evaluation examines: the oldest versions
-S3 = "s3.amazonaws.com"
 
 
 def expire_due(tx: Tx[Store], _: str) -> None:
@@ -70,7 +69,7 @@ def _evaluate_key(tx: Tx[Store], target: ExpiryTarget) -> int:
     seen = tx.store.expiries.oldest_versions(bucket.id, key, VERSIONS_MAX)[::-1]
     candidates = [lifecycle.candidate(version) for version in seen]
     decision = evaluate_key(rules, key, candidates, tx.now_s, current=lifecycle.candidate(current), unseen=unseen)
-    caller = Caller(tx.settings.account, bucket.region, S3, request_id=tx.ids.uuid(), source_ip=S3)
+    caller = own_caller(tx, bucket)
     for version in seen:
         if version.id in decision.drop:
             versions.remove(tx, bucket, version, caller, BY_RULE)

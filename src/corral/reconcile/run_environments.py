@@ -5,13 +5,11 @@ The private bucket has the environment variables that `corral run` stores for it
 
 from __future__ import annotations
 
-from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.run_environment import BUCKET
 from corral.services.s3 import versions
+from corral.services.s3.lookup import own_caller
 from corral.store import Store
-
-S3 = "s3.amazonaws.com"
 
 
 def delete_unused_object(tx: Tx[Store], key: str) -> None:
@@ -29,5 +27,4 @@ def delete_unused_object(tx: Tx[Store], key: str) -> None:
     bucket = tx.store.buckets.get(BUCKET)
     version = tx.store.objects.latest(bucket.id, key) if bucket is not None else None
     if bucket is not None and version is not None:
-        caller = Caller(tx.settings.account, bucket.region, S3, request_id=tx.ids.uuid(), source_ip=S3)
-        versions.remove(tx, bucket, version, caller)
+        versions.remove(tx, bucket, version, own_caller(tx, bucket))

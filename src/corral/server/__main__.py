@@ -37,6 +37,7 @@ from corral.core.handovers import forget_finished
 from corral.core.transactions import Core, Tx
 from corral.model.agent_protocol import HostOptions
 from corral.model.container_network import GATEWAY as CONTAINERS_GATEWAY
+from corral.model.principal import root_user
 from corral.model.session import SessionValidity
 from corral.model.settings import Settings
 from corral.node.gpus import parse_gpus_flag
@@ -212,7 +213,7 @@ async def _serve(options: ServerOptions) -> None:
     invocations = asyncio.create_task(functions.run())
     insights = asyncio.create_task(InsightsWriter(state, logs, agents, clock).run())
 
-    root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
+    root = Secret(keys["secret_key"], None, None, root_user(settings.account))
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
              "build": full_version(), "cluster": settings.cluster, "instanceType": settings.instance_type,
              "isolate": settings.isolate,

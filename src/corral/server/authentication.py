@@ -15,14 +15,17 @@ from hmac import compare_digest
 from corral import aws
 from corral.access import sessions
 from corral.core.clock import Clock
+from corral.model import principal
 from corral.model.session import SessionValidity
 from corral.server.registry.errors import Denied
 from corral.services.ecr.registry_passwords import access_of
 
 ENDED_S = 0.0  # the expiry time of a session that has ended early: a time in the past
-TASKS = "ecs-tasks.amazonaws.com"  # the principal of requests that a task authenticates with its own secrets
-METRICS_READER = "metrics"  # the principal of requests with the token for `/metrics`
-ANONYMOUS = aws.Identity(access_key_id="", principal="*", region="", service="")
+# The principals of requests that a task authenticates with its own secrets, of requests with the token for `/metrics`, and of
+# requests without credentials. They create no resources.
+TASKS = principal.acting_service("", "ecs-tasks.amazonaws.com", "")
+METRICS_READER = principal.acting_service("", "metrics", "")
+ANONYMOUS = aws.Identity("", principal.Principal("", principal.ANONYMOUS, "*"), "", "")
 
 
 class Authentication:

@@ -218,7 +218,6 @@ class FrontDoor:
             confined=identity.confined,
             task_id=identity.task_id,
             access_key_id=identity.access_key_id,
-            is_session=identity.is_session,
             seen=_seen(headers),
             id_prefix=_id_prefix(headers),
             request_id=request_id,

@@ -86,7 +86,7 @@ class CallRunner:
                     lambda tx: call.serialize(handler(tx), caller.request_id),
                     self._settings,
                     self._ids,
-                    caller.task_id or caller.principal,
+                    caller.task_id or caller.principal.arn,
                     lambda answer: _cancel_when_gone(receive, answer),
                 )
             except Wait:

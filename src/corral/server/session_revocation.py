@@ -70,7 +70,7 @@ class RevokeRequest(Struct, eq=False):
         return AccessDenied(message)
 
     async def run(self, caller: Caller) -> aws.Response:
-        if caller.is_session:
+        if not caller.is_root:
             raise AccessDenied("Sessions cannot revoke sessions: sign the request with the root key (`corral env`).")
         if self.request.method != "POST":
             raise MethodNotAllowed(f"{self.request.method} is not served here; use POST.")

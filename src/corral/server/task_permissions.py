@@ -80,9 +80,9 @@ class TaskPermissions:
 
     def _role(self, caller: Caller) -> RolePolicies:
         """Return the policies of the caller's role. They are read again if the state lane has committed since the last read."""
-        from corral.access.authorization import policies_of_role, role_name
+        from corral.access.authorization import policies_of_role
 
-        name, changes = role_name(caller.principal), self._state.changes
+        name, changes = caller.principal.name, self._state.changes
         cached = self._roles.get(name)
         if cached is not None and cached[0] == changes:
             return cached[1]

@@ -13,6 +13,7 @@ from corral.core.errors import ApiError, api_error
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
+from corral.model.principal import acting_service
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
@@ -20,7 +21,7 @@ from corral.store import Store
 
 CUSTOM_RESOURCES = "/cloudformation-custom-resource/"
 PREFIXES = ("/cloudformation-waitcondition/", CUSTOM_RESOURCES)
-CLOUDFORMATION = "cloudformation.amazonaws.com"  # the principal of these requests
+CLOUDFORMATION = acting_service("", "cloudformation.amazonaws.com", "")  # the principal of these requests
 
 NotFound = api_error("NotFound", 404)
 Forbidden = api_error("Forbidden", 403)

@@ -16,7 +16,7 @@ from corral.core.database import Database, Row
 from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, Bucket
 
 ENCRYPTION = f"SELECT document FROM bucket_document AS d WHERE d.bucket = bucket.id AND d.kind = '{BUCKET_ENCRYPTION}'"
-COLUMNS = f"id, name, region, created_at, versioning, has_lifecycle, has_notifications, ({ENCRYPTION})"
+COLUMNS = f"id, name, region, created_at, owner, versioning, has_lifecycle, has_notifications, ({ENCRYPTION})"
 PARSED_MAX = 512  # the number of parsed documents in the cache
 # Kind of a document → the column of `bucket` that says whether the bucket has such a document. The columns are read with the
 # bucket, so requests for objects need no query to learn that there is no such document.
@@ -42,10 +42,10 @@ class Buckets:
         self._known_at = 0  # the change count at which `_known` was filled
         self._reading_at: int | None = None  # the change count before the current read snapshot began; None: no snapshot
 
-    def add(self, name: str, region: str, now_s: float) -> bool:
+    def add(self, name: str, region: str, now_s: float, owner: str) -> bool:
         """Add a bucket; return False if the name is taken."""
-        sql = "INSERT INTO bucket (name, region, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-        if self._database.execute(sql, (name, region, now_s)).rowcount == 0:
+        sql = "INSERT INTO bucket (name, region, created_at, owner) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        if self._database.execute(sql, (name, region, now_s, owner)).rowcount == 0:
             return False
         self.forget()
         return True
@@ -102,9 +102,9 @@ class Buckets:
 
 
 def _bucket(row: Row) -> Bucket:
-    bucket_id, name, region, at_s, versioning, has_lifecycle, has_notifications, encryption = row
+    bucket_id, name, region, at_s, owner, versioning, has_lifecycle, has_notifications, encryption = row
     document = None if encryption is None else orjson.loads(encryption)
-    return Bucket(bucket_id, name, region, at_s, versioning, bool(has_lifecycle), bool(has_notifications), document)
+    return Bucket(bucket_id, name, region, at_s, owner, versioning, bool(has_lifecycle), bool(has_notifications), document)
 
 
 class BucketDocuments:

@@ -21,9 +21,9 @@ from corral.store.task_rows import placement_rules_of
 
 CLAIMS = (  # every claim with the resources that it needs
     "SELECT claim.number, claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, "
-    "task.gpu_memory_mib, roams, longest "
+    "task.gpu_memory_mib, roams, longest, claim.owner "
     "FROM claim JOIN task ON task.id = claim.id WHERE kind = 'task' UNION ALL "
-    "SELECT claim.number, claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0, 0, NULL "
+    "SELECT claim.number, claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0, 0, NULL, claim.owner "
     "FROM claim JOIN instance ON instance.id = claim.id WHERE kind = 'instance'"
 )
 
@@ -39,9 +39,9 @@ class Claims:
 
     def rebuild(self) -> None:
         for row in self._database.execute(CLAIMS).fetchall():
-            number, pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, gpu_memory_mib, roams, longest_s = row
+            number, pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, gpu_memory_mib, roams, longest_s, owner = row
             demand = Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules), (), gpu_memory_mib)
-            claim = Claim(tuple(orjson.loads(rank)), kind, id, demand, longest_s)
+            claim = Claim(tuple(orjson.loads(rank)), kind, id, demand, longest_s, owner)
             self._fleet.join_line(pool, claim)
             self._waiting[kind, id] = number, pool, claim
             if roams:
@@ -51,8 +51,8 @@ class Claims:
         key = claim.kind, claim.id
         assert key not in self._waiting, f"{claim.kind} {claim.id} has a claim already"
         number = self._database.execute(
-            "INSERT INTO claim (kind, id, pool, rank, roams, longest) VALUES (?, ?, ?, ?, ?, ?)",
-            (*key, pool, orjson.dumps(claim.rank).decode(), roams, claim.longest_s),
+            "INSERT INTO claim (kind, id, pool, rank, roams, longest, owner) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*key, pool, orjson.dumps(claim.rank).decode(), roams, claim.longest_s, claim.owner),
         ).lastrowid
         assert number is not None
         if roams:

@@ -44,24 +44,33 @@ class EcsServices:
     def put(self, service: EcsService) -> None:
         document = _encode({name: getattr(service, name) for name in DOCUMENT}).decode()
         self._execute(
-            "INSERT OR REPLACE INTO ecs_service (region, cluster, name, status, strategy, deleted_at, document) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (service.region, service.cluster, service.name, service.status, service.strategy, service.deleted_at_s, document),
+            "INSERT OR REPLACE INTO ecs_service (region, cluster, name, status, strategy, deleted_at, owner, document) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                service.region,
+                service.cluster,
+                service.name,
+                service.status,
+                service.strategy,
+                service.deleted_at_s,
+                service.owner,
+                document,
+            ),
         )
 
     def get(self, region: str, cluster: str, name: str) -> EcsService | None:
         row = self._execute(
-            "SELECT status, strategy, deleted_at, document FROM ecs_service WHERE region = ? AND cluster = ? AND name = ?",
+            "SELECT status, strategy, deleted_at, owner, document FROM ecs_service WHERE region = ? AND cluster = ? AND name = ?",
             (region, cluster, name),
         ).fetchone()
         if row is None:
             return None
-        document = _decode(row[3])
+        document = _decode(row[4])
         document["deployments"] = tuple(msgspec.convert(each, Deployment) for each in document["deployments"])
         document["task_sets"] = tuple(msgspec.convert(each, TaskSet) for each in document["task_sets"])
         if document["completed"] is not None:
             document["completed"] = msgspec.convert(document["completed"], Deployment)
-        return EcsService(region, cluster, name, row[0], row[1], deleted_at_s=row[2], **document)
+        return EcsService(region, cluster, name, row[0], row[1], deleted_at_s=row[2], owner=row[3], **document)
 
     def listed(
         self, region: str, cluster: str, after: str, limit: int, strategy: str | None = None, launch_type: str | None = None

@@ -7,6 +7,7 @@ CREATE TABLE ecs_service (
     status     TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING', 'INACTIVE')),
     strategy   TEXT NOT NULL CHECK (strategy IN ('REPLICA', 'DAEMON')),
     deleted_at REAL,
+    owner      TEXT NOT NULL CHECK (owner != ''),
     document   TEXT NOT NULL,               -- JSON: the other fields of model.ecs_service.EcsService
     PRIMARY KEY (region, cluster, name)
 ) WITHOUT ROWID;

@@ -36,8 +36,8 @@ class Groups:
 
     def add(self, group: Group) -> bool:
         """Add a group. Return False if a group with this name already exists."""
-        sql = "INSERT INTO scaling_group VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-        values = (group.region, group.name, group.min_size, group.max_size, group.desired, _dumps(group))
+        sql = "INSERT INTO scaling_group VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        values = (group.region, group.name, group.min_size, group.max_size, group.desired, group.owner, _dumps(group))
         return self._execute(sql, values).rowcount == 1
 
     def put(self, group: Group) -> None:

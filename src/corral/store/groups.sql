@@ -7,6 +7,7 @@ CREATE TABLE scaling_group (
     min_size INTEGER NOT NULL,
     max_size INTEGER NOT NULL,
     desired  INTEGER NOT NULL,
+    owner    TEXT NOT NULL CHECK (owner != ''),
     record   TEXT NOT NULL,
     PRIMARY KEY (region, name),
     CHECK (0 <= min_size AND min_size <= desired AND desired <= max_size)

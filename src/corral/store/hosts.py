@@ -59,8 +59,8 @@ class Hosts:
         execute("UPDATE gpu SET present = 0 WHERE host_id = ? AND present = 1", (hello.host_id,))
         for gpu in hello.gpus:
             execute(
-                "INSERT INTO gpu (id, host_id, position, model, memory_mib, simulated, present, owner, excluded, foreign_use) "
-                "VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET position = excluded.position, "
+                "INSERT INTO gpu (id, host_id, position, model, memory_mib, simulated, present, instance_id, excluded, "
+                "foreign_use) VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET position = excluded.position, "
                 "model = excluded.model, memory_mib = excluded.memory_mib, present = 1, excluded = excluded.excluded, "
                 "foreign_use = excluded.foreign_use",
                 (gpu.gpu_id, hello.host_id, gpu.index, gpu.model, gpu.memory_mib, gpu.simulated, own_id,
@@ -137,7 +137,9 @@ class Hosts:
 
     def gpu_owners(self, host_id: str) -> dict[str, str]:
         """GPU id → id of the instance that owns the GPU."""
-        return dict(self._database.execute("SELECT id, owner FROM gpu WHERE host_id = ? AND present = 1", (host_id,)).fetchall())
+        return dict(
+            self._database.execute("SELECT id, instance_id FROM gpu WHERE host_id = ? AND present = 1", (host_id,)).fetchall()
+        )
 
     def links(self, host_id: str) -> Links | None:
         """The distances between all GPUs of a host, in the order of the GPUs. None if they are unknown.
@@ -171,13 +173,15 @@ class Hosts:
 
     def faults(self, host_id: str) -> dict[str, GpuFault]:
         """GPU id → why no task should get the GPU."""
-        rows = self._database.execute(f"SELECT id, fault, fault_at, owner FROM gpu WHERE host_id = ? AND {FAILED}", (host_id,))
-        return {gpu_id: GpuFault(text, at_s, owner) for gpu_id, text, at_s, owner in rows}
+        rows = self._database.execute(
+            f"SELECT id, fault, fault_at, instance_id FROM gpu WHERE host_id = ? AND {FAILED}", (host_id,)
+        )
+        return {gpu_id: GpuFault(text, at_s, instance_id) for gpu_id, text, at_s, instance_id in rows}
 
     def failed_instances(self) -> dict[str, str]:
         """Instance id → a text with one failed GPU of the instance and its fault."""
-        rows = self._database.execute(f"SELECT owner, id, fault FROM gpu WHERE {FAILED} ORDER BY id DESC")
-        return {owner: f"{gpu_id}: {fault}" for owner, gpu_id, fault in rows}
+        rows = self._database.execute(f"SELECT instance_id, id, fault FROM gpu WHERE {FAILED} ORDER BY id DESC")
+        return {instance_id: f"{gpu_id}: {fault}" for instance_id, gpu_id, fault in rows}
 
     def put_faults(self, host_id: str, texts: Mapping[str, str], now_s: float) -> list[str]:
         """Replace the faults of a host's GPUs. Return the GPUs whose fault has begun, changed or ended."""

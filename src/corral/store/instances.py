@@ -25,7 +25,7 @@ from corral.store.instance_usage import InstanceUsage
 HOLD_PREFIX = "corral.hold."  # the instance attribute `corral.hold.<GPU id>` reserves that GPU; its value is the reason
 COLUMNS = (
     "id, region, cluster, type, state, gpus, cpu_units, memory_mib, created_at, host_id, status, terminated_at, details, "
-    "group_name, joins, launched_at, launch_reason, end_reason"
+    "group_name, joins, launched_at, launch_reason, end_reason, owner"
 )
 # WITH_LIMIT is the condition for placed tasks that have a time limit, either their own or that of a Batch job (`Task.limit_s`).
 # LIMITS reads these tasks. LEASED_WITH_LIMIT reads the GPUs that they lease.
@@ -132,7 +132,7 @@ class Instances:
         """The GPUs of an instance that are present and not excluded, in the host's order."""
         rows = self._database.execute(
             "SELECT id, position, model, memory_mib, simulated, excluded FROM gpu "
-            "WHERE owner = ? AND present = 1 AND excluded = 0 ORDER BY position",
+            "WHERE instance_id = ? AND present = 1 AND excluded = 0 ORDER BY position",
             (instance_id,),
         )
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
@@ -141,7 +141,7 @@ class Instances:
         """GPU id → (number of leases, allocated memory in MiB), for leased GPUs. The memory is 0 if the GPU is not shared."""
         rows = self._database.execute(
             "SELECT lease.gpu_id, count(*), sum(lease.memory_mib) FROM gpu JOIN lease ON lease.gpu_id = gpu.id "
-            "WHERE gpu.owner = ? GROUP BY lease.gpu_id",
+            "WHERE gpu.instance_id = ? GROUP BY lease.gpu_id",
             (instance_id,),
         )
         return {gpu_id: (count, allocated_mib) for gpu_id, count, allocated_mib in rows}
@@ -156,8 +156,8 @@ class Instances:
             if len(tasks) + len(takers) >= limit:
                 break
             tasks |= self._database.execute(
-                "SELECT run.task_id, count(DISTINCT gpu_id) FROM lease JOIN run ON run.id = lease.run_id WHERE lease.owner = ? "
-                "GROUP BY run.task_id ORDER BY 2 DESC, 1 LIMIT ?",
+                "SELECT run.task_id, count(DISTINCT gpu_id) FROM lease JOIN run ON run.id = lease.run_id "
+                "WHERE lease.instance_id = ? GROUP BY run.task_id ORDER BY 2 DESC, 1 LIMIT ?",
                 (instance.id, limit),
             )
             if instance.is_host:
@@ -232,14 +232,14 @@ class Instances:
         return changed
 
     def _claim(self, instance: Instance, pool: str, rank: Rank) -> Claim:
-        claim = Claim(rank, INSTANCE, instance.id, instance.demand)
+        claim = Claim(rank, INSTANCE, instance.id, instance.demand, owner=instance.owner)
         self._claims.add(pool, claim)
         return claim
 
     def _release(self, instance: Instance) -> None:
         assert instance.host_id is not None
         own_id = host_instance_id(instance.host_id)
-        owned = self._database.execute("SELECT id FROM gpu WHERE owner = ?", (instance.id,)).fetchall()
+        owned = self._database.execute("SELECT id FROM gpu WHERE instance_id = ?", (instance.id,)).fetchall()
         if instance.pool is not None:
             self._fleet.drop_slot(instance.pool, instance.id)
         if owned:
@@ -256,7 +256,7 @@ class Instances:
     def put_row(self, instance: Instance) -> None:
         """Write only the row. If the change affects the slot, the caller must also call `renew_slot`."""
         self._database.execute(
-            f"INSERT INTO instance ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            f"INSERT INTO instance ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET "
             "cluster = excluded.cluster, type = excluded.type, state = excluded.state, gpus = excluded.gpus, "
             "cpu_units = excluded.cpu_units, memory_mib = excluded.memory_mib, host_id = excluded.host_id, "
@@ -266,7 +266,7 @@ class Instances:
             (instance.id, instance.region, instance.cluster, instance.type, instance.state.value, instance.gpus,
              instance.cpu_units, instance.memory_mib, instance.created_at_s, instance.host_id, instance.status,
              instance.terminated_at_s, orjson.dumps(instance.details).decode(), instance.group, instance.joins,
-             instance.launched_at_s, instance.launch_reason, instance.end_reason),
+             instance.launched_at_s, instance.launch_reason, instance.end_reason, instance.owner),
         )  # fmt: skip
         self._database.undo_log.on_rollback(partial(self._remember, instance.id, self._live.get(instance.id)))
         self._remember(instance.id, instance)
@@ -290,7 +290,7 @@ class Instances:
 
     def _give_gpus(self, gpu_ids: Sequence[str], before: str, after: str) -> None:
         moved = self._database.executemany(
-            "UPDATE gpu SET owner = ? WHERE id = ? AND owner = ?", [(after, gpu_id, before) for gpu_id in gpu_ids]
+            "UPDATE gpu SET instance_id = ? WHERE id = ? AND instance_id = ?", [(after, gpu_id, before) for gpu_id in gpu_ids]
         ).rowcount
         assert moved == len(gpu_ids), "a GPU does not belong to the instance that gives it away"
 
@@ -359,7 +359,7 @@ class Instances:
             "SELECT name, connected, links FROM host WHERE id = ?", (instance.host_id,)
         ).fetchone()
         rows = self._database.execute(
-            "SELECT id, excluded, foreign_use, owner, model, simulated, fault, memory_mib FROM gpu "
+            "SELECT id, excluded, foreign_use, instance_id, model, simulated, fault, memory_mib FROM gpu "
             "WHERE host_id = ? AND present = 1 ORDER BY position",
             (instance.host_id,),
         ).fetchall()
@@ -370,8 +370,8 @@ class Instances:
         positions: dict[str, int] = {}
         gpu_memory: dict[str, int] = {}
         models, is_simulated = set[str](), False
-        for position, (gpu_id, excluded, foreign, owner, model, simulated, fault, gpu_memory_mib) in enumerate(rows):
-            if owner != instance.id or excluded:
+        for position, (gpu_id, excluded, foreign, instance_id, model, simulated, fault, gpu_memory_mib) in enumerate(rows):
+            if instance_id != instance.id or excluded:
                 continue
             gpu_memory[gpu_id] = gpu_memory_mib
             models.add(model)
@@ -475,7 +475,7 @@ def _instance(row: Row) -> Instance:
         id=row[0], region=row[1], cluster=row[2], type=row[3], state=InstanceState(row[4]), gpus=row[5], cpu_units=row[6],
         memory_mib=row[7], created_at_s=row[8], host_id=row[9], status=row[10], terminated_at_s=row[11],
         details=orjson.loads(row[12]), group=row[13], joins=row[14], launched_at_s=row[15], launch_reason=row[16],
-        end_reason=row[17],
+        end_reason=row[17], owner=row[18],
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from corral.core.database import Database
 from corral.model.job_line import JobPlace, LineKey, WaitingLine
-from corral.model.placement import JOB, Claim, Rank
+from corral.model.placement import JOB, Claim, Rank, claim_rank
 from corral.model.task import Demand
 from corral.store.fleet import Fleet
 
@@ -59,8 +59,9 @@ class JobLines:
     def rebuild(self) -> None:
         """Derive the lines and their claims from the rows."""
         counts = dict(self._execute("SELECT line, count(*) FROM waiting_job GROUP BY line").fetchall())
-        for id, region, queue, share, demand, resources, by_image, pools in self._execute("SELECT * FROM job_line").fetchall():
-            key = LineKey(region, queue, share, _demand_of(demand), _pairs(resources), bool(by_image))
+        for row in self._execute("SELECT * FROM job_line").fetchall():
+            id, region, queue, share, owner, demand, resources, by_image, pools = row
+            key = LineKey(region, queue, share, owner, _demand_of(demand), _pairs(resources), bool(by_image))
             first = self._read_first(id)
             assert first is not None, "a line has no jobs"
             self._put(
@@ -69,7 +70,7 @@ class JobLines:
             self._last_id = max(self._last_id, id)
             for pool, without in self._lines[id].pools:
                 place = self._lines[id].first
-                self._join(id, pool, Claim((0, place.since_s, *place[:3]), JOB, _claim_id(id, place), _asked(key, without)))
+                self._join(id, pool, _claim(claim_rank(place.since_s, order=place[:3]), self._lines[id], without))
 
     # Reading
 
@@ -185,8 +186,8 @@ class JobLines:
         self._last_id += 1
         line = WaitingLine(self._last_id, key, len(places), places[0])
         self._execute(
-            "INSERT INTO job_line VALUES (?, ?, ?, ?, ?, ?, ?, '[]')",
-            (line.id, key.region, key.queue, key.share, _demand_text(key.demand), _text(key.resources), key.by_image),
+            "INSERT INTO job_line VALUES (?, ?, ?, ?, ?, ?, ?, ?, '[]')",
+            (line.id, key.region, key.queue, key.share, key.owner, _demand_text(key.demand), _text(key.resources), key.by_image),
         )
         self._executemany("INSERT INTO waiting_job VALUES (?, ?, ?, ?, ?, ?)", [(line.id, *place) for place in places])
         self._put(line)
@@ -204,7 +205,7 @@ class JobLines:
         for pool in [pool for pool in before if pool not in wanted]:
             self._withdraw(line.id, pool)
         for pool, (rank, without_gpus) in wanted.items():
-            claim = Claim(rank, JOB, _claim_id(line.id, line.first), _asked(line.key, without_gpus))
+            claim = _claim(rank, line, without_gpus)
             present = self._claims.get((line.id, pool))
             if present == claim:
                 continue
@@ -295,12 +296,10 @@ class JobLines:
         self._by_pool.setdefault(pool, {})[line_id] = None
 
 
-def _claim_id(line_id: int, first: JobPlace) -> str:
-    return f"{line_id}/{first.job_id}"
-
-
-def _asked(key: LineKey, without_gpus: bool) -> Demand:
-    return replace(key.demand, gpus=0) if without_gpus and key.demand.gpus else key.demand
+def _claim(rank: Rank, line: WaitingLine, without_gpus: bool) -> Claim:
+    """Return the claim of the first job of a line. It has no time limit."""
+    demand = replace(line.demand, gpus=0) if without_gpus and line.demand.gpus else line.demand
+    return Claim(rank, JOB, f"{line.id}/{line.first.job_id}", demand, None, line.key.owner)
 
 
 def _discard(index: dict[Any, dict[int, None]], key: Any, line_id: int) -> None:

@@ -1,10 +1,12 @@
--- Lines of RUNNABLE Batch jobs. The jobs of a line belong to one queue, need the same resources and have the same share identifier.
+-- Lines of RUNNABLE Batch jobs. The jobs of a line belong to one queue, need the same resources and have the same share identifier
+-- and the same owner.
 
 CREATE TABLE job_line (
     id        INTEGER PRIMARY KEY,
     region    TEXT NOT NULL,
     queue     TEXT NOT NULL,                    -- the name of the job queue
     share     TEXT NOT NULL,                    -- the share identifier
+    owner     TEXT NOT NULL CHECK (owner != ''),
     demand    TEXT NOT NULL,                    -- JSON: GPUs, CPU units, MiB, and the nodes of a multi-node job
     resources TEXT NOT NULL,                    -- JSON: names and quantities of consumable resources
     by_image  INTEGER NOT NULL,                 -- 1: the image sets NVIDIA_VISIBLE_DEVICES (model.job_line.LineKey)

@@ -15,7 +15,7 @@ from corral.model.job import ENDED, WAITS, Attempt, Dependency, Job, JobKind, Jo
 
 JOB_COLUMNS = (
     "number, id, region, queue, name, kind, state, spec, created_at, size, depends_on, started_at, stopped_at, runnable_at, "
-    "status_reason, task_id, environment, attempts, cancelled, terminated, expanded, check_from"
+    "status_reason, task_id, environment, attempts, cancelled, terminated, expanded, check_from, owner"
 )
 CHILD_COLUMNS = (
     "position, state, created_at, started_at, stopped_at, runnable_at, status_reason, task_id, environment, attempts, cancelled, "
@@ -24,7 +24,7 @@ CHILD_COLUMNS = (
 INSERT_JOB = (
     "INSERT INTO job (id, region, queue, name, kind, state, spec, created_at, size, depends_on, started_at, stopped_at, "
     "runnable_at, status_reason, task_id, environment, attempts, cancelled, terminated, expanded, check_from, definition, "
-    f"revision, share) VALUES ({', '.join('?' * 24)})"
+    f"revision, share, owner) VALUES ({', '.join('?' * 25)})"
 )
 # (column, field) pairs that can change. The rows of children do not have the last two columns.
 CHANGES = (
@@ -49,7 +49,7 @@ def values_of_job(job: Job, spec: int) -> tuple[Any, ...]:
         job.id, job.region, job.queue, job.name, job.kind.value, job.state.value, spec, job.created_at_s, job.size,
         text_of(job.depends_on), job.started_at_s, job.stopped_at_s, job.runnable_at_s, job.status_reason, job.task_id,
         job.environment, text_of(job.attempts), job.cancelled, job.terminated, job.expanded, job.check_from, name, int(revision),
-        job.spec.share,
+        job.spec.share, job.owner,
     )  # fmt: skip
 
 
@@ -92,6 +92,7 @@ def job_of(row: Row, spec: JobSpec) -> Job:
         created_at_s=row[8], size=row[9], depends_on=_dependencies.decode(row[10]) if row[10] else (), started_at_s=row[11],
         stopped_at_s=row[12], runnable_at_s=row[13], status_reason=row[14], task_id=row[15], environment=row[16],
         attempts=attempts_of(row[17]), cancelled=bool(row[18]), terminated=bool(row[19]), expanded=row[20], check_from=row[21],
+        owner=row[22],
     )  # fmt: skip
 
 
@@ -102,6 +103,7 @@ def child_of(parent: Job, row: Row) -> Job:
         kind=kind_of_children(parent), state=STATES[row[1]], spec=parent.spec, created_at_s=row[2], index=row[0],
         parent_id=parent.id, started_at_s=row[3], stopped_at_s=row[4], runnable_at_s=row[5], status_reason=row[6], task_id=row[7],
         environment=row[8], attempts=attempts_of(row[9]), cancelled=bool(row[10]), terminated=bool(row[11]),
+        owner=parent.owner,
     )  # fmt: skip
 
 
@@ -123,5 +125,5 @@ def child_without_row(parent: Job, index: int) -> Job:
         kind=kind_of_children(parent), state=state, spec=parent.spec, created_at_s=parent.created_at_s, index=index,
         parent_id=parent.id, stopped_at_s=(parent.stopped_at_s or parent.created_at_s) if ended else None,
         status_reason=parent.status_reason if ended else "", cancelled=ended and parent.cancelled,
-        terminated=ended and parent.terminated, expanded=WAITS,
+        terminated=ended and parent.terminated, expanded=WAITS, owner=parent.owner,
     )  # fmt: skip

@@ -81,6 +81,7 @@ class Jobs:
             Job(
                 f"{parent.id}:{index}", parent.region, parent.queue, parent.name, JobKind.CHILD, state, parent.spec, now_s,
                 index=index, parent_id=parent.id, runnable_at_s=now_s if state is JobState.RUNNABLE else None, number=parent.number,
+                owner=parent.owner,
             )
             for index, state in added
         ]  # fmt: skip

@@ -35,6 +35,7 @@ CREATE TABLE job (
     definition    TEXT NOT NULL,            -- the name of the job definition
     revision      INTEGER NOT NULL,
     share         TEXT NOT NULL,
+    owner         TEXT NOT NULL CHECK (owner != ''),
     CHECK ((state IN ('SUCCEEDED', 'FAILED')) = (stopped_at IS NOT NULL)),
     CHECK ((state IN ('STARTING', 'RUNNING')) <= (task_id != ''))
 );

@@ -5,6 +5,7 @@ CREATE TABLE bucket (
     name TEXT NOT NULL UNIQUE,
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
+    owner TEXT NOT NULL CHECK (owner != ''),
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
     -- The next two columns save a query of bucket_document at each change of an object.
     has_lifecycle INTEGER NOT NULL DEFAULT 0,

@@ -13,7 +13,7 @@ from corral.model.queue_limits import MOVE_TASKS_MAX
 from corral.store.message_groups import MessageGroups
 from corral.store.queue_counters import SINCE_START_MS, QueueCounter
 
-QUEUE_COLUMNS = "id, region, name, pile, created_ms, modified_ms, purged_ms, attributes, tags"
+QUEUE_COLUMNS = "id, region, name, pile, created_ms, modified_ms, purged_ms, owner, attributes, tags"
 TASK_COLUMNS = "id, source, source_arn, destination_arn, per_s, status, to_move, moved, started_ms, failure"
 ACTIVE_MS = 6 * 3_600_000  # metrics of an empty queue are published for this time after its last use
 CACHED_MAX = 20_000  # entries of the cache; each queue has two
@@ -63,13 +63,15 @@ class Queues(MessageGroups):
         row = self._database.execute(sql, values).fetchone()
         return None if row is None else self._cache(_queue(row))
 
-    def add_queue(self, region: str, name: str, attributes: Mapping[str, str], tags: Mapping[str, str], now_ms: int) -> Queue:
+    def add_queue(
+        self, region: str, name: str, attributes: Mapping[str, str], tags: Mapping[str, str], now_ms: int, owner: str
+    ) -> Queue:
         self._forget_on_rollback()
-        queue = Queue(0, region, name, self._new_pile(), now_ms, now_ms, None, dict(attributes), dict(tags))
+        queue = Queue(0, region, name, self._new_pile(), now_ms, now_ms, None, owner, dict(attributes), dict(tags))
         id = self._database.execute(
-            "INSERT INTO queue (region, name, pile, created_ms, modified_ms, dead_letters, attributes, tags) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (region, name, queue.pile, now_ms, now_ms, queue.dead_letters_arn, _dumps(attributes), _dumps(tags)),
+            "INSERT INTO queue (region, name, pile, created_ms, modified_ms, dead_letters, owner, attributes, tags) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (region, name, queue.pile, now_ms, now_ms, queue.dead_letters_arn, owner, _dumps(attributes), _dumps(tags)),
         ).lastrowid
         assert id is not None
         return self._cache(replace(queue, id=id))

@@ -15,6 +15,7 @@ CREATE TABLE queue (
     modified_ms INTEGER NOT NULL,
     purged_ms INTEGER,
     dead_letters TEXT,  -- the ARN of its dead-letter queue
+    owner TEXT NOT NULL CHECK (owner != ''),
     attributes TEXT NOT NULL,
     tags TEXT NOT NULL,
     UNIQUE (region, name)

@@ -14,17 +14,17 @@ class RunEnvironments:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def keep(self, key: str, until_s: float, owner: str) -> None:
-        """Keep an object at least until this time. If the object is already known, its owner does not change."""
+    def keep(self, key: str, until_s: float, uploader: str) -> None:
+        """Keep an object at least until this time. If the object is already known, its uploader does not change."""
         self._database.execute(
             "INSERT INTO run_environment VALUES (?, 0, ?, ?) "
             "ON CONFLICT (key) DO UPDATE SET kept_until = max(kept_until, excluded.kept_until)",
-            (key, until_s, owner),
+            (key, until_s, uploader),
         )
 
-    def owner(self, key: str) -> str | None:
+    def uploader(self, key: str) -> str | None:
         """Return the session that has uploaded an object, or an empty text for the root user. Return None for unknown objects."""
-        row = self._database.execute("SELECT owner FROM run_environment WHERE key = ?", (key,)).fetchone()
+        row = self._database.execute("SELECT uploader FROM run_environment WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
 
     def use(self, key: str) -> None:

@@ -1,5 +1,5 @@
 -- The state of Corral. Constraints refuse states that must never happen, even if the code has a bug.
--- Times are seconds since the epoch. Once this schema is released, a change needs a script in Store.MIGRATIONS.
+-- Times are seconds since the epoch. The owner of a resource is the principal that created it (model/principal.py). Once this schema is released, a change needs a script in Store.MIGRATIONS.
 
 CREATE TABLE cluster (
     region     TEXT NOT NULL,
@@ -34,6 +34,7 @@ CREATE TABLE stored_resource (
     region     TEXT NOT NULL,               -- empty for a service that has no regions
     name       TEXT NOT NULL,
     created_at REAL NOT NULL,
+    owner      TEXT NOT NULL,               -- see model/principal.py; empty: a record that is no resource of its own
     document   TEXT NOT NULL,               -- JSON
     PRIMARY KEY (service, type, region, name)
 ) WITHOUT ROWID;
@@ -69,6 +70,7 @@ CREATE TABLE instance (
     launched_at   REAL,                     -- when it last became running
     launch_reason TEXT NOT NULL DEFAULT '',
     end_reason    TEXT NOT NULL DEFAULT '',
+    owner         TEXT NOT NULL CHECK (owner != ''),
     CHECK ((state IN ('pending', 'stopped')) <= (host_id IS NULL)),
     CHECK ((state IN ('running', 'stopping') OR state = 'shutting-down') <= (host_id IS NOT NULL)),
     CHECK ((state = 'terminated') = (terminated_at IS NOT NULL))
@@ -85,9 +87,9 @@ CREATE TABLE instance_attribute (
     PRIMARY KEY (instance_id, name)
 ) WITHOUT ROWID;
 
--- The mode is 'shared' while the GPU has leases of parts of its memory, otherwise 'exclusive'. The owner is the instance that has
--- the GPU. The foreign keys of lease need the two composite UNIQUE constraints. Because of these foreign keys, neither mode nor
--- owner can change while a run leases the GPU.
+-- The mode is 'shared' while the GPU has leases of parts of its memory, otherwise 'exclusive'. The foreign keys of lease need the
+-- two composite UNIQUE constraints. Because of these foreign keys, neither the mode nor the instance can change while a run leases
+-- the GPU.
 CREATE TABLE gpu (
     id         TEXT PRIMARY KEY,
     host_id    TEXT NOT NULL REFERENCES host (id),
@@ -97,17 +99,17 @@ CREATE TABLE gpu (
     simulated  INTEGER NOT NULL CHECK (simulated IN (0, 1)),
     present    INTEGER NOT NULL CHECK (present IN (0, 1)),    -- 0: its host no longer has it
     mode       TEXT NOT NULL DEFAULT 'exclusive' CHECK (mode IN ('exclusive', 'shared')),
-    owner      TEXT NOT NULL REFERENCES instance (id),
+    instance_id TEXT NOT NULL REFERENCES instance (id),
     excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, but tasks do not get it
     foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes that use it and belong to no task; empty: none
     fault      TEXT NOT NULL DEFAULT '',    -- why no task should get it, for example an Xid; empty: it works
     fault_at   REAL,                        -- when the fault was reported
     UNIQUE (id, mode),
-    UNIQUE (id, owner)
+    UNIQUE (id, instance_id)
 );
 CREATE INDEX gpu_of_host ON gpu (host_id, position);
-CREATE INDEX gpu_of_owner ON gpu (owner, position);
-CREATE INDEX gpu_failed ON gpu (owner) WHERE fault != '';
+CREATE INDEX gpu_of_instance ON gpu (instance_id, position);
+CREATE INDEX gpu_failed ON gpu (instance_id) WHERE fault != '';
 
 -- If IN has three or more values, SQLite creates a temporary table for each write that checks them. So the CHECK constraints of
 -- tables with many writes have at most two values in IN.
@@ -140,6 +142,7 @@ CREATE TABLE task (
     time_limit     REAL,                    -- seconds since its start
     rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: none
     launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),
+    owner          TEXT NOT NULL CHECK (owner != ''),
     CHECK ((state = 'PROVISIONING') <= (instance_id IS NULL)),
     CHECK ((state IN ('PENDING', 'RUNNING')) <= (instance_id IS NOT NULL)),
     CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
@@ -188,12 +191,12 @@ CREATE TABLE lease (
     gpu_id TEXT NOT NULL,
     run_id TEXT NOT NULL REFERENCES run (id),
     mode   TEXT NOT NULL,
-    owner  TEXT NOT NULL,
+    instance_id TEXT NOT NULL,
     memory_mib INTEGER NOT NULL DEFAULT 0,  -- the memory of the GPU that a shared lease allocates; 0: the lease is exclusive
     CHECK ((mode = 'exclusive' AND memory_mib = 0) OR (mode = 'shared' AND memory_mib > 0)),
     PRIMARY KEY (gpu_id, run_id),
     FOREIGN KEY (gpu_id, mode) REFERENCES gpu (id, mode),
-    FOREIGN KEY (gpu_id, owner) REFERENCES gpu (id, owner)
+    FOREIGN KEY (gpu_id, instance_id) REFERENCES gpu (id, instance_id)
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
 CREATE INDEX lease_of_run ON lease (run_id);
@@ -216,6 +219,7 @@ CREATE TABLE claim (
     pool    TEXT NOT NULL,
     rank    TEXT NOT NULL,                  -- JSON: a list of numbers; the smallest list is served first
     roams   INTEGER NOT NULL DEFAULT 0 CHECK (roams IN (0, 1)), -- 1: the task may also get capacity of its cluster's other pool
+    owner   TEXT NOT NULL CHECK (owner != ''),
     longest REAL                            -- the longest time from placement to release in seconds; NULL: there is no time limit
 );
 

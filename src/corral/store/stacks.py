@@ -35,10 +35,10 @@ class Stacks:
 
     def put(self, stack: Stack) -> None:
         self._execute(
-            "INSERT INTO stack VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+            "INSERT INTO stack VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
             "status = excluded.status, deleted_at = excluded.deleted_at, record = excluded.record",
             (stack.id, stack.region, stack.name, stack.status.value, stack.created_at_s, stack.deleted_at_s, stack.parent_id,
-             _dumps(stack)),
+             stack.owner, _dumps(stack)),
         )  # fmt: skip
 
     def get(self, stack_id: str) -> Stack | None:

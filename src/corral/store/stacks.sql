@@ -9,6 +9,7 @@ CREATE TABLE stack (
     created_at REAL NOT NULL,
     deleted_at REAL,                            -- NULL: not deleted
     parent_id  TEXT NOT NULL DEFAULT '',        -- for a nested stack: the ARN of its parent
+    owner      TEXT NOT NULL CHECK (owner != ''),
     record     TEXT NOT NULL,
     CHECK ((status = 'DELETE_COMPLETE') = (deleted_at IS NOT NULL))
 ) WITHOUT ROWID;

@@ -29,11 +29,11 @@ class StoredResources:
         # notice the changes of the writer.
         self._texts: dict[tuple[str, str, str, str], str | None] = {}
 
-    def add(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float) -> bool:
-        """Add a resource. If the name exists, change nothing and return False."""
-        sql = "INSERT INTO stored_resource VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    def add(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float, owner: str = "") -> bool:
+        """Add a resource. If the name exists, change nothing and return False. A record that is no resource has no owner."""
+        sql = "INSERT INTO stored_resource VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
         self._forget((service, type_, region, name))
-        return self._changed(sql, (service, type_, region, name, now_s, _dumps(document)))
+        return self._changed(sql, (service, type_, region, name, now_s, owner, _dumps(document)))
 
     def change(self, service: str, type_: str, region: str, name: str, document: Document) -> bool:
         """Replace the document of a resource. Returns False if the resource does not exist."""
@@ -41,9 +41,9 @@ class StoredResources:
         self._forget((service, type_, region, name))
         return self._changed(sql, (_dumps(document), service, type_, region, name))
 
-    def put(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float) -> None:
-        """Add a resource. If it exists, replace its document."""
-        if not self.add(service, type_, region, name, document, now_s):
+    def put(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float, owner: str = "") -> None:
+        """Add a resource. If it exists, replace its document; it keeps its owner."""
+        if not self.add(service, type_, region, name, document, now_s, owner):
             self.change(service, type_, region, name, document)
 
     def drop(self, service: str, type_: str, region: str, name: str) -> bool:
@@ -55,6 +55,12 @@ class StoredResources:
     def get(self, service: str, type_: str, region: str, name: str) -> Document | None:
         text = self._read((service, type_, region, name))
         return orjson.loads(text) if text is not None else None
+
+    def owner(self, service: str, type_: str, region: str, name: str) -> str:
+        """Return the owner of a resource, or an empty text if there is no such resource."""
+        sql = "SELECT owner FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name = ?"
+        row = self._database.execute(sql, (service, type_, region, name)).fetchone()
+        return str(row[0]) if row else ""
 
     def text(self, service: str, type_: str, region: str, name: str) -> str | None:
         """Return the document as JSON text, or None if there is no such resource. The text can be the key of a cache."""

@@ -17,7 +17,7 @@ from corral.model.task import Demand, PlacementRules, Run, Task, TaskState
 TASK_FIELDS = (
     "id", "region", "cluster", "definition_arn", "pool", "state", "desired", "created_at_s", "version", "instance_id",
     "placed_at_s", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason", "family", "group", "started_by",
-    "details", "plain", "time_limit_s", "launch_type", "gpus", "cpu_units", "memory_mib", "rules",
+    "details", "plain", "time_limit_s", "launch_type", "owner", "gpus", "cpu_units", "memory_mib", "rules",
     "gpu_memory_mib",
 )  # fmt: skip
 RUN_FIELDS = (
@@ -42,7 +42,7 @@ def values_of_task(task: Task) -> tuple[Any, ...]:
         task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state._value_, task.desired._value_,
         task.created_at_s, task.version, task.instance_id, task.placed_at_s, task.started_at_s, task.stopping_at_s,
         task.stopped_at_s, task.stop_code, task.stopped_reason, task.family, task.group, task.started_by,
-        dumps(task.details), task.plain, task.time_limit_s, task.launch_type,
+        dumps(task.details), task.plain, task.time_limit_s, task.launch_type, task.owner,
         task.demand.gpus, task.demand.cpu_units, task.demand.memory_mib, _rules_text(task.demand.rules),
         task.demand.gpu_memory_mib,
     )  # fmt: skip

@@ -111,7 +111,7 @@ class Tasks:
 
     def enqueue(self, task: Task, rank: Rank, *, roams: bool, longest_s: float | None) -> None:
         """Give a claim to a task that waits."""
-        self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand, longest_s), roams=roams)
+        self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand, longest_s, task.owner), roams=roams)
 
     def raise_version(self, task: Task) -> None:
         """Increase the version of a task, because its reason to wait has changed. Clients that wait for a change read it again."""
@@ -166,7 +166,7 @@ class Tasks:
             shares = self._lease_shares(task, task.instance_id)
         rows = [(gpu_id, run.id, task.instance_id) for run in task.runs if not run.gpu_memory_mib for gpu_id in run.gpu_ids]
         if rows:
-            self._executemany("INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, 'exclusive', ?)", rows)
+            self._executemany("INSERT INTO lease (gpu_id, run_id, mode, instance_id) VALUES (?, ?, 'exclusive', ?)", rows)
         self._undo_log.on_commit(partial(self._went_live, task))
         group = task.group_key if task.launch_type == "EC2" else ""
         self._fleet.take(
@@ -181,7 +181,7 @@ class Tasks:
         shares = tuple((gpu_id, run.gpu_memory_mib) for run in sharing for gpu_id in run.gpu_ids)
         self._executemany("UPDATE gpu SET mode = 'shared' WHERE id = ? AND mode != 'shared'", {(gpu_id,) for gpu_id, _ in shares})
         self._executemany(
-            "INSERT INTO lease (gpu_id, run_id, mode, owner, memory_mib) VALUES (?, ?, 'shared', ?, ?)",
+            "INSERT INTO lease (gpu_id, run_id, mode, instance_id, memory_mib) VALUES (?, ?, 'shared', ?, ?)",
             [(gpu_id, run.id, instance_id, run.gpu_memory_mib) for run in sharing for gpu_id in run.gpu_ids],
         )
         return shares
@@ -290,7 +290,7 @@ class Tasks:
         assert task.instance_id is not None
         self._execute("UPDATE run SET gpus = ?, gpu_ids = ? WHERE id = ?", (run.gpus, dumps(run.gpu_ids), run.id))
         self._executemany(
-            "INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, 'exclusive', ?)",
+            "INSERT INTO lease (gpu_id, run_id, mode, instance_id) VALUES (?, ?, 'exclusive', ?)",
             [(gpu_id, run.id, task.instance_id) for gpu_id in run.gpu_ids],
         )
         self._instances.renew_slot(task.instance_id)

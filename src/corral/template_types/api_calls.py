@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.access.authorization import policies_of_role, refusal, role_name
+from corral.access.authorization import policies_of_role, refusal
 from corral.access.caller import Caller
 from corral.access.permissions import Permission, permissions
 from corral.aws.direct_input import denied, direct_input
@@ -59,12 +59,12 @@ def authorize_step(tx: Tx[Any], caller: Caller, type_: TemplateType) -> None:
         return
     service = type_.name.split("::")[1].lower()
     _require(tx, caller, service, [Permission(f"{service}:*", UNKNOWN_RESOURCE)], is_open=False)
-    if policies_of_role(tx, caller.account, role_name(caller.principal)).identity.denies_anything:
-        raise denied(service, f"User: {caller.principal} is not authorized to perform: {service}:* with an explicit deny")
+    if policies_of_role(tx, caller.account, caller.principal.name).identity.denies_anything:
+        raise denied(service, f"User: {caller.principal.arn} is not authorized to perform: {service}:* with an explicit deny")
 
 
 def _require(tx: Tx[Any], caller: Caller, service: str, needed: list[Permission], *, is_open: bool) -> None:
-    role = policies_of_role(tx, caller.account, role_name(caller.principal))
+    role = policies_of_role(tx, caller.account, caller.principal.name)
     why = refusal(tx, caller, role, needed, is_open=is_open)
     if why is not None:
         raise denied(service, why)

@@ -11,6 +11,7 @@ CREATE TABLE bucket (
     name TEXT NOT NULL UNIQUE,
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
+    owner TEXT NOT NULL CHECK (owner != ''),
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
     -- The next two columns save a query of bucket_document at each change of an object.
     has_lifecycle INTEGER NOT NULL DEFAULT 0,
@@ -38,9 +39,10 @@ CREATE TABLE claim (
     pool    TEXT NOT NULL,
     rank    TEXT NOT NULL,                  -- JSON: a list of numbers; the smallest list is served first
     roams   INTEGER NOT NULL DEFAULT 0 CHECK (roams IN (0, 1)), -- 1: the task may also get capacity of its cluster's other pool
+    owner   TEXT NOT NULL CHECK (owner != ''),
     longest REAL                            -- the longest time from placement to release in seconds; NULL: there is no time limit
 );
-INSERT INTO "claim" VALUES(2,'task','waiting','hosts','[0,1.0]',0,NULL);
+INSERT INTO "claim" VALUES(2,'task','waiting','hosts','[0,1.0]',0,'root',NULL);
 CREATE TABLE client_token (
     scope      TEXT NOT NULL,               -- account, region and operation
     token      TEXT NOT NULL,
@@ -89,6 +91,7 @@ CREATE TABLE ecs_service (
     status     TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING', 'INACTIVE')),
     strategy   TEXT NOT NULL CHECK (strategy IN ('REPLICA', 'DAEMON')),
     deleted_at REAL,
+    owner      TEXT NOT NULL CHECK (owner != ''),
     document   TEXT NOT NULL,               -- JSON: the other fields of model.ecs_service.EcsService
     PRIMARY KEY (region, cluster, name)
 ) WITHOUT ROWID;
@@ -136,13 +139,13 @@ CREATE TABLE gpu (
     simulated  INTEGER NOT NULL CHECK (simulated IN (0, 1)),
     present    INTEGER NOT NULL CHECK (present IN (0, 1)),    -- 0: its host no longer has it
     mode       TEXT NOT NULL DEFAULT 'exclusive' CHECK (mode IN ('exclusive', 'shared')),
-    owner      TEXT NOT NULL REFERENCES instance (id),
+    instance_id TEXT NOT NULL REFERENCES instance (id),
     excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, but tasks do not get it
     foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes that use it and belong to no task; empty: none
     fault      TEXT NOT NULL DEFAULT '',    -- why no task should get it, for example an Xid; empty: it works
     fault_at   REAL,                        -- when the fault was reported
     UNIQUE (id, mode),
-    UNIQUE (id, owner)
+    UNIQUE (id, instance_id)
 );
 INSERT INTO "gpu" VALUES('GPU-h-0','h',0,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
 INSERT INTO "gpu" VALUES('GPU-h-1','h',1,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'','',NULL);
@@ -213,11 +216,12 @@ CREATE TABLE instance (
     launched_at   REAL,                     -- when it last became running
     launch_reason TEXT NOT NULL DEFAULT '',
     end_reason    TEXT NOT NULL DEFAULT '',
+    owner         TEXT NOT NULL CHECK (owner != ''),
     CHECK ((state IN ('pending', 'stopped')) <= (host_id IS NULL)),
     CHECK ((state IN ('running', 'stopping') OR state = 'shutting-down') <= (host_id IS NOT NULL)),
     CHECK ((state = 'terminated') = (terminated_at IS NOT NULL))
 ) WITHOUT ROWID;
-INSERT INTO "instance" VALUES('2bedac7ce67e4d63efd5fba049d3c507','','default','corral.host','running',4,4096,4096,1.0,'h','ACTIVE',NULL,'{}','','',NULL,'','');
+INSERT INTO "instance" VALUES('2bedac7ce67e4d63efd5fba049d3c507','','default','corral.host','running',4,4096,4096,1.0,'h','ACTIVE',NULL,'{}','','',NULL,'','','root');
 CREATE TABLE instance_attribute (
     instance_id TEXT NOT NULL REFERENCES instance (id),
     name        TEXT NOT NULL,
@@ -287,6 +291,7 @@ CREATE TABLE job (
     definition    TEXT NOT NULL,            -- the name of the job definition
     revision      INTEGER NOT NULL,
     share         TEXT NOT NULL,
+    owner         TEXT NOT NULL CHECK (owner != ''),
     CHECK ((state IN ('SUCCEEDED', 'FAILED')) = (stopped_at IS NOT NULL)),
     CHECK ((state IN ('STARTING', 'RUNNING')) <= (task_id != ''))
 );
@@ -343,6 +348,7 @@ CREATE TABLE job_line (
     region    TEXT NOT NULL,
     queue     TEXT NOT NULL,                    -- the name of the job queue
     share     TEXT NOT NULL,                    -- the share identifier
+    owner     TEXT NOT NULL CHECK (owner != ''),
     demand    TEXT NOT NULL,                    -- JSON: GPUs, CPU units, MiB, and the nodes of a multi-node job
     resources TEXT NOT NULL,                    -- JSON: names and quantities of consumable resources
     by_image  INTEGER NOT NULL,                 -- 1: the image sets NVIDIA_VISIBLE_DEVICES (model.job_line.LineKey)
@@ -387,12 +393,12 @@ CREATE TABLE lease (
     gpu_id TEXT NOT NULL,
     run_id TEXT NOT NULL REFERENCES run (id),
     mode   TEXT NOT NULL,
-    owner  TEXT NOT NULL,
+    instance_id TEXT NOT NULL,
     memory_mib INTEGER NOT NULL DEFAULT 0,  -- the memory of the GPU that a shared lease allocates; 0: the lease is exclusive
     CHECK ((mode = 'exclusive' AND memory_mib = 0) OR (mode = 'shared' AND memory_mib > 0)),
     PRIMARY KEY (gpu_id, run_id),
     FOREIGN KEY (gpu_id, mode) REFERENCES gpu (id, mode),
-    FOREIGN KEY (gpu_id, owner) REFERENCES gpu (id, owner)
+    FOREIGN KEY (gpu_id, instance_id) REFERENCES gpu (id, instance_id)
 ) WITHOUT ROWID;
 INSERT INTO "lease" VALUES('GPU-h-0','run-placed','exclusive','2bedac7ce67e4d63efd5fba049d3c507',0);
 CREATE TABLE leaving_task (
@@ -500,6 +506,7 @@ CREATE TABLE queue (
     modified_ms INTEGER NOT NULL,
     purged_ms INTEGER,
     dead_letters TEXT,  -- the ARN of its dead-letter queue
+    owner TEXT NOT NULL CHECK (owner != ''),
     attributes TEXT NOT NULL,
     tags TEXT NOT NULL,
     UNIQUE (region, name)
@@ -574,7 +581,7 @@ CREATE TABLE run_environment (
     key        TEXT PRIMARY KEY,             -- the key of the S3 object
     tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- tasks that refer to the object and have not ended
     kept_until REAL NOT NULL,                -- when the object is deleted, if no such task is left then
-    owner      TEXT NOT NULL                 -- the session that has uploaded the object; empty: the root user
+    uploader   TEXT NOT NULL                 -- the session that has uploaded the object; empty: the root user
 ) WITHOUT ROWID;
 CREATE TABLE run_wait (
     task_id    TEXT PRIMARY KEY,
@@ -605,6 +612,7 @@ CREATE TABLE scaling_group (
     min_size INTEGER NOT NULL,
     max_size INTEGER NOT NULL,
     desired  INTEGER NOT NULL,
+    owner    TEXT NOT NULL CHECK (owner != ''),
     record   TEXT NOT NULL,
     PRIMARY KEY (region, name),
     CHECK (0 <= min_size AND min_size <= desired AND desired <= max_size)
@@ -627,7 +635,7 @@ CREATE TABLE scaling_request (
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
 CREATE TABLE schema_origin (digest TEXT NOT NULL, corral TEXT NOT NULL);
-INSERT INTO "schema_origin" VALUES('23f45b0abf703c9dbcc35d0b7604f655','');
+INSERT INTO "schema_origin" VALUES('b1692581b60fe76a313305098262fe38','');
 CREATE TABLE stack (
     id         TEXT PRIMARY KEY,                -- the ARN
     region     TEXT NOT NULL,
@@ -636,6 +644,7 @@ CREATE TABLE stack (
     created_at REAL NOT NULL,
     deleted_at REAL,                            -- NULL: not deleted
     parent_id  TEXT NOT NULL DEFAULT '',        -- for a nested stack: the ARN of its parent
+    owner      TEXT NOT NULL CHECK (owner != ''),
     record     TEXT NOT NULL,
     CHECK ((status = 'DELETE_COMPLETE') = (deleted_at IS NOT NULL))
 ) WITHOUT ROWID;
@@ -678,6 +687,7 @@ CREATE TABLE stored_resource (
     region     TEXT NOT NULL,               -- empty for a service that has no regions
     name       TEXT NOT NULL,
     created_at REAL NOT NULL,
+    owner      TEXT NOT NULL,               -- see model/principal.py; empty: a record that is no resource of its own
     document   TEXT NOT NULL,               -- JSON
     PRIMARY KEY (service, type, region, name)
 ) WITHOUT ROWID;
@@ -719,12 +729,13 @@ CREATE TABLE task (
     time_limit     REAL,                    -- seconds since its start
     rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: none
     launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),
+    owner          TEXT NOT NULL CHECK (owner != ''),
     CHECK ((state = 'PROVISIONING') <= (instance_id IS NULL)),
     CHECK ((state IN ('PENDING', 'RUNNING')) <= (instance_id IS NOT NULL)),
     CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
 );
-INSERT INTO "task" VALUES('placed','r','default','arn','','hosts','PENDING','RUNNING','2bedac7ce67e4d63efd5fba049d3c507',1,0,0,0,2,'',NULL,1.0,2.0,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2');
-INSERT INTO "task" VALUES('waiting','r','default','arn','','hosts','PROVISIONING','RUNNING',NULL,1,0,0,0,1,'',NULL,1.0,NULL,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2');
+INSERT INTO "task" VALUES('placed','r','default','arn','','hosts','PENDING','RUNNING','2bedac7ce67e4d63efd5fba049d3c507',1,0,0,0,2,'',NULL,1.0,2.0,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2','root');
+INSERT INTO "task" VALUES('waiting','r','default','arn','','hosts','PROVISIONING','RUNNING',NULL,1,0,0,0,1,'',NULL,1.0,NULL,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2','root');
 CREATE TABLE task_definition (
     region        TEXT NOT NULL,
     family        TEXT NOT NULL,
@@ -781,8 +792,8 @@ CREATE INDEX instance_terminated ON instance (terminated_at) WHERE state = 'term
 CREATE INDEX instance_of_region ON instance (region, id);
 CREATE UNIQUE INDEX instance_of_host ON instance (host_id) WHERE region = '';
 CREATE INDEX gpu_of_host ON gpu (host_id, position);
-CREATE INDEX gpu_of_owner ON gpu (owner, position);
-CREATE INDEX gpu_failed ON gpu (owner) WHERE fault != '';
+CREATE INDEX gpu_of_instance ON gpu (instance_id, position);
+CREATE INDEX gpu_failed ON gpu (instance_id) WHERE fault != '';
 CREATE INDEX task_of_cluster ON task (region, cluster, desired, family);
 CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family) WHERE started_by IS NOT NULL;
 CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family) WHERE launch_type != 'EC2';

@@ -24,7 +24,7 @@ from corral.decide.placement.reservations import reserve
 from corral.decide.placement.rules import first_choice, select, select_by_attributes
 from corral.decide.placement.slot_fit import allowed_slots, amounts, best_fit, covers, gpu_needs, has_gpus, is_open, is_unsorted
 from corral.decide.placement.together import could_hold_together, place_together, why_not_together
-from corral.model.placement import Claim, Placement, Pool, Rank, Reservation, Slot, SlotGroup, Unplaceable
+from corral.model.placement import Claim, Placement, Pool, Reservation, Slot, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
 REASONS_MAX = 3  # a message lists at most this many different reasons why GPUs are withheld
@@ -451,12 +451,3 @@ def _withheld(reasons: Sequence[str]) -> str:
     more = " and others" if len(named) > REASONS_MAX else ""
     many = f"{len(reasons)} GPUs are" if len(reasons) > 1 else "1 GPU is"
     return f"{many} withheld: {', '.join(named[:REASONS_MAX])}{more}"
-
-
-def claim_rank(since_s: float, priority: int = 0, index: int | None = None) -> Rank:
-    """Return the rank of the claim of a task or an instance. Higher priorities are served first, then claims that wait longer.
-
-    One request can launch several members of an array. They are served in the order of their indexes. The rank is stored with the
-    claim, so a change of this function affects only new claims.
-    """
-    return (-priority, since_s) if index is None else (-priority, since_s, index)

@@ -44,7 +44,7 @@ class PolicyDecision(Enum):
     NO_MATCH = "no match"  # no statement matches, so the request is not allowed (AWS: implicit deny)
 
 
-class Principal(Struct, frozen=True):
+class PolicyPrincipal(Struct, frozen=True):
     """The caller, with every name that a policy may use for it. A session of a role also has the names of its role and account."""
 
     kind: str  # one of PRINCIPALS
@@ -52,7 +52,7 @@ class Principal(Struct, frozen=True):
 
 
 class AccessRequest(Struct, frozen=True):
-    principal: Principal
+    principal: PolicyPrincipal
     action: str
     resource: str  # an ARN, NO_RESOURCE or UNKNOWN_RESOURCE
     context: Context = field(default_factory=lambda: MappingProxyType({}))  # condition keys in lower case
@@ -93,9 +93,9 @@ class IdentityPolicies(Struct, frozen=True):
         return any(not statement.allows for policy in limits for statement in policy.statements)
 
 
-def service_principal(name: str) -> Principal:
+def service_principal(name: str) -> PolicyPrincipal:
     """Return the principal of an AWS service that acts on its own behalf, such as `s3.amazonaws.com`."""
-    return Principal("Service", (name,))
+    return PolicyPrincipal("Service", (name,))
 
 
 def evaluate(policy: Policy, request: AccessRequest) -> PolicyDecision:
@@ -266,7 +266,7 @@ def _compiled(values: tuple[str, ...], variables: bool) -> re.Pattern[str] | Non
     return re.compile("|".join(translate(fill(text, {}, variables=False, pattern=True)) for text in values))
 
 
-def _is_named(statement: Statement, principal: Principal) -> bool:
+def _is_named(statement: Statement, principal: PolicyPrincipal) -> bool:
     """Whether the statement names the principal. "*" includes AWS services: many policies use it to let S3 send to a queue."""
     return ANYONE in _names(statement, "AWS") or any(name in principal.names for name in _names(statement, principal.kind))
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from math import exp
 
 from corral.model.job_line import JobPlace, ShareUse
-from corral.model.placement import Rank
+from corral.model.placement import EQUAL_SHARE, Rank, claim_rank
 from corral.model.task import Demand
 from corral.model.units import CPU_UNITS_PER_CORE
 
@@ -80,13 +80,12 @@ def share_may_start(share: str, vcpus: float, held: Mapping[str, float], most_vc
     return sum(held.values()) + vcpus <= most_vcpus * (1 - (reservation / 100) ** active)
 
 
-def job_rank(seniority_s: float, queue_priority: int, level: float, place: JobPlace) -> Rank:
+def job_rank(seniority_s: float, queue_priority: int, level: float, place: JobPlace, share: float = EQUAL_SHARE) -> Rank:
     """Return the rank of the first job of a line in a pool. The job with the smallest rank gets capacity first.
 
-    A line has jobs that need the same resources, and `place` is the place of its first job. The first two elements of the rank are
-    compared with the ranks of tasks and instances (`claim_rank` in `decide/placement/place.py`). The second element is
+    A line has jobs that need the same resources, and `place` is the place of its first job. The age in the rank is
     `seniority_s`, the time when the oldest waiting job of the pool was created. It is equal for all jobs of the pool, so the other
-    elements sort the jobs: priority of the queue, level of the share, scheduling priority, and the order in which the jobs were
+    elements sort the jobs: priority of the queue, level of the share, scheduling priority, and the order in which they were
     submitted.
     """
-    return (0, seniority_s, -queue_priority, level, place.priority, place.number, place.position)
+    return claim_rank(seniority_s, share=share, order=(-queue_priority, level, place.priority, place.number, place.position))

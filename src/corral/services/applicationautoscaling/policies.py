@@ -78,7 +78,7 @@ def put_scaling_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
         policy["_TrackingAlarms"] = target_tracking.put_alarms(tx, tracked(caller.region, resource), policy, before)
     elif before is not None:
         target_tracking.delete_alarms(tx, caller.region, before)
-    tx.store.stored.put(SERVICE, POLICY, caller.region, key_of(resource, name), policy, tx.now_s)
+    tx.store.stored.put(SERVICE, POLICY, caller.region, key_of(resource, name), policy, tx.now_s, caller.owner)
     tx.mark(scaling_key(caller.region, owner_of(resource)))
     return {"PolicyARN": policy["PolicyARN"], "Alarms": target_tracking.alarms_of(policy)}
 

@@ -110,6 +110,7 @@ def create_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
         max_size=most,
         desired=desired,
         settings=settings,
+        owner=caller.owner,
         cause=sentence(tx, cause) if desired else "",
     )
     tx.store.groups.add(group)

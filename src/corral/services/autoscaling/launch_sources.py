@@ -21,6 +21,7 @@ from corral.fleet.instances import InstanceRequest, fits_ever
 from corral.model.group import CONFIGURATION, ON_DEMAND, SPOT, TEMPLATE, Group, LaunchSource, Member
 from corral.model.instance import GROUP_TAG, TypeMapping
 from corral.model.numbers import whole_number
+from corral.model.principal import ROLE, Principal
 from corral.operations.stored_resources import find
 from corral.operations.tags import is_reserved
 from corral.services.autoscaling.errors import ValidationError
@@ -56,11 +57,14 @@ class _Resolved(Struct, frozen=True):
     source: LaunchSource
 
 
-def group_caller(tx: Tx[Store], region: str) -> Caller:
-    """Return the caller for actions of a group: the service-linked role of Auto Scaling."""
+def group_caller(tx: Tx[Store], region: str, owner: str = "") -> Caller:
+    """Return the caller for actions of a group: the service-linked role of Auto Scaling, which acts for the group's owner.
+
+    A caller that creates nothing needs no owner.
+    """
     account = tx.settings.account
     role = "aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
-    return Caller(account, region, f"arn:aws:iam::{account}:role/{role}")
+    return Caller(account, region, Principal(account, ROLE, role, owner=owner))
 
 
 # Checks of a request
@@ -152,7 +156,7 @@ def next_launch(
 
     `settings` contains the launch source.
     """
-    caller = group_caller(tx, group.region)
+    caller = group_caller(tx, group.region, group.owner)
     try:
         if "MixedInstancesPolicy" in settings:
             return _of_policy(tx, caller, group, settings["MixedInstancesPolicy"], members, zone, reason)

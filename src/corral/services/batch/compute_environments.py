@@ -84,7 +84,7 @@ def create_compute_environment(tx: Tx[Store], params: Params, caller: Caller) ->
         "type": params["type"],
         "state": params.get("state", ENABLED),
         "status": CREATING,
-        "serviceRole": params.get("serviceRole") or service_linked_role(caller.account),
+        "serviceRole": params.get("serviceRole") or service_linked_role(caller.account).arn,
         "containerOrchestrationType": "ECS",
         "uuid": uuid,
     }
@@ -99,7 +99,7 @@ def create_compute_environment(tx: Tx[Store], params: Params, caller: Caller) ->
         create_cluster(tx, {"clusterName": cluster}, caller)
     environment = environment_of(caller.region, document)
     document |= _health(tx, environment)
-    tx.store.stored.add(SERVICE, TYPE, caller.region, name, document, tx.now_s)
+    tx.store.stored.add(SERVICE, TYPE, caller.region, name, document, tx.now_s, caller.owner)
     put_state(tx, caller.region, name, EnvironmentState(), EnvironmentState(asked=asked))
     tx.mark(environment.key)
     return {"computeEnvironmentName": name, "computeEnvironmentArn": document["computeEnvironmentArn"]}

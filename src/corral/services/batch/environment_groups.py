@@ -23,9 +23,10 @@ from corral.fleet.instances import InstanceRequest, fits_ever
 from corral.model.compute_environment import SPOT, ComputeEnvironment
 from corral.model.group import DELETING, ENVIRONMENT, Group, Member
 from corral.model.instance import TypeMapping
+from corral.model.principal import ROLE, Principal
 from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.groups import create_auto_scaling_group
-from corral.services.batch.environments import SERVICE
+from corral.services.batch.environments import SERVICE, TYPE
 from corral.services.batch.errors import ClientException
 from corral.services.ec2 import default_vpc, launch_templates
 from corral.services.ec2.instance_types import CPU_UNITS, InstanceType, find_type, price_of, types_of_family
@@ -74,13 +75,16 @@ def put_state(tx: Tx[Store], region: str, name: str, before: EnvironmentState, s
         tx.store.stored.put(SERVICE, STATE, region, name, to_builtins(state), tx.now_s)
 
 
-def batch_caller(tx: Tx[Store], region: str) -> Caller:
-    """Return the caller for actions of an environment: the service-linked role of Batch."""
-    return Caller(tx.settings.account, region, service_linked_role(tx.settings.account))
+def batch_caller(tx: Tx[Store], region: str, owner: str = "") -> Caller:
+    """Return the caller for actions of an environment: the service-linked role of Batch, which acts for the environment's owner.
+
+    A caller that creates nothing needs no owner.
+    """
+    return Caller(tx.settings.account, region, service_linked_role(tx.settings.account, owner))
 
 
-def service_linked_role(account: str) -> str:
-    return f"arn:aws:iam::{account}:role/aws-service-role/batch.amazonaws.com/AWSServiceRoleForBatch"
+def service_linked_role(account: str, owner: str = "") -> Principal:
+    return Principal(account, ROLE, "aws-service-role/batch.amazonaws.com/AWSServiceRoleForBatch", owner=owner)
 
 
 # Instance types
@@ -141,6 +145,7 @@ def why_never(tx: Tx[Store], environment: ComputeEnvironment, type_: TypeShape) 
 
 def _request(environment: ComputeEnvironment, type_: TypeShape) -> InstanceRequest:
     return InstanceRequest(
+        owner="",
         region=environment.region,
         cluster=environment.cluster,
         type=type_.name,
@@ -206,7 +211,8 @@ def launch(
         return state
     if type_.name in state.templates:  # a user has deleted the group
         drop_group(tx, environment.region, state.groups[type_.name], state.templates[type_.name])
-    caller, suffix = batch_caller(tx, environment.region), tx.ids.hex32()[:8]
+    owner = tx.store.stored.owner(SERVICE, TYPE, environment.region, environment.name)
+    caller, suffix = batch_caller(tx, environment.region, owner), tx.ids.hex32()[:8]
     name = f"Batch-{environment.name}-{type_.name}-{suffix}"
     template = launch_templates.create_launch_template(
         tx,

@@ -115,6 +115,7 @@ def _base_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, grou
             }
         }
     return LaunchRequest(
+        owner=job.owner,
         region=job.region,
         cluster=environment.cluster,
         definition=found[2],

@@ -1,9 +1,9 @@
 """The claims of waiting Batch jobs: in which pools the first job of each line may run, and with which rank.
 
-A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. The jobs with one
-share identifier are a share. A pool is a set of instances on which the scheduler places jobs, for example the instances of a
-compute environment's cluster. A claim is the entry of a line in the waiting list of a pool. The scheduler serves the claim with the
-smallest rank first. The level of a share is its use of vCPUs, multiplied by its weight (`decide/tasks/job_order.py`). The share
+A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier and owner. The jobs
+with one share identifier are a share. A pool is a set of instances on which the scheduler places jobs, for example the instances of
+a compute environment's cluster. A claim is the entry of a line in the waiting list of a pool. The scheduler serves the claim with
+the smallest rank first. The level of a share is its use of vCPUs, multiplied by its weight (`decide/tasks/job_order.py`). The share
 with the lowest level is first.
 
 A line has a claim in the pool of each compute environment of its queue that accepts jobs now. But it has no claims while too little
@@ -82,7 +82,7 @@ def line_key(job: Job, queue: JobQueue | None) -> LineKey:
             nodes=tuple(nodes),
         )
     share = spec.share if queue is not None and queue.policy_arn else ""
-    return LineKey(job.region, job.queue, share, demand, tuple(sorted(spec.resources)), by_image)
+    return LineKey(job.region, job.queue, share, job.owner, demand, tuple(sorted(spec.resources)), by_image)
 
 
 def job_place(job: Job, queue: JobQueue | None) -> JobPlace:

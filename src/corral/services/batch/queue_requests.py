@@ -75,7 +75,7 @@ def create_job_queue(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
         queue["jobStateTimeLimitActions"] = params["jobStateTimeLimitActions"]
     if len(tx.store.stored.listed(SERVICE, QUEUE, caller.region, limit=QUEUES_MAX)) == QUEUES_MAX:
         raise ClientException(f"A region can have at most {QUEUES_MAX} job queues: delete one first.")
-    if not tx.store.stored.add(SERVICE, QUEUE, caller.region, name, queue, tx.now_s):
+    if not tx.store.stored.add(SERVICE, QUEUE, caller.region, name, queue, tx.now_s, caller.owner):
         raise ClientException(EXISTS)
     tx.mark(queue_key(caller.region, name))
     return {"jobQueueName": name, "jobQueueArn": queue["jobQueueArn"]}

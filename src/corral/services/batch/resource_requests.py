@@ -48,7 +48,7 @@ def create_consumable_resource(tx: Tx[Store], params: Params, caller: Caller) ->
     }
     if tx.store.stored.count(SERVICE, RESOURCE, caller.region) >= RESOURCES_MAX:
         raise ClientException(f"A region can have at most {RESOURCES_MAX} consumable resources: delete one first.")
-    if not tx.store.stored.add(SERVICE, RESOURCE, caller.region, name, document, tx.now_s):
+    if not tx.store.stored.add(SERVICE, RESOURCE, caller.region, name, document, tx.now_s, caller.owner):
         raise ClientException(EXISTS)
     return {member: document[member] for member in ("consumableResourceName", "consumableResourceArn")}
 

@@ -99,7 +99,7 @@ def create_scheduling_policy(tx: Tx[Store], params: Params, caller: Caller) -> d
     policy: Document = {"name": name, "arn": arn(caller.account, caller.region, f"{POLICY}/{name}"), "tags": tags}
     if "fairsharePolicy" in params:
         policy["fairsharePolicy"] = params["fairsharePolicy"]
-    if not tx.store.stored.add(SERVICE, POLICY, caller.region, name, policy, tx.now_s):
+    if not tx.store.stored.add(SERVICE, POLICY, caller.region, name, policy, tx.now_s, caller.owner):
         raise ClientException(EXISTS)
     return {"name": name, "arn": policy["arn"]}
 

@@ -60,6 +60,7 @@ def submit_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         created_at_s=tx.now_s,
         size=size,
         depends_on=depends_on,
+        owner=caller.owner,
     )
     job = job_progress.submit(tx, job)
     if spec.propagate_tags and len({*definition.document["tags"], *spec.tags}) > TAGS_MAX:

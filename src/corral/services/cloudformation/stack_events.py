@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
@@ -26,8 +26,8 @@ EVENT_GAP_S = 0.001  # the smallest difference between the times of two events o
 
 
 def caller_of(stack: Stack) -> Caller:
-    """Return the caller of the stack's last operation. The steps of the stack run as this caller."""
-    return Caller(**asdict(stack.caller))
+    """Return the caller of the stack's last operation. The steps of the stack run as this caller, for the owner of the stack."""
+    return Caller(**asdict(stack.caller) | {"principal": replace(stack.caller.principal, owner=stack.owner)})
 
 
 def stored_caller(caller: Caller) -> StackCaller:

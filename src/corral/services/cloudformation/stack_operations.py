@@ -58,7 +58,7 @@ def new_stack(tx: Tx[Store], caller: Caller, spec: StackSpec, parent: Stack | No
     root_id = (parent.root_id or parent.id) if parent is not None else ""
     return Stack(
         arn, caller.region, spec.name, StackStatus.REVIEW_IN_PROGRESS, stored_caller(caller), StackVersion(0), tx.now_s,
-        parent_id=parent.id if parent is not None else "", root_id=root_id,
+        caller.owner, parent_id=parent.id if parent is not None else "", root_id=root_id,
     )  # fmt: skip
 
 
@@ -253,8 +253,9 @@ def planned_changes(tx: Tx[Store], caller: Caller, stack: Stack | None, spec: St
     if stack is None:
         arn = f"arn:aws:cloudformation:{caller.region}:{caller.account}:stack/{spec.name}/"
         stack = Stack(
-            arn, caller.region, spec.name, StackStatus.REVIEW_IN_PROGRESS, stored_caller(caller), StackVersion(0), tx.now_s
-        )
+            arn, caller.region, spec.name, StackStatus.REVIEW_IN_PROGRESS, stored_caller(caller), StackVersion(0), tx.now_s,
+            caller.owner,
+        )  # fmt: skip
     wanted = stack.but(version=_version(spec, 0))
     return planned(tx, wanted, make_evaluation(Lookups(tx, caller), wanted, spec.parameters, spec.template))
 

@@ -16,6 +16,7 @@ from copy import deepcopy
 from typing import Any
 
 import orjson
+from msgspec import convert, to_builtins
 from msgspec.structs import asdict
 
 from corral.access.caller import Caller
@@ -329,13 +330,13 @@ def _hand_over(tx: Tx[Store], stack: Stack, resource: StackResource, type_: Temp
         return
     token = tx.ids.uuid()
     tx.store.stacks.put_resource(resource.but(step=step.but(handed=token)))
-    payload = {"token": token, "key": resource.key, "type": resource.type, "caller": asdict(stack.caller), "step": asdict(view)}
-    tx.hand_over(type_.lane, LANE_STEP, payload)
+    given = {"caller": to_builtins(caller_of(stack)), "step": asdict(view)}
+    tx.hand_over(type_.lane, LANE_STEP, {"token": token, "key": resource.key, "type": resource.type, **given})
 
 
 def run_lane_step(tx: Tx[Any], payload: dict[str, Any]) -> None:
     """Run a step in the lane of its type, and hand the result back. It is called once for each step."""
-    type_, caller, view = resource_type(payload["type"]), Caller(**payload["caller"]), ResourceStep(**payload["step"])
+    type_, caller, view = resource_type(payload["type"]), convert(payload["caller"], Caller), ResourceStep(**payload["step"])
 
     def run() -> tuple[str, dict[str, Any]]:
         view.physical_id = call_type(tx, caller, type_, view)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from corral.access.caller import Caller
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
+from corral.model.principal import root_user
 from corral.operations import stored_resources
 from corral.operations.stored_resources import Document, Params
 from corral.services.ec2.dhcp_options import DHCP_OPTIONS
@@ -44,6 +45,7 @@ def ensure(tx: Tx[Store], caller: Caller) -> None:
         return
     tx.store.stored.add(*MARK, caller.region, "", {}, tx.now_s)
     own = replace(tx, ids=SeededIds(Random(f"{caller.account}/{caller.region}")))
+    caller = Caller(caller.account, caller.region, root_user(caller.account))
     options = [
         {"Key": "domain-name", "Values": [domain(caller.region)]},
         {"Key": "domain-name-servers", "Values": ["AmazonProvidedDNS"]},

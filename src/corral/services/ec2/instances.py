@@ -60,7 +60,7 @@ def run_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, An
         data = merged(template_data(tx, caller, given), data)
     if most > 1 and data.get("PrivateIpAddress"):
         raise InvalidParameterCombination("PrivateIpAddress is the address of one instance: use MaxCount 1, or leave it out.")
-    request = instance_request(tx, caller, data, reason=f"RunInstances of {caller.principal}")
+    request = instance_request(tx, caller, data, reason=f"RunInstances of {caller.principal.arn}")
     launched: list[Instance] = []
     for index in range(most):
         details = request.details if index == 0 else with_next_address(tx, caller, request)

@@ -95,6 +95,7 @@ def instance_request(tx: Tx[Store], caller: Caller, data: Params, *, group: str 
     if data.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
         details["InstanceLifecycle"] = "spot"
     return InstanceRequest(
+        owner=caller.owner,
         region=caller.region,
         cluster=cluster_to_join(caller.region, image_id, settings),
         type=type_,

@@ -123,7 +123,12 @@ def _versions(tx: Tx[Store], caller: Caller, template_id: str, after: str = "", 
 
 
 def _add_version(tx: Tx[Store], caller: Caller, template_id: str, number: int, params: Params, data: Document) -> Document:
-    version: Document = {"VersionNumber": number, "CreateTime": tx.now_s, "CreatedBy": caller.principal, "LaunchTemplateData": data}
+    version: Document = {
+        "VersionNumber": number,
+        "CreateTime": tx.now_s,
+        "CreatedBy": caller.principal.arn,
+        "LaunchTemplateData": data,
+    }
     if params.get("VersionDescription"):
         version["VersionDescription"] = params["VersionDescription"]
     if params.get("_init"):  # the metadata for cfn-init, from a stack
@@ -139,7 +144,7 @@ def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     return {
         "LaunchTemplateId": new_id(tx, "lt"),
         "CreateTime": tx.now_s,
-        "CreatedBy": caller.principal,
+        "CreatedBy": caller.principal.arn,
         "DefaultVersionNumber": 1,
         "LatestVersionNumber": 1,
     }
@@ -177,7 +182,7 @@ def create_launch_template(tx: Tx[Store], params: Params, caller: Caller) -> dic
     _check_data(params["LaunchTemplateData"])
     template = create(tx, caller, LAUNCH_TEMPLATE, params)
     template_id = template["LaunchTemplateId"]
-    if not tx.store.stored.add("ec2", BY_NAME, caller.region, name, {"LaunchTemplateId": template_id}, tx.now_s):
+    if not tx.store.stored.add("ec2", BY_NAME, caller.region, name, {"LaunchTemplateId": template_id}, tx.now_s, caller.owner):
         raise InvalidLaunchTemplateNameExists(f"Launch template name already in use: {name}.")
     _add_version(tx, caller, template_id, 1, params, params["LaunchTemplateData"])
     client_tokens.remember(tx, caller, "CreateLaunchTemplate", params, template_id)

@@ -6,7 +6,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from corral.access.sessions import HOST_ROLE, role_session
+from corral.access.sessions import HOST_ROLE
+from corral.model.principal import role_session
 from corral.model.settings import Settings
 from corral.services.ecr.registry_passwords import LIFETIME_S, RegistryAccess, docker_auth, password
 
@@ -70,6 +71,6 @@ def pull_from_here(settings: Settings, image: str, region: str, now_s: float) ->
     region, name = own
     server = _server(settings)
     expires_at_s = int(now_s // _ROTATION_S + 1) * _ROTATION_S + LIFETIME_S
-    principal = role_session(settings.account, HOST_ROLE, "pull")
+    principal = role_session(settings.account, HOST_ROLE, "pull", "")
     access = RegistryAccess(principal, region, expires_at_s, None, epoch=settings.sessions.of_root)
     return RegistryPull(host_image(settings, region, name), docker_auth(server, password(settings.session_key, access)))

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import orjson
 
-from corral.access.sessions import opened, sealed
+from corral.access.sessions import opened, packed, sealed
+from corral.model.principal import Principal
 
 USER = "AWS"
 LIFETIME_S = 12 * 3600  # the same as on ECR
@@ -20,7 +21,7 @@ PURPOSE = "image registry"
 
 
 class RegistryAccess(NamedTuple):
-    principal: str  # the ARN of the caller that requested the password
+    principal: Principal  # the caller that requested the password
     region: str
     expires_at_s: int
     task_id: str | None  # the task that requested the password; when this task stops, the password becomes invalid
@@ -29,13 +30,16 @@ class RegistryAccess(NamedTuple):
 
 
 def password(key: bytes, access: RegistryAccess) -> str:
-    return sealed(key, PURPOSE, orjson.dumps(tuple(access)))
+    return sealed(key, PURPOSE, packed(tuple(access)))
 
 
 def access_of(key: bytes, password: str) -> RegistryAccess | None:
     """Return the content of a password. Return None if Corral did not issue the password. The caller checks the expiry time."""
     payload = opened(key, PURPOSE, password)
-    return RegistryAccess(*orjson.loads(payload)) if payload is not None else None
+    if payload is None:
+        return None
+    principal, *others = orjson.loads(payload)
+    return RegistryAccess(Principal(*principal), *others)
 
 
 def docker_auth(server: str, password: str) -> str:

@@ -32,7 +32,7 @@ AWS_MANAGED = frozenset({"guardDutyActivate"})  # callers can read these setting
 
 
 def put_account_setting(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return _put(tx, caller, params, params.get("principalArn", caller.principal))
+    return _put(tx, caller, params, params.get("principalArn", caller.principal.arn))
 
 
 def put_account_setting_default(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def list_account_settings(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 
     With `effectiveSettings`, also list the settings that the principal inherits from the account or from AWS.
     """
-    principal, only = params.get("principalArn", caller.principal), params.get("name")
+    principal, only = params.get("principalArn", caller.principal.arn), params.get("name")
     if only is None and "value" in params:
         raise InvalidParameterException("A filter by value needs the name of a setting: specify name and value.")
     settings = {}
@@ -61,14 +61,14 @@ def list_account_settings(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 
 
 def delete_account_setting(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    name, principal = params["name"], params.get("principalArn", caller.principal)
+    name, principal = params["name"], params.get("principalArn", caller.principal.arn)
     tx.store.stored.drop("ecs", "account-setting", caller.region, _key(name, principal))
     return {"setting": _effective(tx, caller, name, principal) | {"principalArn": principal}}
 
 
 def effective_value(tx: Tx[Store], caller: Caller, name: str) -> str:
     """Return the value that a setting has for the caller."""
-    return str(_effective(tx, caller, name, caller.principal)["value"])
+    return str(_effective(tx, caller, name, caller.principal.arn)["value"])
 
 
 def _put(tx: Tx[Store], caller: Caller, params: dict[str, Any], principal: str) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
         "tags": check_tags(params.get("tags", [])),
         "type": "EC2_AUTOSCALING",
     }
-    if not tx.store.stored.add("ecs", "capacity-provider", caller.region, name, document, tx.now_s):
+    if not tx.store.stored.add("ecs", "capacity-provider", caller.region, name, document, tx.now_s, caller.owner):
         raise ClientException(
             "The specified capacity provider already exists. To change the configuration of an existing capacity provider, "
             "update the capacity provider."

@@ -45,7 +45,7 @@ def register_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Call
         "compatibilities": compatibilities(document),
         "requiresAttributes": [],
         "registeredAt": tx.now_s,
-        "registeredBy": caller.principal,
+        "registeredBy": caller.principal.arn,
         "tags": tags,
     }
     revision = tx.store.definitions.add(caller.region, family, document)

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from corral.core.transactions import Tx
 from corral.decide.placement.place import (
-    claim_rank,
     could_hold,
     is_reservable,
     place_newcomer,
@@ -35,7 +34,7 @@ from corral.services.ecs.launch_checks import check_container_overrides, check_n
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.private_environments import use_private_objects
-from corral.services.ecs.run_queue import open_queue
+from corral.services.ecs.run_queue import open_queue, rank_of
 from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_progress import mark_provider, start_runs
 from corral.services.ecs.task_spec import TaskSpec, longest_time_of, task_spec, time_limit_s, wants_gpu_indexes
@@ -47,6 +46,7 @@ PAUSED = Unplaceable("AGENT", "Corral is stopping all tasks: `corral down --stop
 class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     """A request to launch equal tasks. Definition, overrides, constraints and strategies have the same form as in ECS's API."""
 
+    owner: str  # of the new tasks
     region: str
     cluster: str
     definition: dict[str, Any]  # the task definition; it is a shared object of the store, so it must not be changed
@@ -170,7 +170,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
             chosen = _with_provider(task if pool == task.pool else task.but(pool=pool), provider)
             if queue is not None:
                 chosen = chosen.but(details=queue.details(at, chosen.details))
-            rank = claim_rank(tx.now_s, request.options.priority, chosen.array_index) if in_line else None
+            rank = rank_of(chosen, request.options.priority) if in_line else None
             tasks.append(_add_task(tx, chosen, spec, found, rank=rank, roams=len(pools) > 1, longest_s=longest_s))
             if queue is not None and entry is not None:
                 queue.add(tx, entry, tasks[-1].id)
@@ -328,6 +328,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
         plain=spec.is_plain and limit_s is None,
         time_limit_s=limit_s,
         launch_type=capacity.launch_type,
+        owner=request.owner,
     )
 
 

@@ -22,19 +22,17 @@ from corral.store import Store
 
 def check_private_objects(tx: Tx[Store], overrides: dict[str, Any], caller: Caller) -> None:
     """Refuse overrides of a session that refer to the objects of other callers."""
-    owner = _owner(caller)
-    for key in private_objects(overrides) if owner else ():
-        if tx.store.run_environments.owner(key) != owner:
+    for key in private_objects(overrides) if not caller.is_root else ():
+        if tx.store.run_environments.uploader(key) != _uploader(caller):
             raise AccessDeniedException(
                 f"The overrides name the object {key} of the bucket {BUCKET}, which another caller has uploaded: upload the "
                 "variables of the task as a new object."
             )
 
 
-def _owner(caller: Caller) -> str:
-    """Return the owner of the objects that a caller uploads: its task, or else its session. Return "" for the root user."""
-    is_root = not caller.is_session and caller.task_id is None
-    return "" if is_root else caller.task_id or caller.principal
+def _uploader(caller: Caller) -> str:
+    """Return the name under which a caller uploads objects: its task, or else its session. Return "" for the root user."""
+    return "" if caller.is_root else caller.task_id or caller.principal.arn
 
 
 def use_private_objects(tx: Tx[Store], task: Task) -> None:
@@ -54,5 +52,5 @@ def release_private_objects(tx: Tx[Store], task: Task) -> None:
 
 def keep_uploaded_object(tx: Tx[Store], key: str, caller: Caller) -> None:
     """Keep an uploaded object for an hour. Delete it then, unless a task has used it by then."""
-    tx.store.run_environments.keep(key, tx.now_s + UPLOADED_S, _owner(caller))
+    tx.store.run_environments.keep(key, tx.now_s + UPLOADED_S, _uploader(caller))
     tx.due(f"run-environment:{key}", tx.now_s + UPLOADED_S)

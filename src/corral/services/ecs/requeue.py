@@ -50,6 +50,7 @@ def requeue(tx: Tx[Store], task: Task, run: QueuedRun, not_before_s: float) -> T
         plain=task.plain,
         time_limit_s=task.time_limit_s,
         launch_type=task.launch_type,
+        owner=task.owner,
     )
     tx.store.tasks.add(successor)
     use_private_objects(tx, successor)

@@ -15,11 +15,10 @@ from msgspec import Struct
 
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.decide.placement.place import claim_rank
 from corral.decide.tasks.run_eligibility import next_state, outcome, recorded_outcome
 from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
-from corral.model.placement import TASK, Rank
+from corral.model.placement import TASK, Rank, claim_rank
 from corral.model.queued_run import QueuedRun, QueueState, RunArray, array_key, needed_array
 from corral.model.run_options import (
     AFTER_ANY_TAG,
@@ -269,7 +268,7 @@ def settle(tx: Tx[Store], run: QueuedRun) -> QueueState:
         tx.store.run_waits.put_array(array, tx.now_s)
     if admitted:
         longest_s = longest_time_of(task, spec_of(tx, task))
-        tx.store.tasks.enqueue(task, rank_of(task), roams=run.roams, longest_s=longest_s)
+        tx.store.tasks.enqueue(task, rank_of(task, _priority(task)), roams=run.roams, longest_s=longest_s)
     else:
         tx.store.claims.remove(TASK, task.id)
         if array is not None:
@@ -281,9 +280,14 @@ def settle(tx: Tx[Store], run: QueuedRun) -> QueueState:
     return state
 
 
-def rank_of(task: Task) -> Rank:
-    """Return the rank of a task's claim. It sorts claims by priority, then by age, and then by their index in an array."""
-    return claim_rank(task.created_at_s, run_options(task.details.get("tags", ())).priority, task.array_index)
+def rank_of(task: Task, priority: int) -> Rank:
+    """Return the rank of a task's claim. The members of an array with the same age are served in the order of their indexes."""
+    index = task.array_index
+    return claim_rank(task.created_at_s, priority, order=() if index is None else (index,))
+
+
+def _priority(task: Task) -> int:
+    return run_options(task.details.get("tags", ())).priority
 
 
 def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
@@ -321,7 +325,7 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
         if run is None:
             tx.store.run_waits.add(after.but(held=False))
         settle(tx, after)
-    claim, rank = tx.store.claims.get(TASK, task.id), rank_of(task)
+    claim, rank = tx.store.claims.get(TASK, task.id), rank_of(task, _priority(task))
     if claim is not None and claim.rank != rank:
         tx.store.claims.change(claim, claim._replace(rank=rank))
         tx.mark(f"pool:{task.pool}")

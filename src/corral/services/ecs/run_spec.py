@@ -15,6 +15,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import StartOrder
 from corral.model.blob import Slice
+from corral.model.principal import acting_service
 from corral.model.run import LogTarget, RunSpec
 from corral.model.run_environment import BUCKET, private_objects
 from corral.model.settings import Settings
@@ -254,7 +255,7 @@ def secret_values(tx: Tx[Store], task: Task, container: dict[str, Any]) -> tuple
     from corral.services.ssm.parameters import plain_value
 
     values, missing = dict[str, str](), list[str]()
-    caller = Caller(tx.settings.account, task.region, "")
+    caller = Caller(tx.settings.account, task.region, acting_service(tx.settings.account, "ecs-tasks.amazonaws.com", task.owner))
     for secret in wanted:
         try:
             found, _ = find(tx, caller, secret["valueFrom"])

@@ -78,7 +78,7 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     details = {key: params[key] for key in (*EFFECTIVE, *STORED_ONLY, "clientToken") if key in params}
     details["deploymentConfiguration"] = _deployment_configuration(params, strategy)
     details["tags"] = check_tags(params.get("tags", []))
-    details["createdBy"] = caller.principal
+    details["createdBy"] = caller.principal.arn
     details["deploymentController"] = params.get("deploymentController") or {"type": "ECS"}
     _check_placement(caller, cluster, name, details, settings)
     before = tx.store.ecs_services.get(caller.region, cluster, name)
@@ -100,6 +100,7 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         created_at_s=tx.now_s,
         deployments=() if external else (new_deployment(tx, definition_arn, settings),),
         details=details,
+        owner=caller.owner,
     )
     if not external:
         service = begin_rollout(tx, caller, service)

@@ -49,6 +49,7 @@ def task_credentials(tx: Tx[Store], task_id: str) -> tuple[str, Credentials] | N
         settings.account,
         role,
         task.id,
+        task.owner,
         tx.now_s,
         confined=confined,
         epoch=settings.sessions.of_tasks,

@@ -11,10 +11,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from corral.access import sessions
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import mark_leaving
+from corral.model.principal import role_session
 from corral.model.task import Task, TaskState
 from corral.services.ecs.errors import InvalidParameterException, TaskNotFound
 from corral.services.ecs.lookup import arn, find_cluster, short
@@ -60,8 +60,8 @@ def agent_task_protection(tx: Tx[Store], run_id: str, change: dict[str, Any] | N
     if task is None:
         raise TaskNotFound(NO_TASK)
     account = tx.settings.account
-    principal = sessions.role_session(account, role_name(tx, task), task.id)
-    caller = Caller(account, task.region, principal, task_id=task.id, is_session=True)
+    principal = role_session(account, role_name(tx, task), task.id, task.owner)
+    caller = Caller(account, task.region, principal, task_id=task.id)
     params: dict[str, Any] = {"cluster": task.cluster, "tasks": [task.id]}
     if change is None:
         found = get_task_protection(tx, params, caller)

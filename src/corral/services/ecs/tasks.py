@@ -94,6 +94,7 @@ def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str)
     if "overrides" in params:
         check_private_objects(tx, params["overrides"], caller)
     return {
+        "owner": caller.owner,
         "region": caller.region,
         "cluster": cluster,
         "definition": document,

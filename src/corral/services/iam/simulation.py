@@ -14,7 +14,7 @@ from corral.decide.policies.policy import (
     Policy,
     PolicyDecision,
     PolicyError,
-    Principal,
+    PolicyPrincipal,
     evaluate,
     evaluate_identity,
     read_policy,
@@ -65,7 +65,7 @@ def _simulate(params: Params, identity: IdentityPolicies, given: Context) -> dic
     results: dict[str, dict[str, Any]] = {}
     for action in params["ActionNames"]:
         for resource in params.get("ResourceArns") or [NO_RESOURCE]:
-            request = AccessRequest(Principal("AWS", ()), action, resource, context)
+            request = AccessRequest(PolicyPrincipal("AWS", ()), action, resource, context)
             decision = evaluate_identity(identity, request)
             result = {"EvalActionName": action, "EvalResourceName": resource, "EvalDecision": DECISIONS[decision]}
             if identity.boundary is not None:

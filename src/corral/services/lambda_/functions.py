@@ -95,7 +95,7 @@ def create_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         "_policy": [],
     }
     document = _with_code(tx, _with_settings(document, params), params[CODE])
-    return _shown(_store(tx, document))
+    return _shown(_store(tx, document, caller.owner))
 
 
 def update_function_code(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -192,12 +192,12 @@ def _with_code(tx: Tx[Store], document: Document, code: Code) -> Document:
     return {**document, "CodeSha256": code.sha256, "CodeSize": code.size, "_code": tx.store.functions.add_code(code.zip)}
 
 
-def _store(tx: Tx[Store], document: Document) -> Document:
+def _store(tx: Tx[Store], document: Document, owner: str = "") -> Document:
     """Store a changed function under a new revision. Processes of earlier revisions serve no further invocations."""
     at = datetime.fromtimestamp(tx.now_s, UTC)
     document = {**document, "LastModified": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}+0000"}
     document["RevisionId"] = tx.ids.uuid()
-    put_function(tx, document)
+    put_function(tx, document, owner)
     return document
 
 

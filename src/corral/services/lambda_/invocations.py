@@ -19,6 +19,7 @@ from corral.core.transactions import Tx
 from corral.model.function import INVOCATIONS, Invocation, InvocationOrder, InvocationOutcome, InvocationState
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric, Point
+from corral.model.principal import role_session
 from corral.services.cloudwatch.metric_writes import hand_over_points
 from corral.services.lambda_.errors import (
     ISOLATED,
@@ -29,7 +30,7 @@ from corral.services.lambda_.errors import (
     TooManyRequestsException,
 )
 from corral.services.lambda_.functions import is_run, log_group, not_run
-from corral.services.lambda_.names import LATEST, find_function, get_function, region_of
+from corral.services.lambda_.names import FUNCTION, LATEST, SERVICE, find_function, get_function, region_of
 from corral.store import Store
 from corral.store.stored_resources import Document
 
@@ -161,10 +162,11 @@ def _order(tx: Tx[Store], row: Invocation, document: Document) -> InvocationOrde
 def _environment(tx: Tx[Store], row: Invocation, document: Document) -> dict[str, str]:
     """Return the environment variables of a function: its own, and those that Lambda sets, such as the credentials of the role."""
     settings, role = tx.settings, str(document["Role"]).rpartition("/")[2]
+    owner = tx.store.stored.owner(SERVICE, FUNCTION, row.region, row.function)
     credentials = sessions.issue(
         settings.session_key,
         bytes.fromhex(tx.ids.hex32())[: sessions.NONCE_BYTES],
-        sessions.role_session(settings.account, role, row.function),
+        role_session(settings.account, role, row.function, owner),
         int(tx.now_s) + CREDENTIALS_S,
         None,
         epoch=settings.sessions.epoch(None),

@@ -78,8 +78,9 @@ def function_with_arn(tx: Tx[Store], arn: str) -> Document | None:
     return found if found is not None and found["FunctionArn"] == ":".join(parts) else None
 
 
-def put_function(tx: Tx[Store], document: Document) -> None:
-    tx.store.stored.put(SERVICE, FUNCTION, region_of(document), document["FunctionName"], document, tx.now_s)
+def put_function(tx: Tx[Store], document: Document, owner: str = "") -> None:
+    """Store a new or changed function. A function that exists keeps its owner."""
+    tx.store.stored.put(SERVICE, FUNCTION, region_of(document), document["FunctionName"], document, tx.now_s, owner)
 
 
 def region_of(document: Document) -> str:

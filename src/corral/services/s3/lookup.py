@@ -10,12 +10,14 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.objects import NULL, Bucket, ObjectVersion
+from corral.model.principal import acting_service
 from corral.model.run_environment import BUCKET
 from corral.services.s3.errors import AccessDenied, KeyTooLongError, MethodNotAllowed, NoSuchBucket, NoSuchVersion, no_such_key
 from corral.store import Store
 
 KEY_MAX_BYTES = 1024
 PAGE_MAX = 1_000
+S3 = "s3.amazonaws.com"
 
 
 def existing_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller, *, puts_object: bool = False) -> Bucket:
@@ -29,14 +31,15 @@ def existing_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller, *, pu
         raise NoSuchBucket("The specified bucket does not exist", BucketName=params["Bucket"])
     if params.get("ExpectedBucketOwner", caller.account) != caller.account:
         raise AccessDenied("Access Denied")
-    if bucket.name == BUCKET and not puts_object and not is_root(caller):
+    if bucket.name == BUCKET and not puts_object and not caller.is_root:
         raise AccessDenied(f"Only the root user can access the bucket {BUCKET}, which contains the environment variables of runs.")
     return bucket
 
 
-def is_root(caller: Caller) -> bool:
-    """Whether the request is signed with the root key, and not with temporary credentials."""
-    return not caller.is_session and caller.task_id is None
+def own_caller(tx: Tx[Store], bucket: Bucket) -> Caller:
+    """Return the caller of a change that S3 itself makes, for example an expiry. S3 acts for the owner of the bucket."""
+    principal = acting_service(tx.settings.account, S3, bucket.owner)
+    return Caller(tx.settings.account, bucket.region, principal, request_id=tx.ids.uuid(), source_ip=S3)
 
 
 def existing_version(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None) -> ObjectVersion:

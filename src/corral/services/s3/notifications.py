@@ -206,7 +206,7 @@ def _record(
         "awsRegion": bucket.region,
         "eventTime": _iso(tx.now_s),
         "eventName": event,
-        "userIdentity": {"principalId": caller.principal},
+        "userIdentity": {"principalId": caller.principal.arn},
         "requestParameters": {"sourceIPAddress": caller.source_ip},
         "responseElements": {"x-amz-request-id": caller.request_id, "x-amz-id-2": caller.request_id},
         "s3": {

@@ -33,7 +33,6 @@ from corral.services.s3.lookup import (
     existing_bucket,
     existing_version,
     existing_version_with_blob,
-    is_root,
     page_limit,
     quoted,
     version_id_member,
@@ -80,7 +79,7 @@ def admission(details: dict[str, Any], params: dict[str, Any]) -> Admission:
 def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller, puts_object=True)
     if bucket.name == BUCKET:
-        if not is_root(caller) and tx.store.objects.latest(bucket.id, params["Key"]) is not None:
+        if not caller.is_root and tx.store.objects.latest(bucket.id, params["Key"]) is not None:
             raise AccessDenied("Only the root user can replace the environment variables of a run.")
         keep_uploaded_object(tx, params["Key"], caller)
     version = store_object(tx, bucket, params["Key"], params["Body"], params, caller, event_name="Put")
@@ -307,10 +306,10 @@ def _check_delete(tx: Tx[Store], bucket: Bucket, named: dict[str, Any], caller: 
     The keys of DeleteObjects are in its body, so the server cannot check them before the body arrives. It can check the key of
     DeleteObject earlier, because this key is in the URL.
     """
-    from corral.access.authorization import policies_of_role, refusal, role_name  # imported only here: few callers need it
+    from corral.access.authorization import policies_of_role, refusal  # imported only here: few callers need it
     from corral.access.permissions import permissions
 
-    role = policies_of_role(tx, caller.account, role_name(caller.principal))
+    role = policies_of_role(tx, caller.account, caller.principal.name)
     needed = permissions(tx, caller, "s3", "DeleteObject", {**named, "Bucket": bucket.name})
     if (why := refusal(tx, caller, role, needed, is_open=True)) is not None:
         raise AccessDenied(why)

@@ -63,9 +63,10 @@ def region_and_name(arn: str) -> tuple[str, str]:
     return parts[3], parts[5]
 
 
-def put_topic(tx: Tx[Store], topic: Document) -> None:
+def put_topic(tx: Tx[Store], topic: Document, owner: str = "") -> None:
+    """Store a new or changed topic. A topic that exists keeps its owner."""
     region, name = region_and_name(topic["TopicArn"])
-    tx.store.stored.put(SERVICE, TOPIC, region, name, topic, tx.now_s)
+    tx.store.stored.put(SERVICE, TOPIC, region, name, topic, tx.now_s, owner)
 
 
 def is_fifo(topic: Document) -> bool:
@@ -86,9 +87,9 @@ def find_subscription(tx: Tx[Store], caller: Caller, arn: str) -> Document | Non
     return found if found is not None and found["SubscriptionArn"] == arn else None
 
 
-def put_subscription(tx: Tx[Store], subscription: Document) -> None:
+def put_subscription(tx: Tx[Store], subscription: Document, owner: str = "") -> None:
     region, key = region_and_name(subscription["SubscriptionArn"])
-    tx.store.stored.put(SERVICE, SUBSCRIPTION, region, key, subscription, tx.now_s)
+    tx.store.stored.put(SERVICE, SUBSCRIPTION, region, key, subscription, tx.now_s, owner)
 
 
 def drop_subscription(tx: Tx[Store], subscription: Document) -> None:

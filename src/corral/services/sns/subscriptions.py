@@ -85,11 +85,11 @@ def subscribe(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
         "Protocol": protocol,
         "Endpoint": endpoint,
         "Owner": caller.account,
-        "Principal": caller.principal,
+        "Principal": caller.principal.arn,
         "Pending": protocol not in CONFIRMED_AT_ONCE or account != caller.account,
         "Attributes": given,
     }
-    put_subscription(tx, subscription)
+    put_subscription(tx, subscription, caller.owner)
     return _subscribed(subscription, params)
 
 

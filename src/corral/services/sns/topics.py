@@ -109,7 +109,7 @@ def create_topic(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     attributes = {"DisplayName": "", "Policy": _default_policy(arn, caller.account), **(FIFO_DEFAULTS if fifo else {}), **given}
     # The number of the topic in the table of deduplication ids. It is negative, because queues have positive numbers in this table.
     number = -tx.store.queues.new_ids(tx.now_s, 1)[0]
-    put_topic(tx, {"TopicArn": arn, "Number": number, "Attributes": _without_empty(attributes), "Tags": tags})
+    put_topic(tx, {"TopicArn": arn, "Number": number, "Attributes": _without_empty(attributes), "Tags": tags}, caller.owner)
     return {"TopicArn": arn}
 
 

@@ -46,7 +46,7 @@ def create_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     check_throughput(attributes)
     existing = tx.store.queues.queue(caller.region, name)
     if existing is None:
-        tx.store.queues.add_queue(caller.region, name, attributes, tags, now_ms(tx))
+        tx.store.queues.add_queue(caller.region, name, attributes, tags, now_ms(tx), caller.owner)
     else:
         for attribute, value in given.items():
             if existing.attributes.get(attribute, "") != value:

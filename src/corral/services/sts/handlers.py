@@ -11,12 +11,15 @@ import math
 import re
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.access import sessions
 from corral.access.caller import Caller
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MAX_S
 from corral.model.json_documents import read_json
+from corral.model.principal import ASSUMED_ROLE, FEDERATED_USER, Principal, role_session
 from corral.model.session import Credentials
 
 AccessDenied = api_error("AccessDenied", 403)
@@ -28,22 +31,22 @@ ValidationError = api_error("ValidationError")
 ROLE_DURATION_S = 3600
 TOKEN_DURATION_S = 12 * 3600
 CHAINED_MAX_S = 3600  # the maximum duration if the caller itself uses temporary credentials (role chaining)
+TOKEN_SESSION = "token"  # the session name of callers with credentials of GetSessionToken or GetFederationToken
 POLICY_MAX = 2048  # characters of session policies and tags together
 
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::([0-9]{12}):role/((?:[!-.0-~]+/)*)([\w+=,.@-]{1,64})", re.ASCII)
 
 
 def get_caller_identity(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return {"UserId": user_id(tx, caller), "Account": caller.account, "Arn": caller.principal}
+    return {"UserId": user_id(tx, caller), "Account": caller.account, "Arn": caller.principal.arn}
 
 
 def user_id(tx: Tx[Any], caller: Caller) -> str:
     """The UserId of a caller: ACCOUNT for the root user, AROA…:SESSION for a role, ACCOUNT:NAME for a federated user."""
-    kind, _, name = caller.principal.rpartition(":")[2].partition("/")
-    if kind == "assumed-role":
-        role, _, session_name = name.partition("/")
-        return f"{_role_id(tx, caller, role)}:{session_name}"
-    return f"{caller.account}:{name}" if kind == "federated-user" else caller.account
+    principal = caller.principal
+    if principal.kind == ASSUMED_ROLE:
+        return f"{_role_id(tx, caller, principal.name)}:{principal.session}"
+    return f"{caller.account}:{principal.name}" if principal.kind == FEDERATED_USER else caller.account
 
 
 def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -52,15 +55,15 @@ def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str
         _check_trust(tx, params, caller, role)
     _check_mfa(params)
     duration_s = params.get("DurationSeconds", ROLE_DURATION_S)
-    if caller.is_session and duration_s > CHAINED_MAX_S:
+    if caller.principal.session and duration_s > CHAINED_MAX_S:
         raise ValidationError("The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining.")
     if duration_s > (_known_role(tx, role) or {}).get("MaxSessionDuration", SESSION_MAX_S):
         raise ValidationError("The requested DurationSeconds exceeds the MaxSessionDuration set for this role.")
     name = params["RoleSessionName"]
-    principal = sessions.role_session(caller.account, role, name)
+    principal = role_session(caller.account, role, name, caller.owner)
     response = {
         "Credentials": _credentials_response(_issue(tx, principal, duration_s, caller)),
-        "AssumedRoleUser": {"AssumedRoleId": f"{_role_id(tx, caller, role)}:{name}", "Arn": principal},
+        "AssumedRoleUser": {"AssumedRoleId": f"{_role_id(tx, caller, role)}:{name}", "Arn": principal.arn},
         **_packed_size(params),
     }
     return response | ({"SourceIdentity": params["SourceIdentity"]} if "SourceIdentity" in params else {})
@@ -70,16 +73,16 @@ def get_session_token(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> di
     _check_long_lived(caller, "GetSessionToken")
     _check_mfa(params)
     duration_s = params.get("DurationSeconds", TOKEN_DURATION_S)
-    return {"Credentials": _credentials_response(_issue(tx, caller.principal, duration_s, caller))}
+    return {"Credentials": _credentials_response(_issue(tx, replace(caller.principal, session=TOKEN_SESSION), duration_s, caller))}
 
 
 def get_federation_token(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     _check_long_lived(caller, "GetFederationToken")
     duration_s = params.get("DurationSeconds", TOKEN_DURATION_S)
-    principal = f"arn:aws:sts::{caller.account}:federated-user/{params['Name']}"
+    principal = Principal(caller.account, FEDERATED_USER, params["Name"], TOKEN_SESSION, caller.owner)
     return {
         "Credentials": _credentials_response(_issue(tx, principal, duration_s, caller)),
-        "FederatedUser": {"FederatedUserId": f"{caller.account}:{params['Name']}", "Arn": principal},
+        "FederatedUser": {"FederatedUserId": f"{caller.account}:{params['Name']}", "Arn": principal.arn},
         **_packed_size(params),
     }
 
@@ -104,7 +107,7 @@ def _role_id(tx: Tx[Any], caller: Caller, role: str) -> str:
     return known["RoleId"] if known else sessions.derived_role_id(caller.account, role)
 
 
-def _issue(tx: Tx[Any], principal: str, duration_s: int, caller: Caller) -> Credentials:
+def _issue(tx: Tx[Any], principal: Principal, duration_s: int, caller: Caller) -> Credentials:
     """Issue credentials. If the caller is a program of a task, the session ends with the task.
 
     If policies limit the caller (`confined`), they also limit the new session.
@@ -141,7 +144,7 @@ def _check_role(role_arn: str, caller: Caller) -> str:
     if match is None:
         raise ValidationError("Request ARN is invalid")
     if match[1] != caller.account:
-        raise AccessDenied(f"User: {caller.principal} is not authorized to perform: sts:AssumeRole on resource: {role_arn}")
+        raise AccessDenied(f"User: {caller.principal.arn} is not authorized to perform: sts:AssumeRole on resource: {role_arn}")
     return match[3]
 
 
@@ -163,7 +166,7 @@ def _check_mfa(params: dict[str, Any]) -> None:
 
 
 def _check_long_lived(caller: Caller, operation: str) -> None:
-    if caller.is_session:
+    if caller.principal.session:
         raise AccessDenied(f"Cannot call {operation} with session credentials")
 
 
