@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "node": {"model", "channel", "process"},
     "access": {"model", "decide", "store", "core", "services", "operations"},
     "operations": {"model", "decide", "store", "core", "access"},
-    "template_types": {"model", "decide", "store", "core", "services", "aws", "access", "operations"},
+    "template_types": {"model", "decide", "store", "core", "aws", "access", "operations"},
     "fleet": {"model", "decide", "store", "telemetry", "core", "services"},
     "services": {"model", "decide", "store", "telemetry", "blobs", "core", "access", "operations", "fleet", "template_types"},
     "reconcile": {"model", "decide", "store", "telemetry", "services", "core", "access", "operations", "fleet", "template_types"},

@@ -7,7 +7,8 @@ from typing import Any
 
 from corral.fleet import hosts
 from corral.model.run import Observed
-from corral.template_types.resource_types import ResourceStep, TemplateType, Waiting, template_type
+from corral.template_types.lookup import template_type
+from corral.template_types.resource_types import ResourceStep, TemplateType, Waiting
 from virtual_clock.group_world import CALLER, GroupWorld
 
 TAGS = {"aws:cloudformation:stack-name": "s", "aws:cloudformation:logical-id": "It"}

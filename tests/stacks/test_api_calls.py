@@ -18,7 +18,7 @@ from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.store import Store
 from corral.template_types.api_calls import authorize_step, call
-from corral.template_types.resource_types import resource_type
+from corral.template_types.lookup import resource_type
 from wire.generate import Generator
 from wire.oracle import model_of
 

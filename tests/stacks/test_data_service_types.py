@@ -11,7 +11,8 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.model.principal import ROOT, role_session
 from corral.services.ssm.cloudformation_types import dynamic_value, parameter_value
-from corral.template_types.resource_types import ResourceStep, template_type
+from corral.template_types.lookup import template_type
+from corral.template_types.resource_types import ResourceStep
 from stacks.resource_cases import ALLOW, CALLER, DENY
 from stacks.resource_cases.data_services import BUCKET, CASES, QUEUE, REPOSITORY
 from stacks.resource_cases.stack import Stack

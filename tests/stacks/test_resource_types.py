@@ -11,13 +11,7 @@ import pytest
 
 from corral.core.errors import ApiError
 from corral.services.ec2 import cloudformation_images
-from corral.template_types.resource_types import (
-    is_known,
-    replacing_properties,
-    resource_type,
-    template_type,
-    template_types,
-)
+from corral.template_types.lookup import is_known, replacing_properties, resource_type, template_type, template_types
 from corral.template_types.schemas import facts
 from stacks.resource_cases import (
     ALLOW,

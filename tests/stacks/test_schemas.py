@@ -18,8 +18,8 @@ from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.store import Store
 from corral.template_types import schemas
+from corral.template_types.lookup import is_known, read_attributes, replacing_properties
 from corral.template_types.reference_values import ARN_RESOURCES, FORMS, REFERENCES
-from corral.template_types.resource_types import is_known, read_attributes, replacing_properties
 from corral.template_types.schemas import Facts, check_properties, facts, has_attribute, tag_property
 from corral.template_types.stored_only import stored_only_type
 
@@ -205,7 +205,7 @@ def test_the_exceptions_name_types_and_properties_of_the_schemas():
 
 def test_only_the_types_in_use_are_read():
     code = (
-        "import tracemalloc; from corral.services.cloudformation import schemas; tracemalloc.start();"
+        "import tracemalloc; from corral.template_types import schemas; tracemalloc.start();"
         "schemas.facts('AWS::S3::Bucket'); print(tracemalloc.get_traced_memory()[1])"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -12,7 +12,7 @@ from corral.core.errors import ApiError
 from corral.model.principal import ROOT, role_session
 from corral.model.stack import StackStatus
 from corral.services.cloudformation import stack_operations, wait_conditions
-from corral.template_types.resource_types import template_type
+from corral.template_types.lookup import template_type
 from stacks.stack_world import CALLER, REGION, World, refused, spec_of
 from stacks.test_stack_operations import queue, resources, waiting
 from virtual_clock.group_world import GPUS_4

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from corral.core.errors import ApiError
-from corral.template_types.resource_types import resource_type
+from corral.template_types.lookup import resource_type
 from stacks.resource_cases import Case
 from stacks.resource_cases.stack import Stack
 from stacks.test_resource_types import CASES, changed

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from corral.access.caller import Caller
 from corral.access.permissions import Permission, assume_role_context
+from corral.access.roles import document_of, find_role
 from corral.access.sessions import derived_role_id
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
@@ -28,8 +29,6 @@ from corral.decide.policies.policy import (
     evaluate_identity,
     read_policy,
 )
-from corral.services.iam.policies import document_of
-from corral.services.iam.roles import find_role
 from corral.store import Store
 
 WHY = {

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from msgspec import Struct, field
 
 from corral.access.caller import Caller
+from corral.access.roles import find_role
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
@@ -28,7 +29,6 @@ from corral.services.ecs import permission_scope as ecs_scope
 from corral.services.ecs.lookup import arn as ecs_arn
 from corral.services.ecs.lookup import find_definition, short, split_definition
 from corral.services.iam.instance_profiles import INSTANCE_PROFILE
-from corral.services.iam.roles import find_role
 from corral.services.logs.common import group_name
 from corral.services.sqs.move_tasks import task_with_handle
 from corral.services.sqs.queue_names import arn_of as queue_arn_of

@@ -3,7 +3,7 @@
 A `ServiceStyle` has the conventions of a service: errors, pages and tags. A `ResourceType` declares one type of resource: its id,
 its members, and its operations. `handlers(type)` returns these operations. Operations that a declaration cannot express are
 ordinary functions that call `create`, `find`, `put` and `every`. CloudFormation uses the same types
-(`cloudformation/resource_types.py`).
+(`stored_type` in `template_types/resource_types.py`).
 """
 
 from __future__ import annotations

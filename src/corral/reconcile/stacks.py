@@ -32,7 +32,7 @@ from corral.services.cloudformation.stack_evaluation import COMPLETE, StackWork,
 from corral.services.cloudformation.stack_events import set_status
 from corral.services.cloudformation.stack_operations import DELETE, DO_NOTHING, refuse_used_exports
 from corral.store import Store
-from corral.template_types.resource_types import is_replaced
+from corral.template_types.lookup import is_replaced
 
 STEPS_MAX = 5  # the most steps that begin in one transaction: about 5 ms of work
 CHECKS_MAX = 25  # the most resources that are compared with the template in one transaction

@@ -23,9 +23,10 @@ from typing import Any
 import orjson
 from msgspec import Struct, convert, field
 
+from corral.core.errors import api_error
 from corral.model.numbers import INT64_MAX
-from corral.services.cloudformation.errors import ValidationError as ValidationError
 
+ValidationError = api_error("ValidationError")
 Properties = Mapping[str, Any]
 Node = str | dict[str, Any]
 

@@ -16,13 +16,8 @@ from corral.operations.services import SERVICES
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
-from corral.template_types.resource_types import (
-    ResourceStep,
-    read_attributes,
-    replacing_properties,
-    resource_type,
-    template_type,
-)
+from corral.template_types.lookup import read_attributes, replacing_properties, resource_type, template_type
+from corral.template_types.resource_types import ResourceStep
 from corral.template_types.schemas import check_properties
 from stacks.resource_cases import CALLER
 from store.rows import hello

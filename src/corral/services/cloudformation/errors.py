@@ -1,12 +1,12 @@
 """The errors of CloudFormation: one class per error code, and the texts that several operations share."""
 
 from corral.aws.error_classes import error_classes
-from corral.core.errors import ApiError, api_error
+from corral.core.errors import ApiError
+from corral.template_types.schemas import ValidationError as ValidationError
 
 __getattr__ = error_classes("cloudformation", globals())
 
 ChangeSetNotFound = __getattr__("ChangeSetNotFound")
-ValidationError = api_error("ValidationError")
 
 
 def no_such_stack(given: str) -> ApiError:

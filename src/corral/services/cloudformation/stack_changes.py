@@ -19,7 +19,7 @@ from corral.decide.templates.stack_plan import Difference, difference
 from corral.model.stack import ENDED, Output, ResourceVersion, Stack, StackResource
 from corral.services.cloudformation.stack_evaluation import attribute_of, desired_version, given_properties
 from corral.store import Store
-from corral.template_types.resource_types import replacing_properties, resource_type
+from corral.template_types.lookup import replacing_properties, resource_type
 from corral.template_types.schemas import has_schema
 
 UNKNOWN = "{{changeSet:KNOWN_AFTER_APPLY}}"  # what change sets of AWS show for values that are not known yet

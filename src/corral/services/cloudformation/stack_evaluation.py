@@ -26,7 +26,7 @@ from corral.services.ec2.zones import zone_names
 from corral.services.ssm.cloudformation_types import dynamic_value
 from corral.store import Store
 from corral.template_types.generated_names import generated_name
-from corral.template_types.resource_types import resource_type
+from corral.template_types.lookup import resource_type
 from corral.template_types.schemas import ValidationError, check_properties, has_schema, tag_property
 
 COMPLETE = frozenset({ResourceStatus.CREATE_COMPLETE, ResourceStatus.UPDATE_COMPLETE})

@@ -23,7 +23,7 @@ from corral.services.cloudformation.stack_evaluation import evaluation as evalua
 from corral.services.cloudformation.stack_events import add_event, set_status, stored_caller
 from corral.services.cloudformation.step_execution import cancel_steps, step_key
 from corral.store import Store
-from corral.template_types.resource_types import resource_type
+from corral.template_types.lookup import resource_type
 from corral.template_types.schemas import ValidationError
 
 ROLLED_BACK = StackStatus.UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS

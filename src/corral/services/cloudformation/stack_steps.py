@@ -20,7 +20,7 @@ from corral.services.cloudformation.stack_evaluation import given_properties
 from corral.services.cloudformation.stack_events import caller_of, set_resource
 from corral.services.cloudformation.step_execution import attempt, leave_over, restored, run_step, set_deleted
 from corral.store import Store
-from corral.template_types.resource_types import is_replaced, resource_type
+from corral.template_types.lookup import is_replaced, resource_type
 
 REPLACES = "Requested update requires the creation of a new physical resource; hence creating one."
 NAMED = (

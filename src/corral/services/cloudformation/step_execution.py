@@ -40,14 +40,8 @@ from corral.services.cloudformation.stack_evaluation import SECURE_REFERENCE, gi
 from corral.services.cloudformation.stack_events import add_event, caller_of, set_resource
 from corral.store import Store
 from corral.template_types.api_calls import authorize_step
-from corral.template_types.resource_types import (
-    ResourceStep,
-    TemplateType,
-    ValidationError,
-    Waiting,
-    read_attributes,
-    resource_type,
-)
+from corral.template_types.lookup import read_attributes, resource_type
+from corral.template_types.resource_types import ResourceStep, TemplateType, ValidationError, Waiting
 
 log = logging.getLogger("corral")
 

@@ -29,7 +29,7 @@ from corral.services.cloudformation.errors import InsufficientCapabilitiesExcept
 from corral.services.cloudformation.lookup import find_change_set, find_stack
 from corral.services.cloudformation.template_sources import template_text
 from corral.store import Store
-from corral.template_types.resource_types import is_known
+from corral.template_types.lookup import is_known
 
 TEMPLATE = "_template"  # a parameter that `prepare` adds: a ParsedTemplate
 NO_TEMPLATE = "Either Template URL or Template Body must be specified."

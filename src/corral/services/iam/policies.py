@@ -98,17 +98,6 @@ def _facts(policy_arn: str) -> Document:
     }
 
 
-def document_of(tx: Tx[Store], policy_arn: str) -> str | None:
-    """The document of the default version of a managed policy; None if Corral does not have it."""
-    if policy_arn.startswith(AWS_POLICY):
-        found = find_aws_policy(policy_arn)
-        return found.document if found is not None else None
-    policy = tx.store.stored.get(IAM.service, POLICY.name, "", policy_arn.rpartition("/")[2])
-    if policy is None or policy["Arn"] != policy_arn:
-        return None
-    return str(policy["_versions"][policy["DefaultVersionId"]]["document"])
-
-
 def find_policy(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     """One of AWS's policies, or a policy of this account."""
     policy_arn = params["PolicyArn"]

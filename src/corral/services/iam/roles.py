@@ -83,11 +83,6 @@ ROLE = ResourceType(
 )
 
 
-def find_role(tx: Tx[Store], name: str) -> Document | None:
-    """The role with this name, for other services; None if IAM does not have it."""
-    return tx.store.stored.get(IAM.service, ROLE.name, "", name)
-
-
 def service_linked_role_name(params: Mapping[str, Any]) -> str:
     service = params["AWSServiceName"]
     name = "AWSServiceRoleFor" + SERVICE_ROLES.get(service, service.partition(".")[0].title())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.access.authorization import policies_of_role
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
@@ -35,8 +36,6 @@ DECISIONS = {
 
 
 def simulate_principal_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    from corral.access.authorization import policies_of_role  # here, because `authorization` imports many services
-
     source = params["PolicySourceArn"]
     kind, _, path = source.rpartition(":")[2].partition("/")
     if kind != "role":

@@ -7,7 +7,6 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.cloudformation.errors import ValidationError
 from corral.services.lambda_.code import OBJECT, inline_zip, object_bytes
 from corral.services.lambda_.functions import RUNTIMES, STACK, not_run
 from corral.services.lambda_.names import function_arn
@@ -23,6 +22,7 @@ from corral.template_types.resource_types import (
     forgiving,
     never_updated,
 )
+from corral.template_types.schemas import ValidationError
 
 FUNCTION, PERMISSION = "AWS::Lambda::Function", "AWS::Lambda::Permission"
 MISSING = "ResourceNotFoundException"

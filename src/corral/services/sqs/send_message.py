@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any
 
 from corral.access.caller import Caller
+from corral.access.roles import user_id
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
@@ -37,7 +38,6 @@ from corral.services.sqs.message_content import (
     trace_header,
 )
 from corral.services.sqs.queue_names import now_ms, queue_at, queue_with_arn, wait_key
-from corral.services.sts.handlers import user_id
 from corral.store import Store
 
 FIFO_ID = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]" + f"{{1,{FIFO_ID_MAX_CHARACTERS}}}")

@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from corral.access import sessions
 from corral.access.caller import Caller
+from corral.access.roles import find_role, role_id, user_id
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MAX_S
 from corral.model.json_documents import read_json
-from corral.model.principal import ASSUMED_ROLE, FEDERATED_USER, Principal, role_session
+from corral.model.principal import FEDERATED_USER, Principal, role_session
 from corral.model.session import Credentials
 
 AccessDenied = api_error("AccessDenied", 403)
@@ -41,14 +42,6 @@ def get_caller_identity(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> 
     return {"UserId": user_id(tx, caller), "Account": caller.account, "Arn": caller.principal.arn}
 
 
-def user_id(tx: Tx[Any], caller: Caller) -> str:
-    """The UserId of a caller: ACCOUNT for the root user, AROA…:SESSION for a role, ACCOUNT:NAME for a federated user."""
-    principal = caller.principal
-    if principal.kind == ASSUMED_ROLE:
-        return f"{_role_id(tx, caller, principal.name)}:{principal.session}"
-    return f"{caller.account}:{principal.name}" if principal.kind == FEDERATED_USER else caller.account
-
-
 def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     role = _check_role(params["RoleArn"], caller)
     if caller.confined:
@@ -57,13 +50,13 @@ def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str
     duration_s = params.get("DurationSeconds", ROLE_DURATION_S)
     if caller.principal.session and duration_s > CHAINED_MAX_S:
         raise ValidationError("The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining.")
-    if duration_s > (_known_role(tx, role) or {}).get("MaxSessionDuration", SESSION_MAX_S):
+    if duration_s > (find_role(tx, role) or {}).get("MaxSessionDuration", SESSION_MAX_S):
         raise ValidationError("The requested DurationSeconds exceeds the MaxSessionDuration set for this role.")
     name = params["RoleSessionName"]
     principal = role_session(caller.account, role, name, caller.owner)
     response = {
         "Credentials": _credentials_response(_issue(tx, principal, duration_s, caller)),
-        "AssumedRoleUser": {"AssumedRoleId": f"{_role_id(tx, caller, role)}:{name}", "Arn": principal.arn},
+        "AssumedRoleUser": {"AssumedRoleId": f"{role_id(tx, caller.account, role)}:{name}", "Arn": principal.arn},
         **_packed_size(params),
     }
     return response | ({"SourceIdentity": params["SourceIdentity"]} if "SourceIdentity" in params else {})
@@ -93,18 +86,6 @@ def get_access_key_info(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> 
     if access_key_id != caller.access_key_id and not sessions.is_our_key(tx.settings.session_key, access_key_id):
         raise InvalidClientTokenId("The access key ID provided does not exist in our records.")
     return {"Account": caller.account}
-
-
-def _known_role(tx: Tx[Any], role: str) -> dict[str, Any] | None:
-    from corral.services.iam.roles import find_role  # imported only here, because most callers use no roles
-
-    return find_role(tx, role)
-
-
-def _role_id(tx: Tx[Any], caller: Caller, role: str) -> str:
-    """The role's id in IAM, or a derived id if IAM does not have the role."""
-    known = _known_role(tx, role)
-    return known["RoleId"] if known else sessions.derived_role_id(caller.account, role)
 
 
 def _issue(tx: Tx[Any], principal: Principal, duration_s: int, caller: Caller) -> Credentials:
@@ -152,7 +133,7 @@ def _check_trust(tx: Tx[Any], params: dict[str, Any], caller: Caller, role: str)
     """Raise AccessDenied if the role does not exist, or if its trust policy does not allow this caller to assume it."""
     from corral.access.authorization import trust_refusal  # imported only here, because few callers are programs in containers
 
-    known = _known_role(tx, role)
+    known = find_role(tx, role)
     role_arn = known["Arn"] if known is not None else params["RoleArn"]
     refused = trust_refusal(tx, caller, role_arn, known["AssumeRolePolicyDocument"] if known is not None else "", params)
     if refused is not None:
