@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import reduce
+from operator import getitem
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +20,8 @@ from msgspec import Struct
 from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
-from corral.template_types.api_calls import call
+from corral.template_types.api_calls import call, request_of
+from corral.template_types.generated_names import name_from_tags
 from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, ValidationError, Waiting
 
 Params = dict[str, Any]
@@ -47,21 +50,35 @@ class Tagging(Struct, frozen=True):
     keys: str = "TagKeys"  # the member of the request to `untag` that contains the keys
     # Tags → the value of the member `tags`.
     shape: Callable[[dict[str, str]], Any] = lambda tags: [{"Key": key, "Value": value} for key, value in tags.items()]
+    is_created: bool = False  # True if the request that creates the resource contains the tags
+
+    def change(self, tx: Tx[Any], caller: Caller, service: str, identity: str, old: Properties, new: Properties) -> None:
+        """Change the tags of a resource from those in `old` to those in `new`."""
+        resource = self.resource(caller, identity)
+        before, after = tag_values(old.get("Tags")), tag_values(new.get("Tags"))
+        if removed := [key for key in before if key not in after]:
+            call(tx, caller, service, self.untag, {**resource, self.keys: removed})
+        if added := {key: value for key, value in after.items() if before.get(key) != value}:
+            call(tx, caller, service, self.tag, {**resource, self.tags: self.shape(added)})
 
 
 def api_type(
     name: str,
     service: str,
     *,
-    identity: Callable[[Tx[Any], Caller, Properties], str],
-    target: Callable[[str, Properties], Params],
+    target: str | Callable[[str, Properties], Params],
     create: str,
-    request: Callable[[Caller, Properties], Params],
     delete: str,
-    missing: tuple[str, ...],
+    identity: str | Callable[[Tx[Any], Caller, Properties], str] = "",
+    generated: str = "",
+    identity_in: str = "",
+    request: Callable[[Caller, Properties], Params] | None = None,
+    missing: tuple[str, ...] = (),
     exists: Callable[[Tx[Any], Caller, Properties], bool] | None = None,
+    found: Callable[[Tx[Any], Caller, str, Properties], bool] = lambda tx, caller, identity, properties: True,
     update: str | None = None,
     update_request: Callable[[str, Properties, Properties], Params] | None = None,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
     settings: Mapping[str, Setting] = MappingProxyType({}),
     tagging: Tagging | None = None,
     system_tags: Callable[[Tx[Any], Caller, str, dict[str, str]], None] | None = None,
@@ -72,19 +89,22 @@ def api_type(
     unsent: tuple[str, ...] = (),
     delete_request: Callable[[Properties], Params] = lambda properties: {},
     before_delete: Callable[[Tx[Any], Caller, str, Properties], None] = lambda tx, caller, identity, properties: None,
-    name_property: str | None = None,
-    name_scope: tuple[str, ...] = (),
     lane: str = "state",
+    **more: Any,
 ) -> TemplateType:
-    """Return a template type.
+    """Return a template type. `more` has other fields of `TemplateType`.
 
-    `identity` returns the physical id of a resource from its properties. `target` returns the members that name the resource in
-    the requests of `delete` and of settings. The operations `create` and `update` get `request(caller, properties)`. If `update`
-    takes other members, `update_request` makes its request from the physical id, the old and the new properties. `missing` has the
-    error codes of operations on a resource that does not exist.
+    The physical id of a resource is the property `identity`, or the result of the function `identity`. With `generated`, it is a
+    generated name, which `create` gets in this member. With `identity_in`, it is this member of the response of `create`. `target`
+    is the member that names the resource in the requests of `delete` and of settings, or a function that returns several members.
 
-    A stack does not take over an existing resource. If `create` would overwrite an existing resource without an error, pass
-    `exists`. It returns whether the resource exists. If it does, the step fails.
+    The operations `create` and `update` get `request(caller, properties)`. Without `request`, they get the properties that they
+    have as members, and `update` also gets `target`, and the values in `defaults` of properties that the template no longer has. If
+    `update` takes other members, `update_request` makes its request from the physical id, the old and the new properties.
+
+    `missing` has the error codes of operations on a resource that does not exist. If the codes do not say so, `found` returns
+    whether the resource to delete still exists. A stack does not take over an existing resource. If `create` would overwrite an
+    existing resource without an error, pass `exists`. It returns whether the resource exists. If it does, the step fails.
 
     `apply` handles the properties in `applies`. It is called on each update. It is also called once after the creation, with empty
     old properties. A change of a property in `unsent` needs no request. A property in `without_effect` is stored in the stack only,
@@ -92,11 +112,23 @@ def api_type(
     """
     handled = {*settings, *applies, *without_effect, *unsent, *(("Tags",) if tagging is not None else ())}
 
+    def named(identity: str, properties: Properties) -> Params:
+        return {target: identity} if isinstance(target, str) else target(identity, properties)
+
+    def sent(operation: str, properties: Properties, but: Iterable[str]) -> Params:
+        return request_of(service, operation, {each: value for each, value in properties.items() if each not in but})
+
     def make(tx: Tx[Any], caller: Caller, properties: Properties) -> str:
-        made = identity(tx, caller, properties)
+        made = name_from_tags(tx, type_, properties) if generated else ""
+        if identity:
+            made = str(properties[identity]) if isinstance(identity, str) else identity(tx, caller, properties)
         if exists is not None and exists(tx, caller, properties):
             raise AlreadyExists(f"{made} already exists")
-        call(tx, caller, service, create, request(caller, properties))
+        with_tags = tagging is not None and tagging.is_created and bool(properties.get("Tags"))  # some services refuse empty tags
+        given = request(caller, properties) if request else sent(create, properties, handled - {"Tags"} if with_tags else handled)
+        response = call(tx, caller, service, create, {**given, **({generated: made} if generated else {})})
+        if identity_in:
+            made = str(reduce(getitem, identity_in.split("."), response))
         if system_tags is not None and properties.get("_tags"):
             system_tags(tx, caller, made, dict(properties["_tags"]))
         set_changed(tx, caller, made, {}, properties)
@@ -106,23 +138,24 @@ def api_type(
         if names := changed(old, new, without=handled):
             if update is None:
                 raise ValidationError(f"Corral cannot change {names[0]} of {name} {identity} in place: replace the resource.")
-            call(
-                tx, caller, service, update, request(caller, new) if update_request is None else update_request(identity, old, new)
-            )
+            call(tx, caller, service, update, updated(caller, identity, old, new))
         set_changed(tx, caller, identity, old, new)
+
+    def updated(caller: Caller, identity: str, old: Properties, new: Properties) -> Params:
+        if update_request is not None:
+            return update_request(identity, old, new)
+        if request is not None:
+            return request(caller, new)
+        removed = {each: value for each, value in defaults.items() if each in old and each not in new}
+        return {**sent(update or "", {**removed, **new}, handled), **named(identity, new)}
 
     def set_changed(tx: Tx[Any], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
         for property_, setting in settings.items():
             if old.get(property_) != new.get(property_) and (old or not setting.is_created):
-                resource = target(identity, new) if setting.target is None else setting.target(identity)
+                resource = named(identity, new) if setting.target is None else setting.target(identity)
                 set_property(tx, caller, setting, resource, new.get(property_))
-        if tagging is not None:
-            resource = tagging.resource(caller, identity)
-            before, after = tag_values(old.get("Tags")), tag_values(new.get("Tags"))
-            if removed := [key for key in before if key not in after]:
-                call(tx, caller, service, tagging.untag, {**resource, tagging.keys: removed})
-            if added := {key: value for key, value in after.items() if before.get(key) != value}:
-                call(tx, caller, service, tagging.tag, {**resource, tagging.tags: tagging.shape(added)})
+        if tagging is not None and (old or not tagging.is_created):
+            tagging.change(tx, caller, service, identity, old, new)
         apply(tx, caller, identity, old, new)
 
     def set_property(tx: Tx[Any], caller: Caller, setting: Setting, resource: Params, value: Any) -> None:
@@ -133,18 +166,19 @@ def api_type(
             call(tx, caller, service, setting.put, {**resource, **setting.request(given)})
 
     def drop(tx: Tx[Any], caller: Caller, identity: str, properties: Properties) -> None:
+        if not found(tx, caller, identity, properties):
+            return
         try:
             before_delete(tx, caller, identity, properties)
-            call(tx, caller, service, delete, {**target(identity, properties), **delete_request(properties)})
+            call(tx, caller, service, delete, {**named(identity, properties), **delete_request(properties)})
         except ApiError as error:
             if error.code not in missing:
                 raise
 
-    settled = note_of(name, without_effect) if without_effect else None
-    checks = lane == "state"
-    return TemplateType(
-        name, make, attributes, change, drop, name_property, name_scope, lane=lane, settled=settled, checks_permissions=checks
-    )
+    if without_effect:
+        more["settled"] = note_of(name, without_effect)
+    type_ = TemplateType(name, make, attributes, change, drop, lane=lane, checks_permissions=lane == "state", **more)
+    return type_
 
 
 def note_of(name: str, without_effect: tuple[str, ...]) -> Callable[[Tx[Any], Caller, ResourceStep], Waiting | None]:

@@ -41,3 +41,10 @@ def generated_name(tx: Tx[Any], stack_name: str, logical_id: str, type_: Templat
     logical_part = logical_id[: room - len(stack_part)]
     name = f"{stack_part}-{logical_part}-{random}{suffix}"
     return name.lower() if type_.name in LOWER_CASE else name
+
+
+def name_from_tags(tx: Tx[Any], type_: TemplateType, properties: Mapping[str, Any]) -> str:
+    """Return a generated name for a resource whose name a template cannot choose. The tags of the stack name its parts."""
+    tags = properties.get("_tags", {})
+    stack, logical_id = (tags.get(f"aws:cloudformation:{part}", "") for part in ("stack-name", "logical-id"))
+    return generated_name(tx, stack or "stack", logical_id or "resource", type_, properties)

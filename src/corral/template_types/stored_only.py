@@ -20,7 +20,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.store import Store
 from corral.template_types import schemas
-from corral.template_types.generated_names import generated_name
+from corral.template_types.generated_names import name_from_tags
 from corral.template_types.reference_values import (
     ARN_RESOURCES,
     ATTRIBUTE_VALUES,
@@ -59,7 +59,7 @@ def stored_only_type(name: str) -> TemplateType:
     def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
         facts, seed = schemas.facts(name), tx.ids.hex32()
         given = _own_name(name, facts, properties)
-        own = given if given is not None else _generated_name(tx, stored_only_type(name), properties)
+        own = given if given is not None else name_from_tags(tx, stored_only_type(name), properties)
 
         def identity(number: int) -> str:
             values = Values(name, facts, caller, tx.now_s, seed, properties)
@@ -163,12 +163,6 @@ def _own_name(name: str, facts: Facts, properties: Properties) -> str | None:
 def _name_properties(name: str) -> tuple[str, ...]:
     resource = name.split("::")[-1]
     return f"{resource}Name", "Name", f"{resource}Identifier"
-
-
-def _generated_name(tx: Tx[Store], type_: TemplateType, properties: Properties) -> str:
-    tags = properties.get("_tags", {})
-    stack, logical_id = (tags.get(f"aws:cloudformation:{key}") for key in ("stack-name", "logical-id"))
-    return generated_name(tx, stack or "stack", logical_id or "resource", type_, properties)
 
 
 def _random(seed: str, key: str, length: int, alphabet: str) -> str:

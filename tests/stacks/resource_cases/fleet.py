@@ -159,7 +159,7 @@ CASES: dict[str, Case] = {
         needs={"launch": LAUNCH, "group": ASG, "second": OTHER_GROUP},
         changed={"DesiredCapacity": 2, "StartTime": "2030-01-01T00:00:00Z"},
         replacing={"AutoScalingGroupName": {"Ref": "second"}},
-        starts="stack-action-",
+        starts="stack-resource-",
         shown=("autoscaling:DescribeScheduledActions", {}, "'StartTime': 1893456000"),
     ),
     "AWS::AutoScaling::WarmPool": Case(

@@ -44,7 +44,7 @@ CASES: dict[str, Case] = {
         },
         needs={"function": FUNCTION},
         replacing={"SourceArn": "arn:aws:sns:us-east-1:123456789012:other"},
-        starts="stack-permission-",
+        starts="stack-resource-",
         shown=("lambda:GetPolicy", {"FunctionName": "function"}, "arn:aws:sns:us-east-1:123456789012:topic"),
     ),
 }

@@ -12,11 +12,14 @@ from corral.services.applicationautoscaling.names import SERVICE, check_place, f
 from corral.services.applicationautoscaling.targets import SUSPENSIONS
 from corral.store import Store
 from corral.template_types.api_calls import call, request_of
-from corral.template_types.api_types import AlreadyExists, tag_values
+from corral.template_types.api_types import AlreadyExists, Params, Tagging, api_type
 from corral.template_types.resource_types import Properties, TemplateType
 
 IDENTITY = ("ResourceId", "ScalableDimension", "ServiceNamespace")  # the parts of the physical id of a target, in this order
 NO_TARGET = f"Either ScalingTargetId or all three of [{', '.join(IDENTITY)}] must be specified"
+
+
+TAGGING = Tagging("TagResource", "UntagResource", lambda caller, arn: {"ResourceARN": arn}, shape=dict)
 
 
 def _call(tx: Tx[Store], caller: Caller, operation: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -45,16 +48,8 @@ def _update_target(tx: Tx[Store], caller: Caller, identity: str, old: Properties
     suspended = dict.fromkeys(SUSPENSIONS, False) | new.get("SuspendedState", {})
     request = request_of(SERVICE, "RegisterScalableTarget", given)
     arn = _call(tx, caller, "RegisterScalableTarget", {**request, "SuspendedState": suspended})["ScalableTargetARN"]
-    _set_tags(tx, caller, arn, old, new)
+    TAGGING.change(tx, caller, SERVICE, arn, old, new)
     _set_actions(tx, caller, identity, old, new)
-
-
-def _set_tags(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new: Properties) -> None:
-    before, after = tag_values(old.get("Tags")), tag_values(new.get("Tags"))
-    if removed := [key for key in before if key not in after]:
-        _call(tx, caller, "UntagResource", {"ResourceARN": arn, "TagKeys": removed})
-    if added := {key: value for key, value in after.items() if before.get(key) != value}:
-        _call(tx, caller, "TagResource", {"ResourceARN": arn, "Tags": added})
 
 
 def _set_actions(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
@@ -91,27 +86,16 @@ def _target_of(properties: Properties) -> dict[str, str]:
     return {member: properties[member] for member in IDENTITY}
 
 
-def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+def _refuse_existing(tx: Tx[Store], caller: Caller, properties: Properties) -> bool:
     place = _target_of(properties)
     named = {**place, "PolicyNames": [properties["PolicyName"]]}
     if _call(tx, caller, "DescribeScalingPolicies", named)["ScalingPolicies"]:
         raise AlreadyExists(f"The scaling policy {properties['PolicyName']} of {place['ResourceId']} already exists.")
-    return _put_policy(tx, caller, properties)
+    return False
 
 
-def _put_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    given = {name: value for name, value in properties.items() if name != "ScalingTargetId"}
-    request = request_of(SERVICE, "PutScalingPolicy", given)
-    return str(_call(tx, caller, "PutScalingPolicy", {**request, **_target_of(properties)})["PolicyARN"])
-
-
-def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    _put_policy(tx, caller, new)
-
-
-def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    with suppress(ObjectNotFoundException):  # the deletion of the target has deleted the policy
-        _call(tx, caller, "DeleteScalingPolicy", {**_target_of(properties), "PolicyName": properties["PolicyName"]})
+def _policy_request(caller: Caller, properties: Properties) -> Params:
+    return {**request_of(SERVICE, "PutScalingPolicy", properties), **_target_of(properties)}
 
 
 TEMPLATE_TYPES = (
@@ -123,12 +107,17 @@ TEMPLATE_TYPES = (
         _deregister,
         checks_permissions=True,
     ),
-    TemplateType(
+    api_type(
         "AWS::ApplicationAutoScaling::ScalingPolicy",
-        _create_policy,
-        lambda tx, caller, identity: {"Arn": identity},
-        _update_policy,
-        _delete_policy,
-        checks_permissions=True,
+        SERVICE,
+        identity_in="PolicyARN",
+        target=lambda identity, properties: {**_target_of(properties), "PolicyName": properties["PolicyName"]},
+        create="PutScalingPolicy",
+        request=_policy_request,
+        exists=_refuse_existing,
+        update="PutScalingPolicy",
+        delete="DeleteScalingPolicy",
+        missing=(ObjectNotFoundException.code,),  # the deletion of the target has deleted the policy
+        attributes=lambda tx, caller, identity: {"Arn": identity},
     ),
 )

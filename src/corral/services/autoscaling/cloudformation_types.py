@@ -20,9 +20,10 @@ from corral.services.autoscaling.names import HOOK, POLICY, SCHEDULE, arn_of, do
 from corral.services.ec2.cloudformation_instances import init_of
 from corral.store import Store
 from corral.template_types.api_calls import call, request_of
-from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting, never_updated
+from corral.template_types.api_types import Params, api_type
+from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting
 
-NAME_DIGITS = 12
+SERVICE = "autoscaling"
 SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
 DEFAULTS: dict[str, Any] = {  # member of UpdateAutoScalingGroup → its value when an update of the stack removes the property
     "DefaultCooldown": group_changes.COOLDOWN_S,
@@ -45,12 +46,7 @@ ATTACHED = {  # property → the operations that add and remove its elements, an
 
 
 def _call(tx: Tx[Store], caller: Caller, operation: str, group: str, **params: Any) -> dict[str, Any]:
-    return call(tx, caller, "autoscaling", operation, {"AutoScalingGroupName": group, **params})
-
-
-def _put(tx: Tx[Store], caller: Caller, operation: str, properties: Properties, **more: Any) -> dict[str, Any]:
-    """Call an operation whose parameters are the properties of the resource."""
-    return call(tx, caller, "autoscaling", operation, {**request_of("autoscaling", operation, properties), **more})
+    return call(tx, caller, SERVICE, operation, {"AutoScalingGroupName": group, **params})
 
 
 def _group(tx: Tx[Store], caller: Caller, name: str) -> Group | None:
@@ -74,14 +70,12 @@ def _group_request(operation: str, properties: Properties) -> dict[str, Any]:
         request["VPCZoneIdentifier"] = ",".join(properties["VPCZoneIdentifier"])
     if "Cooldown" in properties:
         request["DefaultCooldown"] = properties["Cooldown"]
-    return request_of("autoscaling", operation, request)
+    return request_of(SERVICE, operation, request)
 
 
 def _create_group(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
     name = str(properties["AutoScalingGroupName"])
-    call(
-        tx, caller, "autoscaling", "CreateAutoScalingGroup", _group_request("CreateAutoScalingGroup", properties) | _own(properties)
-    )
+    call(tx, caller, SERVICE, "CreateAutoScalingGroup", _group_request("CreateAutoScalingGroup", properties) | _own(properties))
     _set_metrics(tx, caller, name, {}, properties)
     _set_notifications(tx, caller, name, {}, properties)
     return name
@@ -100,7 +94,7 @@ def _update_group(tx: Tx[Store], caller: Caller, identity: str, old: Properties,
     policy = new.get("_update_policy", {}).get("AutoScalingScheduledAction", {})
     if str(policy.get("IgnoreUnmodifiedGroupSizeProperties", False)).lower() == "true":
         request = {name: value for name, value in request.items() if name not in SIZES or str(old.get(name)) != str(value)}
-    call(tx, caller, "autoscaling", "UpdateAutoScalingGroup", {**request, "AutoScalingGroupName": identity, "_init": init_of(new)})
+    call(tx, caller, SERVICE, "UpdateAutoScalingGroup", {**request, "AutoScalingGroupName": identity, "_init": init_of(new)})
     for property_, (attach, detach, member) in ATTACHED.items():
         before, after = old.get(property_, []), new.get(property_, [])
         if gone := [each for each in before if each not in after]:
@@ -117,9 +111,9 @@ def _set_tags(tx: Tx[Store], caller: Caller, group: str, old: Properties, new: P
     about = {"ResourceId": group, "ResourceType": "auto-scaling-group"}
     keys = {tag["Key"] for tag in new.get("Tags", ())}
     if removed := [{"Key": tag["Key"], **about} for tag in old.get("Tags", ()) if tag["Key"] not in keys]:
-        call(tx, caller, "autoscaling", "DeleteTags", {"Tags": removed})
+        call(tx, caller, SERVICE, "DeleteTags", {"Tags": removed})
     if added := [{**tag, **about} for tag in new.get("Tags", ()) if tag not in old.get("Tags", ())]:
-        call(tx, caller, "autoscaling", "CreateOrUpdateTags", {"Tags": added})
+        call(tx, caller, SERVICE, "CreateOrUpdateTags", {"Tags": added})
 
 
 def _set_metrics(tx: Tx[Store], caller: Caller, group: str, old: Properties, new: Properties) -> None:
@@ -154,11 +148,12 @@ def _set_hooks(tx: Tx[Store], caller: Caller, group: str, old: Properties, new: 
     member = "LifecycleHookSpecificationList"
     names = {hook["LifecycleHookName"] for hook in new.get(member, ())}
     for hook in old.get(member, ()):
-        if hook["LifecycleHookName"] not in names:
-            _delete_hook(tx, caller, hook["LifecycleHookName"], {"AutoScalingGroupName": group})
+        name = hook["LifecycleHookName"]
+        if name not in names and document_of(tx, caller.region, HOOK, group, name) is not None:
+            _call(tx, caller, "DeleteLifecycleHook", group, LifecycleHookName=name)
     for hook in new.get(member, ()):
         if hook not in old.get(member, ()):
-            _put(tx, caller, "PutLifecycleHook", hook, AutoScalingGroupName=group)
+            _call(tx, caller, "PutLifecycleHook", group, **request_of(SERVICE, "PutLifecycleHook", hook))
 
 
 def _delete_group(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
@@ -182,101 +177,41 @@ def _group_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | 
     return Waiting((group.key,), f"The group {group.name} waits until its instances are terminated: {members} left.")
 
 
-# Launch configurations
-
-
-def _create_configuration(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    others = {name: value for name, value in properties.items() if name != "InstanceMonitoring"}
-    more: dict[str, Any] = {"_init": init_of(properties)}
+def _configuration_request(caller: Caller, properties: Properties) -> Params:
+    request = request_of(SERVICE, "CreateLaunchConfiguration", {**properties, "InstanceMonitoring": None})
     if "InstanceMonitoring" in properties:
-        more["InstanceMonitoring"] = {"Enabled": properties["InstanceMonitoring"]}
-    _put(tx, caller, "CreateLaunchConfiguration", others, **more)
-    return str(properties["LaunchConfigurationName"])
+        request["InstanceMonitoring"] = {"Enabled": properties["InstanceMonitoring"]}
+    return {**request, "_init": init_of(properties)}
 
 
-def _delete_configuration(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    if tx.store.stored.get("autoscaling", "launch-configuration", caller.region, identity) is not None:
-        call(tx, caller, "autoscaling", "DeleteLaunchConfiguration", {"LaunchConfigurationName": identity})
+def _has_configuration(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> bool:
+    return tx.store.stored.get(SERVICE, "launch-configuration", caller.region, identity) is not None
 
 
 # Hooks, policies, scheduled actions and warm pools. The deletion of a group also deletes them.
 
 
-def _generated_name(tx: Tx[Store], properties: Properties, kind: str) -> str:
-    """Return a name STACK-LOGICALID-RANDOM for a resource whose name a template cannot choose."""
-    tags = properties.get("_tags", {})
-    parts = (tags.get("aws:cloudformation:stack-name", "stack"), tags.get("aws:cloudformation:logical-id", kind))
-    return "-".join((*parts, tx.ids.hex32()[:NAME_DIGITS].upper()))
+def _part_type(name: str, kind: str, member: str, **more: Any) -> TemplateType:
+    """Return the type of a part of a group. `kind` is the kind of its document, and `member` names the part in requests."""
 
+    def target(identity: str, properties: Properties) -> Params:
+        return {"AutoScalingGroupName": properties["AutoScalingGroupName"], member: _policy_name(identity)}
 
-def _no_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
-    return {}
+    def found(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> bool:
+        group, part = properties["AutoScalingGroupName"], _policy_name(identity)
+        return _group(tx, caller, group) is not None and document_of(tx, caller.region, kind, group, part) is not None
 
-
-def _create_hook(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    _put(tx, caller, "PutLifecycleHook", properties)
-    return str(properties["LifecycleHookName"])
-
-
-def _update_hook(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    _put(tx, caller, "PutLifecycleHook", new, LifecycleHookName=identity)
-
-
-def _delete_hook(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    name = properties["AutoScalingGroupName"]
-    if _group(tx, caller, name) is not None and document_of(tx, caller.region, HOOK, name, identity) is not None:
-        _call(tx, caller, "DeleteLifecycleHook", name, LifecycleHookName=identity)
-
-
-def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    name = _generated_name(tx, properties, "policy")
-    return str(_put(tx, caller, "PutScalingPolicy", properties, PolicyName=name)["PolicyARN"])
+    return api_type(name, SERVICE, target=target, found=found, update=more["create"], **more)
 
 
 def _policy_name(identity: str) -> str:
+    """Return the name of a policy from its ARN. The physical ids of other parts are names, and stay unchanged."""
     return identity.rpartition(":policyName/")[2]
 
 
-def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    _put(tx, caller, "PutScalingPolicy", new, PolicyName=_policy_name(identity))
-
-
-def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    group, name = properties["AutoScalingGroupName"], _policy_name(identity)
-    if _group(tx, caller, group) is not None and document_of(tx, caller.region, POLICY, group, name) is not None:
-        _call(tx, caller, "DeletePolicy", group, PolicyName=name)
-
-
-def _create_action(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    name = _generated_name(tx, properties, "action")
-    _put(tx, caller, "PutScheduledUpdateGroupAction", properties, ScheduledActionName=name)
-    return name
-
-
-def _update_action(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    _put(tx, caller, "PutScheduledUpdateGroupAction", new, ScheduledActionName=identity)
-
-
-def _delete_action(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    group = properties["AutoScalingGroupName"]
-    if _group(tx, caller, group) is not None and document_of(tx, caller.region, SCHEDULE, group, identity) is not None:
-        _call(tx, caller, "DeleteScheduledAction", group, ScheduledActionName=identity)
-
-
-def _create_warm_pool(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    _put(tx, caller, "PutWarmPool", properties)
-    return str(properties["AutoScalingGroupName"])
-
-
-def _update_warm_pool(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    defaults = {"MaxGroupPreparedCapacity": -1, "MinSize": 0, "PoolState": "Stopped"}
-    _put(tx, caller, "PutWarmPool", {**defaults, **new})
-
-
-def _delete_warm_pool(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+def _has_warm_pool(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> bool:
     group = _group(tx, caller, identity)
-    if group is not None and "WarmPoolConfiguration" in group.settings:
-        _call(tx, caller, "DeleteWarmPool", identity)
+    return group is not None and "WarmPoolConfiguration" in group.settings
 
 
 TEMPLATE_TYPES = (
@@ -294,48 +229,56 @@ TEMPLATE_TYPES = (
         restore=restore_group,
         checks_permissions=True,
     ),
-    TemplateType(
+    api_type(
         "AWS::AutoScaling::LaunchConfiguration",
-        _create_configuration,
-        _no_attributes,
-        never_updated,
-        _delete_configuration,
-        "LaunchConfigurationName",
-        checks_permissions=True,
+        SERVICE,
+        identity="LaunchConfigurationName",
+        target="LaunchConfigurationName",
+        create="CreateLaunchConfiguration",
+        request=_configuration_request,
+        delete="DeleteLaunchConfiguration",
+        found=_has_configuration,
+        name_property="LaunchConfigurationName",
     ),
-    TemplateType(
+    _part_type(
         "AWS::AutoScaling::LifecycleHook",
-        _create_hook,
-        _no_attributes,
-        _update_hook,
-        _delete_hook,
+        HOOK,
         "LifecycleHookName",
+        identity="LifecycleHookName",
+        create="PutLifecycleHook",
+        delete="DeleteLifecycleHook",
+        name_property="LifecycleHookName",
         name_scope=("AutoScalingGroupName",),
-        checks_permissions=True,
     ),
-    TemplateType(
+    _part_type(
         "AWS::AutoScaling::ScalingPolicy",
-        _create_policy,
-        lambda tx, caller, identity: {"Arn": identity, "PolicyName": _policy_name(identity)},
-        _update_policy,
-        _delete_policy,
-        checks_permissions=True,
+        POLICY,
+        "PolicyName",
+        generated="PolicyName",
+        identity_in="PolicyARN",
+        create="PutScalingPolicy",
+        delete="DeletePolicy",
+        attributes=lambda tx, caller, identity: {"Arn": identity, "PolicyName": _policy_name(identity)},
     ),
-    TemplateType(
+    _part_type(
         "AWS::AutoScaling::ScheduledAction",
-        _create_action,
-        lambda tx, caller, identity: {"ScheduledActionName": identity},
-        _update_action,
-        _delete_action,
-        checks_permissions=True,
+        SCHEDULE,
+        "ScheduledActionName",
+        generated="ScheduledActionName",
+        create="PutScheduledUpdateGroupAction",
+        delete="DeleteScheduledAction",
+        attributes=lambda tx, caller, identity: {"ScheduledActionName": identity},
     ),
-    TemplateType(
+    api_type(
         "AWS::AutoScaling::WarmPool",
-        _create_warm_pool,
-        _no_attributes,
-        _update_warm_pool,
-        _delete_warm_pool,
+        SERVICE,
+        identity="AutoScalingGroupName",
+        target="AutoScalingGroupName",
+        create="PutWarmPool",
+        update="PutWarmPool",
+        defaults={"MaxGroupPreparedCapacity": -1, "MinSize": 0, "PoolState": "Stopped"},
+        delete="DeleteWarmPool",
+        found=_has_warm_pool,
         is_stored_only=True,
-        checks_permissions=True,
     ),
 )

@@ -22,14 +22,13 @@ from corral.services.batch.names import (
     RESOURCE,
     SERVICE,
     VALID,
-    arn,
     queue_key,
     short,
 )
 from corral.services.batch.resource_tags import set_reserved_tags
 from corral.store import Store
 from corral.template_types.api_calls import call, request_of
-from corral.template_types.api_types import changed, tag_values
+from corral.template_types.api_types import Params, Tagging, api_type, changed
 from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting
 from corral.template_types.schemas import changed_paths, facts
 
@@ -46,46 +45,44 @@ EMPTY: dict[str, Any] = {
 }
 
 
+TAGGING = Tagging(
+    "TagResource",
+    "UntagResource",
+    lambda caller, identity: {"resourceArn": identity},
+    tags="tags",
+    keys="tagKeys",
+    shape=dict,
+    is_created=True,
+)
+
+
 def _call(tx: Tx[Store], caller: Caller, operation: str, params: dict[str, Any]) -> dict[str, Any]:
     return call(tx, caller, SERVICE, operation, params)
-
-
-def _set_tags(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    before, after = tag_values(old.get("Tags")), tag_values(new.get("Tags"))
-    if removed := [key for key in before if key not in after]:
-        _call(tx, caller, "UntagResource", {"resourceArn": identity, "tagKeys": removed})
-    if added := {key: value for key, value in after.items() if before.get(key) != value}:
-        _call(tx, caller, "TagResource", {"resourceArn": identity, "tags": added})
-
-
-def _create(tx: Tx[Store], caller: Caller, operation: str, kind: str, name: str, properties: Properties) -> str:
-    """Create a resource with an operation that takes the properties of the template. Return the ARN of the resource.
-
-    `kind` is the kind of the resource in its ARN. `name` is the property that contains the name of the resource.
-    """
-    given = {each: value for each, value in properties.items() if each != "Tags" or value}  # Batch refuses an empty map of tags
-    _call(tx, caller, operation, request_of(SERVICE, operation, given))
-    identity = arn(caller.account, caller.region, f"{kind}/{properties[name]}")
-    set_reserved_tags(tx, caller, identity, dict(properties.get("_tags", {})))
-    return identity
 
 
 def _exists(tx: Tx[Store], caller: Caller, kind: str, identity: str) -> bool:
     return tx.store.stored.get(SERVICE, kind, caller.region, short(kind, caller.region, identity)) is not None
 
 
+def _batch_type(name: str, kind: str, target: str, identity_in: str, **more: Any) -> TemplateType:
+    """Return the type of a resource that Batch stores. `kind` is the kind of the resource in its ARN."""
+    return api_type(
+        name,
+        SERVICE,
+        target=target,
+        identity_in=identity_in,
+        found=lambda tx, caller, identity, properties: _exists(tx, caller, kind, identity),
+        tagging=TAGGING,
+        system_tags=set_reserved_tags,
+        **more,
+    )
+
+
 # Compute environments
 
 
-def _create_environment(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    return _create(tx, caller, "CreateComputeEnvironment", ENVIRONMENT, "ComputeEnvironmentName", properties)
-
-
-def _update_environment(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """Update an environment in place.
-
-    Send only the changed members of computeResources, because UpdateComputeEnvironment does not accept all members.
-    """
+def _environment_update(identity: str, old: Properties, new: Properties) -> Params:
+    """Return the changed members. UpdateComputeEnvironment does not accept all members of computeResources."""
     names = changed(old, new, without=("ComputeResources", "ReplaceComputeEnvironment", "Tags"))
     given = {name: new[name] for name in names if name in new}
     if "State" in old and "State" not in new:
@@ -94,12 +91,9 @@ def _update_environment(tx: Tx[Store], caller: Caller, identity: str, old: Prope
     resources = {name: after.get(name, EMPTY.get(name)) for name in changed(before, after)}
     resources = {name: value for name, value in resources.items() if value is not None}
     if resources:
-        given["ComputeResources"] = resources
-    if new.get("ComputeResources", {}).get("UpdateToLatestImageVersion") and resources:
-        given["ComputeResources"]["UpdateToLatestImageVersion"] = True
-    if given:
-        request = request_of(SERVICE, "UpdateComputeEnvironment", given)
-        _call(tx, caller, "UpdateComputeEnvironment", {**request, "computeEnvironment": identity})
+        latest = {"UpdateToLatestImageVersion": True} if after.get("UpdateToLatestImageVersion") else {}
+        given["ComputeResources"] = resources | latest
+    return {**request_of(SERVICE, "UpdateComputeEnvironment", given), "computeEnvironment": identity}
 
 
 def _replaces_environment(old: Properties, new: Properties) -> list[str]:
@@ -126,10 +120,8 @@ def _environment_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> W
     return Waiting((environment.key,), why, until_s)
 
 
-def _delete_environment(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    if find_environment(tx, caller.region, identity) is not None:
-        _call(tx, caller, "UpdateComputeEnvironment", {"computeEnvironment": identity, "state": DISABLED})
-        _call(tx, caller, "DeleteComputeEnvironment", {"computeEnvironment": identity})
+def _disable_environment(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    _call(tx, caller, "UpdateComputeEnvironment", {"computeEnvironment": identity, "state": DISABLED})
 
 
 def _environment_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
@@ -142,22 +134,16 @@ def _environment_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Wait
 # Job queues
 
 
-def _create_queue(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    return _create(tx, caller, "CreateJobQueue", QUEUE, "JobQueueName", properties)
-
-
-def _update_queue(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+def _queue_update(identity: str, old: Properties, new: Properties) -> Params:
+    """Return the changed members."""
     names = changed(old, new, without=("Tags",))
     defaults = {"State": ENABLED, "JobStateTimeLimitActions": [], "SchedulingPolicyArn": ""}
-    if given := {name: new[name] if name in new else defaults[name] for name in names if name in new or name in defaults}:
-        _call(tx, caller, "UpdateJobQueue", {**request_of(SERVICE, "UpdateJobQueue", given), "jobQueue": identity})
-    _set_tags(tx, caller, identity, old, new)
+    given = {name: new[name] if name in new else defaults[name] for name in names if name in new or name in defaults}
+    return {**request_of(SERVICE, "UpdateJobQueue", given), "jobQueue": identity}
 
 
-def _delete_queue(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    if _exists(tx, caller, QUEUE, identity):
-        _call(tx, caller, "UpdateJobQueue", {"jobQueue": identity, "state": DISABLED})
-        _call(tx, caller, "DeleteJobQueue", {"jobQueue": identity})
+def _disable_queue(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    _call(tx, caller, "UpdateJobQueue", {"jobQueue": identity, "state": DISABLED})
 
 
 def _queue_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
@@ -208,41 +194,6 @@ def _nothing(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new:
     """Do nothing. `_definition_settled` registers the next revision, because an update function cannot change the physical id."""
 
 
-# Scheduling policies and consumable resources
-
-
-def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    return _create(tx, caller, "CreateSchedulingPolicy", POLICY, "Name", properties)
-
-
-def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    if changed(old, new, without=("Tags",)):
-        request = request_of(SERVICE, "UpdateSchedulingPolicy", {"FairsharePolicy": {}, **new})
-        _call(tx, caller, "UpdateSchedulingPolicy", {**request, "arn": identity})
-    _set_tags(tx, caller, identity, old, new)
-
-
-def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    if _exists(tx, caller, POLICY, identity):
-        _call(tx, caller, "DeleteSchedulingPolicy", {"arn": identity})
-
-
-def _create_resource(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    return _create(tx, caller, "CreateConsumableResource", RESOURCE, "ConsumableResourceName", properties)
-
-
-def _update_resource(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    if old.get("TotalQuantity") != new.get("TotalQuantity"):
-        request = {"consumableResource": identity, "operation": "SET", "quantity": new["TotalQuantity"]}
-        _call(tx, caller, "UpdateConsumableResource", request)
-    _set_tags(tx, caller, identity, old, new)
-
-
-def _delete_resource(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    if _exists(tx, caller, RESOURCE, identity):
-        _call(tx, caller, "DeleteConsumableResource", {"consumableResource": identity})
-
-
 def _resource_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
     found = _call(tx, caller, "DescribeConsumableResource", {"consumableResource": identity})
     members = ("AvailableQuantity", "ConsumableResourceArn", "CreatedAt", "InUseQuantity")
@@ -250,27 +201,36 @@ def _resource_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[s
 
 
 TEMPLATE_TYPES = (
-    TemplateType(
+    _batch_type(
         "AWS::Batch::ComputeEnvironment",
-        _create_environment,
-        lambda tx, caller, identity: {"ComputeEnvironmentArn": identity},
-        _update_environment,
-        _delete_environment,
-        "ComputeEnvironmentName",
+        ENVIRONMENT,
+        "computeEnvironment",
+        "computeEnvironmentArn",
+        create="CreateComputeEnvironment",
+        update="UpdateComputeEnvironment",
+        update_request=_environment_update,
+        unsent=("ReplaceComputeEnvironment",),
+        delete="DeleteComputeEnvironment",
+        before_delete=_disable_environment,
+        attributes=lambda tx, caller, identity: {"ComputeEnvironmentArn": identity},
+        name_property="ComputeEnvironmentName",
         settled=_environment_settled,
         gone=_environment_gone,
         replaces=_replaces_environment,
-        checks_permissions=True,
     ),
-    TemplateType(
+    _batch_type(
         "AWS::Batch::JobQueue",
-        _create_queue,
-        lambda tx, caller, identity: {"JobQueueArn": identity},
-        _update_queue,
-        _delete_queue,
-        "JobQueueName",
+        QUEUE,
+        "jobQueue",
+        "jobQueueArn",
+        create="CreateJobQueue",
+        update="UpdateJobQueue",
+        update_request=_queue_update,
+        delete="DeleteJobQueue",
+        before_delete=_disable_queue,
+        attributes=lambda tx, caller, identity: {"JobQueueArn": identity},
+        name_property="JobQueueName",
         gone=_queue_gone,
-        checks_permissions=True,
     ),
     TemplateType(
         "AWS::Batch::JobDefinition",
@@ -282,22 +242,32 @@ TEMPLATE_TYPES = (
         settled=_definition_settled,
         checks_permissions=True,
     ),
-    TemplateType(
+    _batch_type(
         "AWS::Batch::SchedulingPolicy",
-        _create_policy,
-        lambda tx, caller, identity: {"Arn": identity},
-        _update_policy,
-        _delete_policy,
-        "Name",
-        checks_permissions=True,
+        POLICY,
+        "arn",
+        "arn",
+        create="CreateSchedulingPolicy",
+        update="UpdateSchedulingPolicy",
+        defaults={"FairsharePolicy": {}},
+        delete="DeleteSchedulingPolicy",
+        attributes=lambda tx, caller, identity: {"Arn": identity},
+        name_property="Name",
     ),
-    TemplateType(
+    _batch_type(
         "AWS::Batch::ConsumableResource",
-        _create_resource,
-        _resource_attributes,
-        _update_resource,
-        _delete_resource,
-        "ConsumableResourceName",
-        checks_permissions=True,
+        RESOURCE,
+        "consumableResource",
+        "consumableResourceArn",
+        create="CreateConsumableResource",
+        update="UpdateConsumableResource",
+        update_request=lambda identity, old, new: {
+            "consumableResource": identity,
+            "operation": "SET",
+            "quantity": new["TotalQuantity"],
+        },
+        delete="DeleteConsumableResource",
+        attributes=_resource_attributes,
+        name_property="ConsumableResourceName",
     ),
 )

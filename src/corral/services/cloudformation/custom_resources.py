@@ -24,7 +24,7 @@ from corral.model.stack import StackResource
 from corral.services.cloudformation.cdk_providers import PROVIDERS
 from corral.store import Store
 from corral.template_types.api_calls import authorize
-from corral.template_types.generated_names import generated_name
+from corral.template_types.generated_names import name_from_tags
 from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting
 
 PATH = "/cloudformation-custom-resource/{region}/{secret}"
@@ -51,9 +51,7 @@ CustomResourceFailed = api_error("CustomResourceFailed")
 def _create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
     """Return a provisional physical id. The response replaces it."""
     _check(tx, caller, properties)
-    tags = properties["_tags"]
-    stack, logical_id = tags["aws:cloudformation:stack-name"], tags["aws:cloudformation:logical-id"]
-    return generated_name(tx, stack, logical_id, CUSTOM_RESOURCE, {})
+    return name_from_tags(tx, CUSTOM_RESOURCE, properties)
 
 
 def _update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:

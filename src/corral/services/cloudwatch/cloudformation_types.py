@@ -26,7 +26,7 @@ def _alarm_type(name: str, operation: str) -> TemplateType:
     return api_type(
         name,
         "cloudwatch",
-        identity=lambda tx, caller, properties: str(properties["AlarmName"]),
+        identity="AlarmName",
         target=lambda identity, properties: {"AlarmNames": [identity]},
         create=operation,
         request=_request,
@@ -48,7 +48,7 @@ TEMPLATE_TYPES = (
     api_type(
         "AWS::CloudWatch::Dashboard",
         "cloudwatch",
-        identity=lambda tx, caller, properties: str(properties["DashboardName"]),
+        identity="DashboardName",
         target=lambda identity, properties: {"DashboardNames": [identity]},
         create="PutDashboard",
         request=_request,

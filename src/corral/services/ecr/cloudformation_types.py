@@ -83,8 +83,8 @@ TEMPLATE_TYPES = (
     api_type(
         "AWS::ECR::Repository",
         "ecr",
-        identity=lambda tx, caller, properties: str(properties["RepositoryName"]),
-        target=lambda identity, properties: {"repositoryName": identity},
+        identity="RepositoryName",
+        target="repositoryName",
         create="CreateRepository",
         request=_create_request,
         delete="DeleteRepository",

@@ -17,13 +17,22 @@ from corral.services.ecs.rollouts import BREAKER, current_rollout
 from corral.services.ecs.tags import set_reserved_tags
 from corral.store import Store
 from corral.template_types.api_calls import call, request_of
+from corral.template_types.api_types import AlreadyExists, Params, Tagging, api_type
 from corral.template_types.resource_types import Properties, ResourceStep, TemplateType, Waiting
 
 STOPS_MAX = 20  # the most tasks that one transaction stops
 PACE_S = 0.001  # the time until the next transaction that stops tasks
 STABILIZES_S = 3 * 3600.0  # CloudFormation waits three hours for a service to become stable
 NotStabilized = api_error("NotStabilized")
-AlreadyExists = api_error("AlreadyExists")
+TAGGING = Tagging(
+    "TagResource",
+    "UntagResource",
+    lambda caller, resource: {"resourceArn": resource},
+    tags="tags",
+    keys="tagKeys",
+    shape=lambda tags: [{"key": key, "value": value} for key, value in tags.items()],
+    is_created=True,
+)
 # Property of a service → the value that UpdateService gets if an update of the stack removes the property.
 SERVICE_DEFAULTS: dict[str, Any] = {
     "PlacementConstraints": [],
@@ -36,18 +45,6 @@ SERVICE_DEFAULTS: dict[str, Any] = {
     "PropagateTags": "NONE",
     "HealthCheckGracePeriodSeconds": 0,
 }
-
-
-# Tags
-
-
-def _set_tags(tx: Tx[Store], caller: Caller, resource: str, old: Properties, new: Properties) -> None:
-    """Change the tags of a resource from those in `old` to those in `new`."""
-    before, after = ({tag["Key"]: tag["Value"] for tag in each.get("Tags", ())} for each in (old, new))
-    if removed := sorted(before.keys() - after):
-        call(tx, caller, "ecs", "UntagResource", {"resourceArn": resource, "tagKeys": removed})
-    if added := [{"key": key, "value": value} for key, value in after.items() if before.get(key) != value]:
-        call(tx, caller, "ecs", "TagResource", {"resourceArn": resource, "tags": added})
 
 
 def _exists(tx: Tx[Store], caller: Caller, cluster: str) -> bool:
@@ -83,7 +80,7 @@ def _update_cluster(tx: Tx[Store], caller: Caller, identity: str, old: Propertie
     providers = ("CapacityProviders", "DefaultCapacityProviderStrategy")
     if any(old.get(name) != new.get(name) for name in providers):
         _associate(tx, caller, identity, {name: new.get(name, []) for name in providers})
-    _set_tags(tx, caller, _cluster_arn(caller, identity), old, new)
+    TAGGING.change(tx, caller, "ecs", _cluster_arn(caller, identity), old, new)
 
 
 def _delete_cluster(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
@@ -160,7 +157,7 @@ def _update_provider(tx: Tx[Store], caller: Caller, identity: str, old: Properti
     group = {name: value for name, value in new["AutoScalingGroupProvider"].items() if name != "AutoScalingGroupArn"}
     request = request_of("ecs", "UpdateCapacityProvider", {"Name": identity, "AutoScalingGroupProvider": group})
     call(tx, caller, "ecs", "UpdateCapacityProvider", request)
-    _set_tags(tx, caller, _provider_arn(caller, identity), old, new)
+    TAGGING.change(tx, caller, "ecs", _provider_arn(caller, identity), old, new)
 
 
 def _delete_provider(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
@@ -173,21 +170,17 @@ def _delete_provider(tx: Tx[Store], caller: Caller, identity: str, properties: P
 # Task definitions
 
 
-def _register(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+def _definition_request(caller: Caller, properties: Properties) -> Params:
     request = request_of("ecs", "RegisterTaskDefinition", properties)
     if proxy := request.get("proxyConfiguration"):
         pairs = [{name.lower(): value for name, value in each.items()} for each in proxy.pop("ProxyConfigurationProperties", ())]
         request["proxyConfiguration"] = {**proxy, "properties": pairs}
-    identity = str(call(tx, caller, "ecs", "RegisterTaskDefinition", request)["taskDefinition"]["taskDefinitionArn"])
-    set_reserved_tags(tx, caller, identity, properties.get("_tags", {}))
-    return identity
+    return request
 
 
-def _deregister(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+def _is_registered(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> bool:
     family, revision = split_definition(identity)
-    if revision is None or tx.store.definitions.get(caller.region, family, revision) is None:
-        return
-    call(tx, caller, "ecs", "DeregisterTaskDefinition", {"taskDefinition": identity})
+    return revision is not None and tx.store.definitions.get(caller.region, family, revision) is not None
 
 
 # Services
@@ -219,7 +212,7 @@ def _update_service(tx: Tx[Store], caller: Caller, identity: str, old: Propertie
         force = {"forceNewDeployment": True} if _is_forced(forced) and forced != old.get("ForceNewDeployment") else {}
         where = {"cluster": identity.rsplit("/", 2)[1], "service": identity}
         call(tx, caller, "ecs", "UpdateService", {**_service_request("UpdateService", {**removed, **new}), **where, **force})
-    _set_tags(tx, caller, identity, old, new)
+    TAGGING.change(tx, caller, "ecs", identity, old, new)
 
 
 def _is_forced(forced: dict[str, Any]) -> bool:
@@ -300,15 +293,20 @@ TEMPLATE_TYPES = (
         "Name",
         checks_permissions=True,
     ),
-    TemplateType(
+    api_type(
         "AWS::ECS::TaskDefinition",
-        _register,
-        lambda tx, caller, identity: {"TaskDefinitionArn": identity},
-        _set_tags,
-        _deregister,
-        "Family",
+        "ecs",
+        identity_in="taskDefinition.taskDefinitionArn",
+        target="taskDefinition",
+        create="RegisterTaskDefinition",
+        request=_definition_request,
+        delete="DeregisterTaskDefinition",
+        found=_is_registered,
+        tagging=TAGGING,
+        system_tags=set_reserved_tags,
+        attributes=lambda tx, caller, identity: {"TaskDefinitionArn": identity},
+        name_property="Family",
         has_versions=True,
-        checks_permissions=True,
     ),
     TemplateType(
         "AWS::ECS::Service",

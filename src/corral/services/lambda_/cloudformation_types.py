@@ -12,15 +12,13 @@ from corral.services.lambda_.functions import RUNTIMES, STACK, not_run
 from corral.services.lambda_.names import function_arn
 from corral.store import Store
 from corral.template_types.api_calls import authorize, call, request_of
-from corral.template_types.api_types import Params, changed, note_of, tag_values
-from corral.template_types.generated_names import generated_name
+from corral.template_types.api_types import Params, Tagging, api_type, changed, note_of, tag_values
 from corral.template_types.resource_types import (
     Properties,
     ResourceStep,
     TemplateType,
     Waiting,
     forgiving,
-    never_updated,
 )
 from corral.template_types.schemas import ValidationError
 
@@ -41,6 +39,12 @@ REMOVED: dict[str, Any] = {  # property → the value that an update sets if the
     "TracingConfig": {"Mode": "PassThrough"},
     "VpcConfig": {"SubnetIds": [], "SecurityGroupIds": []},
 }
+TAGGING = Tagging(
+    "TagResource",
+    "UntagResource",
+    lambda caller, name: {"Resource": function_arn(caller.region, caller.account, name)},
+    shape=dict,
+)
 CODE = ("Code", "Architectures")  # the properties that UpdateFunctionCode sets
 # Properties that are not sent, because the operations of Corral do not accept them
 UNSENT = (
@@ -73,12 +77,7 @@ def _update(tx: Tx[Store], caller: Caller, name: str, old: Properties, new: Prop
         given = request_of("lambda", "UpdateFunctionConfiguration", _sent(new, but=(*CODE, "FunctionName", "PackageType")))
         removed = {each: value for each, value in REMOVED.items() if each not in given}
         call(tx, caller, "lambda", "UpdateFunctionConfiguration", {**target, **removed, **given, STACK: True})
-    before, after = tag_values(old.get("Tags")), tag_values(new.get("Tags"))
-    arn = function_arn(caller.region, caller.account, name)
-    if keys := [key for key in before if key not in after]:
-        call(tx, caller, "lambda", "UntagResource", {"Resource": arn, "TagKeys": keys})
-    if added := {key: value for key, value in after.items() if before.get(key) != value}:
-        call(tx, caller, "lambda", "TagResource", {"Resource": arn, "Tags": added})
+    TAGGING.change(tx, caller, "lambda", name, old, new)
 
 
 def _delete(tx: Tx[Store], caller: Caller, name: str, properties: Properties) -> None:
@@ -118,22 +117,6 @@ def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | Non
     return note_of(FUNCTION, NOTED)(tx, caller, step)
 
 
-# Permissions
-
-
-def _add_permission(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    tags = properties.get("_tags", {})
-    stack, logical_id = (tags.get(f"aws:cloudformation:{key}", "") for key in ("stack-name", "logical-id"))
-    identity = generated_name(tx, stack or "stack", logical_id or "permission", PERMISSION_TYPE, {})
-    given = {name: value for name, value in properties.items() if not name.startswith("_")}
-    call(tx, caller, "lambda", "AddPermission", {**given, "StatementId": identity})
-    return identity
-
-
-def _remove_permission(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    call(tx, caller, "lambda", "RemovePermission", {"FunctionName": properties["FunctionName"], "StatementId": identity})
-
-
 FUNCTION_TYPE = TemplateType(
     FUNCTION,
     _create,
@@ -144,12 +127,14 @@ FUNCTION_TYPE = TemplateType(
     settled=_settled,
     checks_permissions=True,
 )
-PERMISSION_TYPE = TemplateType(
+PERMISSION_TYPE = api_type(
     PERMISSION,
-    _add_permission,
-    lambda tx, caller, identity: {"Id": identity},
-    never_updated,
-    forgiving(_remove_permission, MISSING),
-    checks_permissions=True,
+    "lambda",
+    generated="StatementId",
+    target=lambda identity, properties: {"FunctionName": properties["FunctionName"], "StatementId": identity},
+    create="AddPermission",
+    delete="RemovePermission",
+    missing=(MISSING,),
+    attributes=lambda tx, caller, identity: {"Id": identity},
 )
 TEMPLATE_TYPES = (FUNCTION_TYPE, PERMISSION_TYPE)

@@ -42,8 +42,8 @@ TEMPLATE_TYPES = (
     api_type(
         "AWS::Logs::LogGroup",
         "logs",
-        identity=lambda tx, caller, properties: str(properties["LogGroupName"]),
-        target=lambda identity, properties: {"logGroupName": identity},
+        identity="LogGroupName",
+        target="logGroupName",
         create="CreateLogGroup",
         request=lambda caller, properties: {
             "logGroupName": properties["LogGroupName"],
@@ -84,7 +84,7 @@ TEMPLATE_TYPES = (
     api_type(
         "AWS::Logs::LogStream",
         "logs",
-        identity=lambda tx, caller, properties: str(properties["LogStreamName"]),
+        identity="LogStreamName",
         target=_stream,
         create="CreateLogStream",
         request=lambda caller, properties: _stream(properties["LogStreamName"], properties),
@@ -97,7 +97,7 @@ TEMPLATE_TYPES = (
     api_type(
         "AWS::Logs::MetricFilter",
         "logs",
-        identity=lambda tx, caller, properties: str(properties["FilterName"]),
+        identity="FilterName",
         target=_filter,
         create="PutMetricFilter",
         request=_filter_request,

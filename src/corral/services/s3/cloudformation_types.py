@@ -286,8 +286,8 @@ TEMPLATE_TYPES = (
     api_type(
         "AWS::S3::Bucket",
         "s3",
-        identity=lambda tx, caller, properties: str(properties["BucketName"]),
-        target=lambda identity, properties: {"Bucket": identity},
+        identity="BucketName",
+        target="Bucket",
         create="CreateBucket",
         request=_create_request,
         delete="DeleteBucket",
@@ -303,8 +303,8 @@ TEMPLATE_TYPES = (
     api_type(
         "AWS::S3::BucketPolicy",
         "s3",
-        identity=lambda tx, caller, properties: str(properties["Bucket"]),
-        target=lambda identity, properties: {"Bucket": identity},
+        identity="Bucket",
+        target="Bucket",
         create="PutBucketPolicy",
         request=lambda caller, properties: {"Bucket": properties["Bucket"], "Policy": json_text(properties["PolicyDocument"])},
         delete="DeleteBucketPolicy",

@@ -142,7 +142,7 @@ TEMPLATE_TYPES = (
         "AWS::SNS::Topic",
         "sns",
         identity=lambda tx, caller, properties: topic_arn(caller.region, caller.account, properties["TopicName"]),
-        target=lambda identity, properties: {"TopicArn": identity},
+        target="TopicArn",
         create="CreateTopic",
         request=_create_request,
         delete="DeleteTopic",
@@ -171,7 +171,7 @@ TEMPLATE_TYPES = (
     api_type(
         "AWS::SNS::TopicInlinePolicy",
         "sns",
-        identity=lambda tx, caller, properties: str(properties["TopicArn"]),
+        identity="TopicArn",
         target=lambda identity, properties: _topic_attribute(identity, "Policy", ""),
         create="SetTopicAttributes",
         request=lambda caller, properties: _topic_attribute(

@@ -59,7 +59,7 @@ TEMPLATE_TYPES = (
         "AWS::SQS::Queue",
         "sqs",
         identity=lambda tx, caller, properties: url_of(tx, caller, properties["QueueName"]),
-        target=lambda identity, properties: {"QueueUrl": identity},
+        target="QueueUrl",
         create="CreateQueue",
         request=lambda caller, properties: {"QueueName": properties["QueueName"], "Attributes": _attributes(properties)},
         delete="DeleteQueue",
@@ -75,7 +75,7 @@ TEMPLATE_TYPES = (
     api_type(
         "AWS::SQS::QueueInlinePolicy",
         "sqs",
-        identity=lambda tx, caller, properties: str(properties["Queue"]),
+        identity="Queue",
         target=lambda identity, properties: {"QueueUrl": identity, "Attributes": {"Policy": ""}},
         create="SetQueueAttributes",
         request=_inline_request,

@@ -81,8 +81,8 @@ TEMPLATE_TYPES = (
     api_type(
         "AWS::SSM::Parameter",
         "ssm",
-        identity=lambda tx, caller, properties: str(properties["Name"]),
-        target=lambda identity, properties: {"Name": identity},
+        identity="Name",
+        target="Name",
         create="PutParameter",
         request=lambda caller, properties: _members(properties),
         delete="DeleteParameter",
