@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,8 +71,10 @@ def test_a_restart_with_another_name_moves_the_machine(tmp_path: Path) -> None:
     up = ("up", "--detach", "--port", "0", "--gpus", "sim:1")
     cli(*up, "--cluster", "first")
     running = cli("run", "--detach", "--gpus", "1", "--name", "long", "--", "sleep", "600").stdout.strip()
-    cli("down")
+    agent = cli.pid("agent.lock")
+    os.kill(json.loads((cli.data / "server.json").read_text())["pid"], signal.SIGKILL)
     cli(*up, "--cluster", "second")
+    assert cli.pid("agent.lock") != agent, "the agent has outlived its server, but has other options than the next one"
     waiting = cli("run", "--detach", "--gpus", "1", "--name", "next", "--", "true").stdout.strip()
     ecs = cli.client("ecs")
     assert "first" in [arn.rpartition("/")[2] for arn in ecs.list_clusters()["clusterArns"]]

@@ -16,6 +16,7 @@ from corral.core.ids import RandomIds
 from corral.core.transactions import Core, Tx
 from corral.fleet import hosts, instances
 from corral.fleet.instances import InstanceRequest
+from corral.model.agent_protocol import HostOptions
 from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id, host_instance_id
 from corral.model.principal import root_user
 from corral.model.run import Observed
@@ -55,7 +56,7 @@ class World:
         )  # fmt: skip
         self.started: dict[str, tuple[str, list[str]]] = {}  # run → (task, GPUs), by the orders to the host
         self.told_to_stop: list[str] = []
-        self.run(lambda tx: hosts.hello(tx, hello("h", 8)))
+        self.run(lambda tx: hosts.hello(tx, hello("h", 8, options=tx.settings.host)))
         for cluster in ("train", "serve"):
             self.provider(f"{cluster}-fleet", "fleet")
             strategy = [{"capacityProvider": f"{cluster}-fleet", "weight": 1}]
@@ -238,8 +239,8 @@ def test_a_cluster_with_instances_is_not_deleted() -> None:
     world.call("DeleteCluster", cluster="serve")
 
 
-def test_the_host_joins_the_cluster_of_the_settings() -> None:
-    world = World(Settings(cluster="ml", instance_type="p3.8xlarge"))
+def test_the_host_joins_the_cluster_of_its_options() -> None:
+    world = World(Settings(host=HostOptions(cluster="ml", instance_type="p3.8xlarge")))
     cluster = world.call("DescribeClusters", clusters=["ml", "default"])["clusters"]
     assert [each["registeredContainerInstancesCount"] for each in cluster] == [1, 0]
     assert [each["capacityProviders"] for each in cluster] == [["host"], []]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.core.undo_log import UndoLog
-from corral.model.agent_protocol import Hello
+from corral.model.agent_protocol import Hello, HostOptions
 from corral.model.gpu import GpuDevice
 from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import RunState
@@ -22,10 +22,10 @@ OWN = host_instance_id("h")  # the own instance of the host `h`
 
 def hello(
     host_id: str = "h", gpus: int = 4, *, boot_id: str = "boot", cpu_units: int = 4096, memory_mib: int = 4096,
-    gpu_memory_mib: int = 16_000,
+    gpu_memory_mib: int = 16_000, options: HostOptions | None = None,
 ) -> Hello:  # fmt: skip
     shown = [GpuDevice(f"GPU-{host_id}-{at}", at, "Simulated", gpu_memory_mib, simulated=True) for at in range(gpus)]
-    return Hello(host_id, boot_id, f"host {host_id}", cpu_units, memory_mib, shown, [])
+    return Hello(host_id, boot_id, f"host {host_id}", cpu_units, memory_mib, shown, [], options or HostOptions())
 
 
 def claim(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from corral.core.undo_log import UndoLog
@@ -27,7 +28,8 @@ class JobWorld(GroupWorld):
         super().__init__(gpus, **more)
         for number in range(machines):
             name = "h" if number == 0 else f"h{number}"
-            self.run(lambda tx, name=name: hosts.hello(tx, hello(name, gpus, cpu_units=CPU_UNITS, memory_mib=MEMORY_MIB)))
+            said = hello(name, gpus, cpu_units=CPU_UNITS, memory_mib=MEMORY_MIB, options=self.settings.host)
+            self.run(partial(hosts.hello, message=said))
         self.run(lambda tx: tx.store.execute("UPDATE host SET seen_at = 1e12") and None)  # the hosts are never silent
         self.environment("here")
         self.batch_call(job_definitions.register_job_definition, **definition("one", gpus=1))

@@ -10,7 +10,7 @@ from typing import Any
 from corral.core.commands import Command
 from corral.core.transactions import Outcome
 from corral.fleet import hosts
-from corral.model.agent_protocol import StartOrder
+from corral.model.agent_protocol import HostOptions, StartOrder
 from corral.model.job import JobState
 from corral.model.run import Observed
 from corral.model.settings import Settings
@@ -92,7 +92,7 @@ def test_addresses_survive_a_restart(tmp_path: Any) -> None:
 
 
 def test_nodes_in_containers_wait_for_the_address_of_the_main_node() -> None:
-    world = NodeWorld(settings=Settings(runtime="docker"))
+    world = NodeWorld(settings=Settings(host=HostOptions(runtime="docker")))
     job = world.nodes("busybox")
     assert set(world.ordered) == {f"{job}#1"}
     world.report(f"{job}#1", pid=1, about={"runtimeId": "c", "privateIpv4Address": "172.18.0.5"})
@@ -105,7 +105,7 @@ def test_nodes_in_containers_wait_for_the_address_of_the_main_node() -> None:
 
 
 def test_a_node_that_waits_for_the_main_node_can_be_terminated() -> None:
-    world = NodeWorld(settings=Settings(runtime="docker"))
+    world = NodeWorld(settings=Settings(host=HostOptions(runtime="docker")))
     job = world.nodes("busybox")
     world.batch_call(job_requests.terminate_job, jobId=job, reason="enough")
     world.finish(job)

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.transactions import Tx
+from corral.fleet.host_options import host_clusters
 from corral.model.agent_protocol import Measured
 from corral.model.ecs_service import STARTED_BY
 from corral.model.gpu_metrics import GpuMetric, GpuPart, GpuSample, gpu_values
@@ -116,7 +117,8 @@ def _queue_metric(queue: QueueActivity, name: str) -> Metric:
 
 def reservations(tx: Tx[Store]) -> dict[tuple[str, str], dict[str, float]]:
     """The percentages of CPU, memory and GPUs that tasks have reserved, by (region, cluster)."""
-    clusters = {(region, tx.settings.cluster) for region in tx.store.clusters.regions()} | tx.store.instances.joined_clusters()
+    of_hosts = {(region, cluster) for region in tx.store.clusters.regions() for cluster in host_clusters(tx)}
+    clusters = of_hosts | tx.store.instances.joined_clusters()
     return {key: _reserved_percent(slots_of(tx, *key)) for key in sorted(clusters)}
 
 

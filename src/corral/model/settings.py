@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE, TypeMapping
+from corral.model.agent_protocol import HostOptions
+from corral.model.instance import TypeMapping
 from corral.model.session import SessionValidity
 
 
@@ -44,9 +45,7 @@ class Settings(Struct, frozen=True):
     """The settings. `repr` does not show the keys."""
 
     account: str = "123456789012"
-    runtime: str = "auto"  # --runtime
-    cluster: str = DEFAULT_CLUSTER  # --cluster: the cluster that this machine joins, in every region
-    instance_type: str = HOST_TYPE  # --instance-type: the instance type of this machine in responses
+    host: HostOptions = HostOptions()  # of this machine; they count only until the first host has reported its own
     endpoint_url: str = "http://127.0.0.1:4566"  # the address of Corral for tasks on this machine
     session_key: bytes = b"for simulations, which no stranger can reach"  # used by access/sessions.py
     sessions: SessionValidity = field(default_factory=SessionValidity)
@@ -63,4 +62,4 @@ class Settings(Struct, frozen=True):
     blobs_folder: str = ""  # a nested stack reads its template from this folder; empty in simulations, which have no blobs
 
     def __repr__(self) -> str:
-        return f"Settings({self.account!r}, {self.cluster!r}, {self.endpoint_url!r})"
+        return f"Settings({self.account!r}, {self.host.cluster!r}, {self.endpoint_url!r})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from corral.core.transactions import Tx
 from corral.fleet import instances
+from corral.fleet.host_options import host_clusters
 from corral.model.instance import HOST_POOL
 from corral.store import Store
 
@@ -36,7 +37,9 @@ def drop_terminated_instances(tx: Tx[Store], _: str) -> None:
 def reconcile_daemons(tx: Tx[Store], pool: str) -> None:
     """Reconcile the DAEMON services of a cluster, because the slots of its pool have changed."""
     if pool == HOST_POOL:
-        services = [(region, tx.settings.cluster, name) for region, name in tx.store.ecs_services.daemons(tx.settings.cluster)]
+        services = [
+            (region, cluster, name) for cluster in host_clusters(tx) for region, name in tx.store.ecs_services.daemons(cluster)
+        ]
     else:
         region, _, cluster = pool.partition("/")
         services = [(region, cluster, name) for region, name in tx.store.ecs_services.daemons(cluster, region)]

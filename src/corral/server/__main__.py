@@ -159,9 +159,7 @@ async def _serve(options: ServerOptions) -> None:
     session_key = _stored_key(sessions_file, ENDS_SESSIONS)
     settings = Settings(
         account=options.account,
-        runtime=runtime,
-        cluster=options.cluster,
-        instance_type=options.instance_type,
+        host=of_host,
         endpoint_url=inside_url,
         session_key=session_key,
         sessions=_session_validity(sessions_file, session_key, keys),
@@ -215,7 +213,7 @@ async def _serve(options: ServerOptions) -> None:
 
     root = Secret(keys["secret_key"], None, None, root_user(settings.account))
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
-             "build": full_version(), "cluster": settings.cluster, "instanceType": settings.instance_type,
+             "build": full_version(), "cluster": of_host.cluster, "instanceType": of_host.instance_type,
              "isolate": settings.isolate,
              "options": {name: getattr(options, name) for name in UP_OPTIONS}}  # fmt: skip
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import orjson
+from msgspec import Struct
 
 from corral.core.database import Database
-from corral.model.agent_protocol import Hello
+from corral.model.agent_protocol import Hello, HostOptions
 from corral.model.gpu import Foreign, GpuDevice, GpuFault
 from corral.model.instance import Instance, InstanceState, host_instance_id
 from corral.model.placement import Links
@@ -20,12 +22,29 @@ FAILED = "fault != '' AND (present = 1 OR simulated = 0)"
 HOST_FIELDS = ("id", "name", "boot_id", "connected", "seen_at", "docker")
 
 
+_OPTIONS = msgspec.json.Decoder(HostOptions)
+
+
+class StoredOptions(Struct, frozen=True):
+    """The options of a host, and name and version of its container engine, which is empty if it has none."""
+
+    options: HostOptions
+    docker: str = ""
+
+    @property
+    def runs_containers(self) -> bool:
+        """Whether images run in Docker: always with `--runtime docker`, and with `auto` if the host has an engine."""
+        return self.options.runtime == "docker" or (self.options.runtime == "auto" and bool(self.docker))
+
+
 class Hosts:
     """The hosts in the state store."""
 
     def __init__(self, database: Database, instances: Instances) -> None:
         self._database = database
         self._instances = instances
+        self._options: dict[str, StoredOptions] | None = None  # None: read them again
+        self._clusters: frozenset[str] = frozenset()
 
     def put(self, hello: Hello, now_s: float) -> None:
         """Store the content of a hello, the first message of an agent: the options, the size, the boot id and the GPUs of its host.
@@ -34,11 +53,14 @@ class Hosts:
         """
         execute = self._database.execute
         execute(
-            "INSERT INTO host (id, name, boot_id, connected, seen_at, links, docker) VALUES (?, ?, ?, 1, ?, ?, ?) "
+            "INSERT INTO host (id, name, boot_id, connected, seen_at, links, docker, options) VALUES (?, ?, ?, 1, ?, ?, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET name = excluded.name, boot_id = excluded.boot_id, connected = 1, "
-            "seen_at = excluded.seen_at, links = excluded.links, docker = excluded.docker",
-            (hello.host_id, hello.name, hello.boot_id, now_s, _dumps(hello.links), hello.docker),
-        )
+            "seen_at = excluded.seen_at, links = excluded.links, docker = excluded.docker, options = excluded.options",
+            (hello.host_id, hello.name, hello.boot_id, now_s, _dumps(hello.links), hello.docker,
+             msgspec.json.encode(hello.options).decode()),
+        )  # fmt: skip
+        self._forget_options()
+        self._database.undo_log.on_rollback(self._forget_options)
         own_id = host_instance_id(hello.host_id)
         before = self._instances.get(own_id)
         self._instances.put_row(
@@ -67,6 +89,25 @@ class Hosts:
                  gpu.excluded, _dumps(hello.foreign.get(gpu.gpu_id))),
             )  # fmt: skip
         self._renew(hello.host_id)
+
+    def options(self) -> Mapping[str, StoredOptions]:
+        """Return the options of each host, by host id."""
+        found = self._options
+        if found is None:
+            rows = self._database.execute("SELECT id, options, docker FROM host ORDER BY id")
+            found = {host_id: StoredOptions(_OPTIONS.decode(options), docker) for host_id, options, docker in rows}
+            self._clusters = frozenset(host.options.cluster for host in found.values())
+            if not self._database.reads_only:
+                self._options = found
+        return found
+
+    def clusters(self) -> frozenset[str]:
+        """Return the clusters to which the hosts belong."""
+        self.options()
+        return self._clusters
+
+    def _forget_options(self) -> None:
+        self._options = None
 
     def silent_ids(self) -> set[str]:
         """Return the ids of the hosts that are not connected."""

@@ -46,7 +46,8 @@ CREATE TABLE host (
     connected INTEGER NOT NULL CHECK (connected IN (0, 1)),
     seen_at   REAL NOT NULL,
     links     TEXT NOT NULL DEFAULT '',     -- JSON: the distances between its GPUs, in the order of gpu.position; empty: unknown
-    docker    TEXT NOT NULL DEFAULT ''      -- name and version of the container engine; empty: the host has none
+    docker    TEXT NOT NULL DEFAULT '',     -- name and version of the container engine; empty: the host has none
+    options   TEXT NOT NULL                 -- JSON: the host's own options, as its agent has reported them
 ) WITHOUT ROWID;
 
 -- An instance is a part of a host. Each host also has an instance of its own, without a region.

@@ -167,9 +167,10 @@ CREATE TABLE host (
     connected INTEGER NOT NULL CHECK (connected IN (0, 1)),
     seen_at   REAL NOT NULL,
     links     TEXT NOT NULL DEFAULT '',     -- JSON: the distances between its GPUs, in the order of gpu.position; empty: unknown
-    docker    TEXT NOT NULL DEFAULT ''      -- name and version of the container engine; empty: the host has none
+    docker    TEXT NOT NULL DEFAULT '',     -- name and version of the container engine; empty: the host has none
+    options   TEXT NOT NULL                 -- JSON: the host's own options, as its agent has reported them
 ) WITHOUT ROWID;
-INSERT INTO "host" VALUES('h','host h','boot',1,1.0,'','');
+INSERT INTO "host" VALUES('h','host h','boot',1,1.0,'','','{"gpus":"auto","exclude-gpus":"","runtime":"auto","cluster":"default","instance-type":"corral.host"}');
 CREATE TABLE image (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     repository INTEGER NOT NULL REFERENCES repository (id),
@@ -635,7 +636,7 @@ CREATE TABLE scaling_request (
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
 CREATE TABLE schema_origin (digest TEXT NOT NULL, corral TEXT NOT NULL);
-INSERT INTO "schema_origin" VALUES('b1692581b60fe76a313305098262fe38','');
+INSERT INTO "schema_origin" VALUES('c9fdbd76752644b18a6dff461b275a4d','');
 CREATE TABLE stack (
     id         TEXT PRIMARY KEY,                -- the ARN
     region     TEXT NOT NULL,

@@ -15,6 +15,7 @@ import zlib
 from ipaddress import IPv4Address
 
 from corral.core.transactions import Tx
+from corral.fleet.host_options import runs_containers
 from corral.model.job import Job
 from corral.model.task import TaskState
 from corral.services.batch.errors import ClientException
@@ -51,7 +52,7 @@ def start_waiting_nodes(tx: Tx[Store], job: Job) -> None:
 
     Only nodes in containers wait: `start_runs` does not start them while the address is not known.
     """
-    if tx.settings.runtime == "process":
+    if not runs_containers(tx):
         return
     for node in range(job.size):
         child = tx.store.jobs.get(f"{job.id}#{node}")

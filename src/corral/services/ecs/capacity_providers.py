@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.capacity_providers import ProviderWeight, distribute
+from corral.fleet.host_options import host_clusters
 from corral.model.group import DELETING, Group, group_key, provider_key
 from corral.model.instance import HOST_POOL, Instance, cluster_pool
 from corral.operations.pagination import among
@@ -155,8 +156,9 @@ def check_providers(tx: Tx[Store], caller: Caller, cluster: str, names: list[str
         raise InvalidParameterException("The specified capacity providers contain a duplicate. Specify each of them once.")
     for name in names:
         if name == HOST_PROVIDER and not has_host(tx, cluster):
+            clusters = ", ".join(sorted(host_clusters(tx)))
             raise InvalidParameterException(
-                f"The capacity provider `{HOST_PROVIDER}` is this machine, which belongs to the cluster `{tx.settings.cluster}`."
+                f"The capacity provider `{HOST_PROVIDER}` is this machine, which belongs to the cluster `{clusters}`."
             )
         if _document(tx, caller, name) is None:
             raise InvalidParameterException(

@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.fleet.host_options import host_clusters
 from corral.fleet.instances import join_created_cluster
 from corral.model.group import provider_key
 from corral.model.instance import DEFAULT_CLUSTER
@@ -92,7 +93,7 @@ def describe_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 def list_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     def listed(after: str, limit: int) -> list[str]:
-        built_in = {DEFAULT_CLUSTER, tx.settings.cluster, *tx.store.clusters.left_behind(caller.region)}
+        built_in = {DEFAULT_CLUSTER, *host_clusters(tx), *tx.store.clusters.left_behind(caller.region)}
         created = tx.store.clusters.names(caller.region, after, limit)
         return sorted({*created, *(name for name in built_in if name > after)})[:limit]
 

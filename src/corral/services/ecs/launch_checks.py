@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from corral.core.transactions import Tx
+from corral.fleet.host_options import runs_containers
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.host_access import check_isolated
-from corral.services.ecs.run_spec import check_secrets, runs_containers
+from corral.services.ecs.run_spec import check_secrets
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec
 from corral.store import Store
 

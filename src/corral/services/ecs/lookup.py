@@ -11,6 +11,7 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.rules import zone_of
+from corral.fleet.host_options import host_clusters
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, cluster_pool
 from corral.model.numbers import whole_number
 from corral.model.placement import Slot
@@ -78,8 +79,8 @@ def is_active_cluster(tx: Tx[Store], region: str, name: str) -> bool:
 
 
 def has_host(tx: Tx[Store], cluster: str) -> bool:
-    """Whether this machine belongs to the cluster. The option `corral up --cluster` chooses the cluster of the machine."""
-    return cluster == tx.settings.cluster
+    """Whether a host belongs to the cluster."""
+    return cluster in host_clusters(tx)
 
 
 def pools_of(tx: Tx[Store], region: str, cluster: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from corral.access.caller import Caller
 from corral.access.sessions import address_of_run, password_of_task
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
+from corral.fleet.host_options import options_for
 from corral.model.agent_protocol import StartOrder
 from corral.model.blob import Slice
 from corral.model.principal import acting_service
@@ -27,6 +28,7 @@ from corral.services.ecs.host_access import refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, wants_gpu_indexes
 from corral.store import Store
+from corral.store.hosts import StoredOptions
 
 STARTED_BY_CORRAL_RUN = ("corral-run", "corral-array/")  # `startedBy` of the tasks of `corral run` (`cli/runs/submission.py`)
 NODE_ADDRESS = "CORRAL_NODE_ADDRESS"  # the loopback address of a node of a multi-node job
@@ -112,7 +114,7 @@ def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: Con
     Only the host knows whether it has a Docker engine. With `--runtime auto`, a host without an engine ignores the settings and
     starts a plain process.
     """
-    if tx.settings.runtime == "process" or container.is_host_image:
+    if container.is_host_image or options_for(tx, task).options.runtime == "process":
         return None
     family, revision = split_definition(task.definition_arn)
     return {
@@ -138,23 +140,17 @@ def _not_isolated(tx: Tx[Store], spec: TaskSpec) -> str | None:
     return refusal(setting) if setting is not None else None
 
 
-def runs_containers(tx: Tx[Store]) -> bool:
-    """Whether images run in Docker: always with `--runtime docker`, and with `auto` if a host has reported an engine."""
-    return tx.settings.runtime == "docker" or (
-        tx.settings.runtime == "auto" and any(host["docker"] for host in tx.store.hosts.all())
-    )
-
-
 def has_containers(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
     """Whether a container of the task runs in Docker, not as a plain process. If so, policies limit the task's credentials."""
-    return any(_in_docker(tx, run) for run in task.runs if not spec.containers[run.container].is_host_image)
+    host = options_for(tx, task)
+    return any(_in_docker(host, run) for run in task.runs if not spec.containers[run.container].is_host_image)
 
 
-def _in_docker(tx: Tx[Store], run: Run) -> bool:
+def _in_docker(host: StoredOptions, run: Run) -> bool:
     if run.about is not None:
         return True
     is_process = run.pid is not None  # with `--runtime auto`, the host had no engine when the run started
-    return tx.settings.runtime == "docker" or (not is_process and runs_containers(tx))
+    return host.options.runtime == "docker" or (not is_process and host.runs_containers)
 
 
 def log_target(task: Task, run: Run, container: ContainerSpec, *, may_be_container: bool = False) -> LogTarget | None:
