@@ -31,7 +31,7 @@ from corral.cli.runs.values import (
     call_batches,
 )
 from corral.cli.screens.output import DURATION
-from corral.model import run_environment, run_options
+from corral.model import private_environment, queue_options
 from corral.server.agents.environment_files import parse_file
 from corral.services.ecs.run_spec import FILES_MAX_BYTES
 from each import check_each
@@ -209,9 +209,9 @@ def test_the_file_is_also_a_file_of_ecs() -> None:
 
 
 def test_client_and_server_agree() -> None:
-    assert (BUCKET, JSON_VALUES) == (run_environment.BUCKET, run_environment.JSON_VALUES)
+    assert (BUCKET, JSON_VALUES) == (private_environment.BUCKET, private_environment.JSON_VALUES)
     assert FILE_MAX_BYTES == FILES_MAX_BYTES
-    assert (REQUEUE_MAX, PRIORITY_MAX) == (run_options.REQUEUES_MAX, run_options.PRIORITY_MAX)
+    assert (REQUEUE_MAX, PRIORITY_MAX) == (queue_options.REQUEUES_MAX, queue_options.PRIORITY_MAX)
     override = {"name": "main", "environment": [{"name": "A", "value": 'ä\n"€'}]}
     assert overrides_length(override) == len(orjson.dumps({"containerOverrides": [override]}).decode())  # as RunTask counts
 

@@ -12,8 +12,8 @@ from corral.core.errors import ApiError
 from corral.fleet import hosts
 from corral.model.blob import MD5, StoredBlob
 from corral.model.principal import ROOT, role_session
+from corral.model.private_environment import BUCKET, UNUSED_S, UPLOADED_S
 from corral.model.run import Observed
-from corral.model.run_environment import BUCKET, UNUSED_S, UPLOADED_S
 from corral.operations.services import SERVICES
 from corral.services.s3 import handlers as s3
 from virtual_clock.group_world import CALLER, REGION
@@ -87,7 +87,7 @@ def test_an_object_is_deleted_after_its_last_task_has_ended() -> None:
     world.stop(waiting)
     assert world.objects() == ["a.env"]
     world.wait(UNUSED_S + 1)
-    assert world.objects() == [] and world.store.run_environments.get("a.env") is None
+    assert world.objects() == [] and world.store.private_environments.get("a.env") is None
 
 
 def test_a_task_that_replaces_a_failed_one_keeps_the_object() -> None:

@@ -193,6 +193,6 @@ class Task(Changeable, frozen=True):
 
     @property
     def array_index(self) -> int | None:
-        """The index of a member of an array (`model/run_options.py`). None for other tasks."""
+        """The index of a member of an array (`model/queue_options.py`). None for other tasks."""
         index = self.details.get("jobEnvironment", {}).get(INDEX_VARIABLE)
         return int(index) if index is not None else None

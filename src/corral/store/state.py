@@ -25,19 +25,19 @@ from corral.store.job_lines import JobLines
 from corral.store.jobs import Jobs
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
+from corral.store.private_environments import PrivateEnvironments
 from corral.store.queues import Queues
 from corral.store.revisions import Revisions
-from corral.store.run_environments import RunEnvironments
-from corral.store.run_waits import RunWaits
 from corral.store.scaling_requests import ScalingRequests
 from corral.store.stacks import Stacks
 from corral.store.stored_resources import StoredResources
+from corral.store.task_queue import TaskQueue
 from corral.store.tasks import Tasks
 
 SCHEMA = (
     "schema.sql", "task_history.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql",
     "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "jobs.sql",
-    "job_definitions.sql", "job_lines.sql", "run_environments.sql", "run_waits.sql",
+    "job_definitions.sql", "job_lines.sql", "private_environments.sql", "task_queue.sql",
 )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ class Store(Database):
         self.instances = Instances(self, self.fleet, self.claims)
         self.hosts = Hosts(self, self.instances)
         self.tasks = Tasks(self, self.fleet, self.claims, self.instances)
-        self.run_waits = RunWaits(self)
+        self.task_queue = TaskQueue(self)
         self.clusters = Clusters(self)
         self.definitions = Definitions(self)
         self.job_definitions = Revisions(self, "job_definition")
@@ -82,7 +82,7 @@ class Store(Database):
         self.functions = LambdaFunctions(self)
         self.jobs = Jobs(self)
         self.job_lines = JobLines(self, self.fleet)
-        self.run_environments = RunEnvironments(self)
+        self.private_environments = PrivateEnvironments(self)
         self.job_holdings = JobHoldings(self)
         if self.reads_only:
             del self.fleet  # readers have no index, because only the writer's thread may use it

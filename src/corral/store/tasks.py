@@ -94,7 +94,7 @@ class Tasks:
     def add(self, task: Task, rank: Rank | None = None, *, roams: bool = False, longest_s: float | None = None) -> None:
         """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank. `Claim` describes `longest_s`.
 
-        Without a rank, the task gets its claim later, because its queue options hold it back (`store/run_waits.py`).
+        Without a rank, the task gets its claim later, because its queue options hold it back (`store/task_queue.py`).
         """
         self._execute(INSERT_TASK, values_of_task(task))
         self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])
@@ -403,7 +403,7 @@ class Tasks:
             self._execute(
                 "SELECT state, count(*) FROM task WHERE state IN ('PENDING', 'RUNNING') GROUP BY state "
                 "UNION ALL SELECT 'PROVISIONING', count(*) FROM (SELECT id FROM claim WHERE kind = 'task' UNION ALL "
-                "SELECT task_id FROM run_wait WHERE state != 'admitted') HAVING count(*) > 0 "
+                "SELECT task_id FROM queued_task WHERE state != 'admitted') HAVING count(*) > 0 "
                 "UNION ALL SELECT 'STOPPED', count(*) FROM task WHERE state = 'STOPPED' HAVING count(*) > 0"
             ).fetchall()
         )
@@ -430,7 +430,7 @@ class Tasks:
         sql = (
             "SELECT id FROM task WHERE instance_id IS NOT NULL AND state IN ('PENDING', 'RUNNING') AND desired = 'RUNNING' "
             "UNION ALL SELECT id FROM task WHERE id IN (SELECT id FROM claim WHERE kind = 'task' UNION ALL "
-            "SELECT task_id FROM run_wait WHERE state != 'admitted') AND coalesce(started_by, '') NOT LIKE ? LIMIT ?"
+            "SELECT task_id FROM queued_task WHERE state != 'admitted') AND coalesce(started_by, '') NOT LIKE ? LIMIT ?"
         )
         return [task_id for (task_id,) in self._execute(sql, (f"{STARTED_BY_SERVICE}%", limit))]
 

@@ -114,6 +114,12 @@ CREATE TABLE ecs_service_event (
     at      REAL NOT NULL,
     message TEXT NOT NULL
 );
+CREATE TABLE end_notice (
+    needed    TEXT PRIMARY KEY,
+    succeeded INTEGER NOT NULL CHECK (succeeded IN (0, 1)),
+    final     INTEGER NOT NULL CHECK (final IN (0, 1)),     -- 0: a member has failed, but its array has not ended
+    reason    TEXT NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE expiry (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     key BLOB NOT NULL,
@@ -498,6 +504,12 @@ CREATE TABLE policy_alarm (
     alarm  TEXT NOT NULL,                       -- ARN
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
+CREATE TABLE private_environment (
+    key        TEXT PRIMARY KEY,             -- the key of the S3 object
+    tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- tasks that refer to the object and have not ended
+    kept_until REAL NOT NULL,                -- when the object is deleted, if no such task is left then
+    uploader   TEXT NOT NULL                 -- the session that has uploaded the object; empty: the root user
+) WITHOUT ROWID;
 CREATE TABLE queue (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     region TEXT NOT NULL,
@@ -512,6 +524,21 @@ CREATE TABLE queue (
     tags TEXT NOT NULL,
     UNIQUE (region, name)
 );
+CREATE TABLE queued_task (
+    task_id    TEXT PRIMARY KEY,
+    chain      TEXT NOT NULL,               -- the id of the first task of the chain
+    state      TEXT NOT NULL CHECK (state IN ('waiting', 'ready') OR state = 'admitted'),
+    held       INTEGER NOT NULL CHECK (held IN (0, 1)),
+    not_before REAL,                        -- the earliest time of the start; NULL: none, or it has passed
+    unmet      INTEGER NOT NULL CHECK (unmet >= 0),  -- the number of its rows in task_dependency
+    array      TEXT NOT NULL,               -- task_array.key; empty: none
+    position   INTEGER NOT NULL,            -- the index in the array
+    requeues   INTEGER NOT NULL CHECK (requeues >= 0),
+    attempt    INTEGER NOT NULL,
+    roams      INTEGER NOT NULL CHECK (roams IN (0, 1)),  -- see claim.roams
+    CHECK (state = 'waiting' OR (held = 0 AND unmet = 0)),
+    CHECK (state != 'ready' OR array != '')
+) WITHOUT ROWID;
 CREATE TABLE receive_attempt (
     queue INTEGER NOT NULL,
     attempt_id TEXT NOT NULL,
@@ -556,49 +583,6 @@ CREATE TABLE run (
 );
 INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,0);
 INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL,0);
-CREATE TABLE run_array (
-    key        TEXT PRIMARY KEY,            -- REGION/ID
-    max_active INTEGER NOT NULL CHECK (max_active >= 0),    -- 0: no limit
-    waiting    INTEGER NOT NULL CHECK (waiting >= 0),
-    admitted   INTEGER NOT NULL CHECK (admitted >= 0),
-    succeeded  INTEGER NOT NULL CHECK (succeeded >= 0),
-    failed     INTEGER NOT NULL CHECK (failed >= 0),
-    changed_at REAL NOT NULL,
-    CHECK (max_active = 0 OR admitted <= max_active)
-) WITHOUT ROWID;
-CREATE TABLE run_dependency (
-    needed    TEXT NOT NULL,                -- the id of a chain, or array:KEY
-    any_end   INTEGER NOT NULL CHECK (any_end IN (0, 1)),   -- 1: a failure also ends the wait; 0: `needed` must succeed
-    dependent TEXT NOT NULL REFERENCES run_wait (task_id),  -- SQLite's quick_check needs the columns in the order of the key
-    PRIMARY KEY (needed, any_end, dependent)
-) WITHOUT ROWID;
-CREATE TABLE run_end (
-    needed    TEXT PRIMARY KEY,
-    succeeded INTEGER NOT NULL CHECK (succeeded IN (0, 1)),
-    final     INTEGER NOT NULL CHECK (final IN (0, 1)),     -- 0: a member has failed, but its array has not ended
-    reason    TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE run_environment (
-    key        TEXT PRIMARY KEY,             -- the key of the S3 object
-    tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- tasks that refer to the object and have not ended
-    kept_until REAL NOT NULL,                -- when the object is deleted, if no such task is left then
-    uploader   TEXT NOT NULL                 -- the session that has uploaded the object; empty: the root user
-) WITHOUT ROWID;
-CREATE TABLE run_wait (
-    task_id    TEXT PRIMARY KEY,
-    chain      TEXT NOT NULL,               -- the id of the first task of the chain
-    state      TEXT NOT NULL CHECK (state IN ('waiting', 'ready') OR state = 'admitted'),
-    held       INTEGER NOT NULL CHECK (held IN (0, 1)),
-    not_before REAL,                        -- the earliest time of the start; NULL: none, or it has passed
-    unmet      INTEGER NOT NULL CHECK (unmet >= 0),  -- the number of its rows in run_dependency
-    array      TEXT NOT NULL,               -- run_array.key; empty: none
-    position   INTEGER NOT NULL,            -- the index in the array
-    requeues   INTEGER NOT NULL CHECK (requeues >= 0),
-    attempt    INTEGER NOT NULL,
-    roams      INTEGER NOT NULL CHECK (roams IN (0, 1)),  -- see claim.roams
-    CHECK (state = 'waiting' OR (held = 0 AND unmet = 0)),
-    CHECK (state != 'ready' OR array != '')
-) WITHOUT ROWID;
 CREATE TABLE scaling_activity (
     number   INTEGER PRIMARY KEY,               -- grows in the order in which the activities began
     id       TEXT NOT NULL UNIQUE,
@@ -636,7 +620,7 @@ CREATE TABLE scaling_request (
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
 CREATE TABLE schema_origin (digest TEXT NOT NULL, corral TEXT NOT NULL);
-INSERT INTO "schema_origin" VALUES('c9fdbd76752644b18a6dff461b275a4d','');
+INSERT INTO "schema_origin" VALUES('fd1ea40d7ffa78476d567968fe9d8acf','');
 CREATE TABLE stack (
     id         TEXT PRIMARY KEY,                -- the ARN
     region     TEXT NOT NULL,
@@ -737,6 +721,16 @@ CREATE TABLE task (
 );
 INSERT INTO "task" VALUES('placed','r','default','arn','','hosts','PENDING','RUNNING','2bedac7ce67e4d63efd5fba049d3c507',1,0,0,0,2,'',NULL,1.0,2.0,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2','root');
 INSERT INTO "task" VALUES('waiting','r','default','arn','','hosts','PROVISIONING','RUNNING',NULL,1,0,0,0,1,'',NULL,1.0,NULL,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2','root');
+CREATE TABLE task_array (
+    key        TEXT PRIMARY KEY,            -- REGION/ID
+    max_active INTEGER NOT NULL CHECK (max_active >= 0),    -- 0: no limit
+    waiting    INTEGER NOT NULL CHECK (waiting >= 0),
+    admitted   INTEGER NOT NULL CHECK (admitted >= 0),
+    succeeded  INTEGER NOT NULL CHECK (succeeded >= 0),
+    failed     INTEGER NOT NULL CHECK (failed >= 0),
+    changed_at REAL NOT NULL,
+    CHECK (max_active = 0 OR admitted <= max_active)
+) WITHOUT ROWID;
 CREATE TABLE task_definition (
     region        TEXT NOT NULL,
     family        TEXT NOT NULL,
@@ -753,6 +747,12 @@ CREATE TABLE task_definition_family (
     PRIMARY KEY (region, name)
 ) WITHOUT ROWID;
 INSERT INTO "task_definition_family" VALUES('r','train',1);
+CREATE TABLE task_dependency (
+    needed    TEXT NOT NULL,                -- the id of a chain, or array:KEY
+    any_end   INTEGER NOT NULL CHECK (any_end IN (0, 1)),   -- 1: a failure also ends the wait; 0: `needed` must succeed
+    dependent TEXT NOT NULL REFERENCES queued_task (task_id),  -- SQLite's quick_check needs the columns in the order of the key
+    PRIMARY KEY (needed, any_end, dependent)
+) WITHOUT ROWID;
 CREATE TABLE task_gpu_use (
     task_id         TEXT PRIMARY KEY REFERENCES task (id) ON DELETE CASCADE,
     samples         INTEGER NOT NULL CHECK (samples > 0),
@@ -879,12 +879,12 @@ CREATE INDEX job_stopped ON job (stopped_at) WHERE stopped_at IS NOT NULL;
 CREATE INDEX job_definition_by_status ON job_definition (status, region, family, revision);
 CREATE INDEX job_holding_environment ON job_holding (region, environment);
 CREATE INDEX blocked_job_queue ON blocked_job (region, queue);
-CREATE INDEX run_wait_of_chain ON run_wait (chain);
-CREATE INDEX run_wait_not_admitted ON run_wait (state) WHERE state != 'admitted';
-CREATE INDEX run_wait_ready ON run_wait (array, position) WHERE state = 'ready';
-CREATE INDEX run_wait_by_time ON run_wait (not_before) WHERE not_before IS NOT NULL;
-CREATE INDEX run_dependency_of ON run_dependency (dependent);
-CREATE INDEX run_array_ended ON run_array (changed_at) WHERE waiting = 0 AND admitted = 0;
+CREATE INDEX queued_task_of_chain ON queued_task (chain);
+CREATE INDEX queued_task_not_admitted ON queued_task (state) WHERE state != 'admitted';
+CREATE INDEX queued_task_ready ON queued_task (array, position) WHERE state = 'ready';
+CREATE INDEX queued_task_by_time ON queued_task (not_before) WHERE not_before IS NOT NULL;
+CREATE INDEX task_dependency_of ON task_dependency (dependent);
+CREATE INDEX task_array_ended ON task_array (changed_at) WHERE waiting = 0 AND admitted = 0;
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";

@@ -88,7 +88,7 @@ class EndedRun(NamedTuple):
         }
 
 
-def run_end(name: str, ended: Sequence[dict[str, Any]], exit_code: int | None) -> EndedRun:
+def end_notice(name: str, ended: Sequence[dict[str, Any]], exit_code: int | None) -> EndedRun:
     """Return what a notification reports about a run. `ended` has the descriptions of its stopped tasks."""
     started = [task["startedAt"] for task in ended if "startedAt" in task]
     stopped = [task["stoppedAt"] for task in ended if "stoppedAt" in task]
@@ -109,7 +109,7 @@ class RunNotifications(NamedTuple):
 
     def send(self, ended: Sequence[dict[str, Any]], exit_code: int | None) -> None:
         """Send all notifications. `ended` has the descriptions of the stopped tasks."""
-        send_all(self.given, run_end(self.name, ended, exit_code), os.environ, os.getcwd(), print_message)
+        send_all(self.given, end_notice(self.name, ended, exit_code), os.environ, os.getcwd(), print_message)
 
     def send_later(self, task_ids: Sequence[str]) -> None:
         """Let another process send the notifications when the tasks have stopped."""

@@ -34,7 +34,7 @@ from corral.cli.client.data_folder import DataFolder
 from corral.cli.client.endpoint import Endpoint, client, endpoint_of_folder, long_poll
 from corral.cli.errors import TIMED_OUT
 from corral.cli.runs import tasks
-from corral.cli.runs.notify import EndedRun, RunNotifications, run_end, send_all
+from corral.cli.runs.notify import EndedRun, RunNotifications, end_notice, send_all
 from corral.cli.screens.output import print_message
 
 POLL_S = 5.0  # the server delays its response for this time, unless all tasks have stopped
@@ -192,7 +192,7 @@ def _ended(ecs: Any, records: Mapping[Path, dict[str, Any]]) -> Iterator[tuple[P
             elif not known:
                 yield path, EndedRun(record["name"], record["tasks"], None, LOST, 0)
             elif all(tasks.is_stopped(task) for task in known):
-                yield path, run_end(record["name"], known, _exit_code(ecs, known))
+                yield path, end_notice(record["name"], known, _exit_code(ecs, known))
 
 
 def _exit_code(ecs: Any, ended: Sequence[dict[str, Any]]) -> int | None:

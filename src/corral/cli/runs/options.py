@@ -98,7 +98,7 @@ class RunArguments(NamedTuple):
         return str(self.workdir) if self.workdir else None
 
 
-def run_options(command: F) -> F:
+def queue_options(command: F) -> F:
     """Add the options of `corral run` to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)

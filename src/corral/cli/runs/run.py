@@ -23,8 +23,8 @@ from corral.cli.runs.options import (
     RunArguments,
     check_endpoint,
     check_options,
+    queue_options,
     queue_tags,
-    run_options,
     split_arguments,
 )
 from corral.cli.runs.signals import RunSignals
@@ -54,7 +54,7 @@ class RunCommand(click.Command):
     short_help="Run a command as a task and show its output.",
 )
 @data_option
-@run_options
+@queue_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="FILE.json | [--] COMMAND...")
 @click.pass_context
 def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **given: Any) -> None:

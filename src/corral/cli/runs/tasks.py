@@ -14,7 +14,7 @@ from corral.cli.screens.output import SHORT_ID, count
 
 DESCRIBE_MAX = 100
 NAME_TAG = "corral:name"  # contains the name of a task, if the name differs from the family of its task definition
-ARRAY_TAG = "corral:array"  # `ID INDEX STEP LIMIT`: see `model/run_options.py`
+ARRAY_TAG = "corral:array"  # `ID INDEX STEP LIMIT`: see `model/queue_options.py`
 HOLD_TAG = "corral:hold"
 REQUEUED_TAG = "corral:requeued-as"  # this tag of a failed task contains the id of the task that replaces it
 STARTED_BY_ARRAY = "corral-array/"  # `startedBy` of an array's members is this prefix and the id of the array

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from corral.blobs import Blobs
 from corral.model.blob import Slice
+from corral.model.private_environment import JSON_VALUES
 from corral.model.run import RunSpec
-from corral.model.run_environment import JSON_VALUES
 
 
 async def with_files(spec: RunSpec, blobs: Blobs) -> RunSpec:

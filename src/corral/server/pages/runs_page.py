@@ -24,7 +24,7 @@ from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.decide.placement.start_estimates import estimates
 from corral.model.placement import TASK, Claim
-from corral.model.run_options import HOLD_TAG
+from corral.model.queue_options import HOLD_TAG
 from corral.model.settings import Settings
 from corral.model.task import Demand, Task, TaskState
 from corral.server.lanes import Lane
@@ -88,7 +88,7 @@ def list_runs(tx: Tx[Store], region: str, cluster: str, limit: int) -> RunList:
     gpus = tx.store.hosts.gpus(hosts[0]["id"]) if len(hosts) == 1 else ()
     limit = min(limit, LISTED_MAX)
     waiting = first_in_line(tx, region, cluster, limit)
-    behind = tx.store.run_waits.first_not_admitted(limit - len(waiting), (region, cluster))
+    behind = tx.store.task_queue.first_not_admitted(limit - len(waiting), (region, cluster))
     return RunList(
         running=tx.store.tasks.placed_in(region, cluster, LISTED_MAX),
         waiting=[*waiting, *((task_id, None) for task_id in behind)],

@@ -25,8 +25,8 @@ from corral.server.pages.runs_page import needs_of
 from corral.server.task_permissions import RequiredOperation
 from corral.services.ecs.lookup import find_cluster, short
 from corral.services.ecs.queue_reasons import why_queued
-from corral.services.ecs.run_queue import read_options
 from corral.services.ecs.task_description import why_claim_waits
+from corral.services.ecs.task_queue import read_options
 from corral.services.ecs.waiting_changes import WaitingChange, change_waiting, is_waiting
 from corral.store import Store
 

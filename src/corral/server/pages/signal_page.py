@@ -29,8 +29,8 @@ from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation
 from corral.services.ecs.lookup import find_cluster, short
-from corral.services.ecs.run_queue import forbid_requeue
 from corral.services.ecs.task_progress import host_of
+from corral.services.ecs.task_queue import forbid_requeue
 from corral.store import Store
 
 RECONNECT_ATTEMPTS, RECONNECT_S = 50, 0.1  # the number of attempts to send an order, and the pause between two attempts

@@ -261,7 +261,7 @@ def status_of(
         )
     running = [_running(tx.store.tasks.get(task_id)) for task_id in tx.store.tasks.oldest_placed(shown)]
     waiting = [row for pool in tx.store.fleet.pools_with_claims() for row in _line(tx, pool, shown)]
-    waiting += [_behind(tx, tx.store.tasks.get(task_id)) for task_id in tx.store.run_waits.first_not_admitted(shown)]
+    waiting += [_behind(tx, tx.store.tasks.get(task_id)) for task_id in tx.store.task_queue.first_not_admitted(shown)]
     counts = tx.store.tasks.counts()
     types = [mapping.line(name) for name, mapping in sorted(tx.settings.instance_types.items())]
     return {

@@ -2,7 +2,7 @@
 
 RunTask, StartTask, ECS services and Batch build a `LaunchRequest`. A slot is the capacity of one instance, and a pool is a set of
 slots. A placement is the slot and the GPUs that a task gets. A claim is the entry of a waiting task in the waiting list of a pool,
-and its rank decides its place in this list. A task that its queue options hold back gets no claim yet (`run_queue.py`).
+and its rank decides its place in this list. A task that its queue options hold back gets no claim yet (`task_queue.py`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from corral.decide.placement.place import (
 )
 from corral.decide.placement.slot_fit import amounts
 from corral.model.placement import Claim, Placement, Rank, Unplaceable
-from corral.model.queued_run import QueueState
-from corral.model.run_options import NO_OPTIONS, RunOptions
+from corral.model.queue_options import NO_OPTIONS, QueueOptions
 from corral.model.task import RANDOM, Demand, PlacementRules, Task, TaskState
+from corral.model.task_queue import QueueState
 from corral.services.ecs import fargate
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
@@ -34,9 +34,9 @@ from corral.services.ecs.launch_checks import check_container_overrides, check_n
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.private_environments import use_private_objects
-from corral.services.ecs.run_queue import open_queue, rank_of
 from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_progress import mark_provider, start_runs
+from corral.services.ecs.task_queue import open_queue, rank_of
 from corral.services.ecs.task_spec import TaskSpec, longest_time_of, task_spec, time_limit_s, wants_gpu_indexes
 from corral.store import Store
 
@@ -65,7 +65,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     placement_constraints: Sequence[dict[str, Any]] = ()  # in addition to the constraints in the definition
     placement_strategy: Sequence[dict[str, Any]] = ()
     job_environment: dict[str, str] = field(default_factory=dict)  # variables that differ between the tasks of one Batch job
-    options: RunOptions = NO_OPTIONS  # the queue options in `tags`; tasks of services and of Batch have none
+    options: QueueOptions = NO_OPTIONS  # the queue options in `tags`; tasks of services and of Batch have none
     attempt_timeout_s: float | None = None  # the time limit of an attempt of a Batch job, which Batch enforces
 
 

@@ -1,6 +1,6 @@
 """Private environments: S3 objects with the environment variables of `corral run`, which are deleted when no task needs them.
 
-See `model/run_environment.py`. A task that replaces a failed task refers to the same object as the failed task. An object is
+See `model/private_environment.py`. A task that replaces a failed task refers to the same object as the failed task. An object is
 deleted a minute after the end of the last task that refers to it, so Corral must add the new task within this minute.
 
 A session is the caller of a request that is signed with temporary credentials, for example the program of a task. A task can read
@@ -14,7 +14,7 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.model.run_environment import BUCKET, UNUSED_S, UPLOADED_S, private_objects
+from corral.model.private_environment import BUCKET, UNUSED_S, UPLOADED_S, private_objects
 from corral.model.task import Task
 from corral.services.ecs.errors import AccessDeniedException
 from corral.store import Store
@@ -23,7 +23,7 @@ from corral.store import Store
 def check_private_objects(tx: Tx[Store], overrides: dict[str, Any], caller: Caller) -> None:
     """Refuse overrides of a session that refer to the objects of other callers."""
     for key in private_objects(overrides) if not caller.is_root else ():
-        if tx.store.run_environments.uploader(key) != _uploader(caller):
+        if tx.store.private_environments.uploader(key) != _uploader(caller):
             raise AccessDeniedException(
                 f"The overrides name the object {key} of the bucket {BUCKET}, which another caller has uploaded: upload the "
                 "variables of the task as a new object."
@@ -39,18 +39,18 @@ def use_private_objects(tx: Tx[Store], task: Task) -> None:
     """Keep the objects to which a new task refers until the task has ended."""
     if "overrides" in task.details:
         for key in private_objects(task.details["overrides"]):
-            tx.store.run_environments.use(key)
+            tx.store.private_environments.use(key)
 
 
 def release_private_objects(tx: Tx[Store], task: Task) -> None:
     """Delete the objects of a task that has ended, unless another task uses them within a minute."""
     if "overrides" in task.details:
         for key in private_objects(task.details["overrides"]):
-            tx.store.run_environments.release(key, tx.now_s + UNUSED_S)
-            tx.due(f"run-environment:{key}", tx.now_s + UNUSED_S)
+            tx.store.private_environments.release(key, tx.now_s + UNUSED_S)
+            tx.due(f"private-environment:{key}", tx.now_s + UNUSED_S)
 
 
 def keep_uploaded_object(tx: Tx[Store], key: str, caller: Caller) -> None:
     """Keep an uploaded object for an hour. Delete it then, unless a task has used it by then."""
-    tx.store.run_environments.keep(key, tx.now_s + UPLOADED_S, _uploader(caller))
-    tx.due(f"run-environment:{key}", tx.now_s + UPLOADED_S)
+    tx.store.private_environments.keep(key, tx.now_s + UPLOADED_S, _uploader(caller))
+    tx.due(f"private-environment:{key}", tx.now_s + UPLOADED_S)

@@ -7,25 +7,25 @@ task.
 from __future__ import annotations
 
 from corral.core.transactions import Tx
-from corral.model.queued_run import QueuedRun, QueueState
-from corral.model.run_options import REQUEUE_OF_TAG, REQUEUE_TAG, REQUEUED_AS_TAG, run_options
+from corral.model.queue_options import REQUEUE_OF_TAG, REQUEUE_TAG, REQUEUED_AS_TAG, queue_options
 from corral.model.task import Task, TaskState
+from corral.model.task_queue import QueuedTask, QueueState
 from corral.services.ecs.private_environments import use_private_objects
-from corral.services.ecs.run_queue import REQUEUED_AS, TIMES
+from corral.services.ecs.task_queue import REQUEUED_AS, TIMES
 from corral.services.ecs.task_spec import spec_of
 from corral.store import Store
 
 ENDED_MEMBERS = frozenset({REQUEUED_AS, "protectedUntil"})  # members of Task.details that concern only the ended task
 
 
-def requeue(tx: Tx[Store], task: Task, run: QueuedRun, not_before_s: float) -> Task:
-    """Add the task that replaces a stopped task, and give it the place of the stopped task in the run queue.
+def requeue(tx: Tx[Store], task: Task, queued: QueuedTask, not_before_s: float) -> Task:
+    """Add the task that replaces a stopped task, and give it the place of the stopped task in the task queue.
 
     The new task does not start before `not_before_s`.
     """
     task_id = tx.ids.hex32()
     tags: list[dict[str, str]] = task.details.get("tags", [])
-    changed = {REQUEUE_TAG: str(run.requeues - 1), REQUEUE_OF_TAG: run.chain}
+    changed = {REQUEUE_TAG: str(queued.requeues - 1), REQUEUE_OF_TAG: queued.chain}
     details = {name: value for name, value in task.details.items() if name not in ENDED_MEMBERS}
     details["tags"] = _with_tags(tags, changed)
     fresh = spec_of(tx, task).runs
@@ -55,15 +55,15 @@ def requeue(tx: Tx[Store], task: Task, run: QueuedRun, not_before_s: float) -> T
     tx.store.tasks.add(successor)
     use_private_objects(tx, successor)
     tx.store.tasks.set_details(task, {**task.details, "tags": _with_tags(tags, {REQUEUED_AS_TAG: task_id}), REQUEUED_AS: task_id})
-    tx.store.run_waits.remove(task.id)
-    tx.store.run_waits.add(
-        run.but(
+    tx.store.task_queue.remove(task.id)
+    tx.store.task_queue.add(
+        queued.but(
             task_id=task_id,
             state=QueueState.WAITING,
-            held=run_options(tags).held,
+            held=queue_options(tags).held,
             not_before_s=not_before_s,
-            requeues=run.requeues - 1,
-            attempt=run.attempt + 1,
+            requeues=queued.requeues - 1,
+            attempt=queued.attempt + 1,
         )
     )
     tx.due(TIMES, not_before_s)

@@ -17,8 +17,8 @@ from corral.fleet.host_options import options_for
 from corral.model.agent_protocol import StartOrder
 from corral.model.blob import Slice
 from corral.model.principal import acting_service
+from corral.model.private_environment import BUCKET, private_objects
 from corral.model.run import LogTarget, RunSpec
-from corral.model.run_environment import BUCKET, private_objects
 from corral.model.settings import Settings
 from corral.model.task import Run, Task
 from corral.services.ecr.image_names import pull_from_here
@@ -195,7 +195,7 @@ def task_environment(settings: Settings, task: Task, run: Run) -> dict[str, str]
 
 
 def job_environment(tx: Tx[Store], task: Task, spec: TaskSpec) -> dict[str, str]:
-    """The variables that differ between the tasks of one Batch job, or between the members of one array of the run queue.
+    """The variables that differ between the tasks of one Batch job, or between the members of one array of the task queue.
 
     If the nodes of a multi-node job are containers with a network of their own, loopback addresses are of no use. Then the variable
     with the node's own address is omitted, and the address of the main node is that of its container.

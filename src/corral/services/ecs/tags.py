@@ -18,7 +18,7 @@ from corral.services.ecs.errors import (
     ResourceNotFoundException,
 )
 from corral.services.ecs.lookup import REVISION_REQUIRED, arn, exists_without_row, find_slot, split_definition
-from corral.services.ecs.run_queue import tags_changed
+from corral.services.ecs.task_queue import tags_changed
 from corral.store import Store
 
 Tag = dict[str, str]

@@ -139,9 +139,9 @@ def _frees_capacity(before: tuple[Run, ...], after: tuple[Run, ...]) -> bool:
 
 
 def mark_queued(tx: Tx[Store], task: Task) -> None:
-    """Reconcile the run queue after the end of a task, if the task is in the queue or other tasks wait for it."""
-    if tx.store.run_waits.concerns(task.id):
-        tx.mark(f"run:{task.id}")
+    """Reconcile the task queue after the end of a task, if the task is in the queue or other tasks wait for it."""
+    if tx.store.task_queue.concerns(task.id):
+        tx.mark(f"queued-task:{task.id}")
 
 
 def mark_provider(tx: Tx[Store], task: Task, instance_id: str | None = None) -> None:

@@ -15,7 +15,7 @@ from corral.access.caller import Caller
 from corral.core.commands import Wait
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
-from corral.model.run_options import NO_OPTIONS
+from corral.model.queue_options import NO_OPTIONS
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.ecs.capacity_providers import capacity_of
 from corral.services.ecs.errors import ClientException, ConflictException, InvalidParameterException, ServiceNotFoundException
@@ -23,11 +23,11 @@ from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
 from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_definition, find_slot, pools_of, short
 from corral.services.ecs.placement_constraints import failure_reason
 from corral.services.ecs.private_environments import check_private_objects
-from corral.services.ecs.run_queue import check_start_options, read_options
 from corral.services.ecs.tags import task_tags
 from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_description import task_descriptions
 from corral.services.ecs.task_progress import begin_stop
+from corral.services.ecs.task_queue import check_start_options, read_options
 from corral.store import Store
 
 CLIENT_TOKEN_S = 24 * 3600.0

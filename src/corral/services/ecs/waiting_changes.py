@@ -17,14 +17,14 @@ from corral.core.transactions import Tx
 from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
 from corral.model.placement import TASK
-from corral.model.run_options import HOLD_TAG, PRIORITY_TAG
+from corral.model.queue_options import HOLD_TAG, PRIORITY_TAG
 from corral.model.task import Task, TaskState
 from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.gpu_requirements import gpu_count
 from corral.services.ecs.launch import never_fits
 from corral.services.ecs.lookup import pools_of
-from corral.services.ecs.run_queue import read_options, tags_changed
 from corral.services.ecs.task_progress import mark_provider
+from corral.services.ecs.task_queue import read_options, tags_changed
 from corral.services.ecs.task_spec import TIME_LIMIT_TAG, TaskSpec, longest_time_of, spec_of, task_spec
 from corral.store import Store
 
@@ -92,7 +92,7 @@ def _with_gpus(tx: Tx[Store], task: Task, spec: TaskSpec, gpus: str) -> tuple[Ta
     overrides = {**overrides, "containerOverrides": list(containers.values())}
     spec = task_spec(spec.document, overrides)
     demand = replace(spec.demand, rules=task.demand.rules)
-    roams = tx.store.claims.roams(TASK, task.id) or ((run := tx.store.run_waits.get(task.id)) is not None and run.roams)
+    roams = tx.store.claims.roams(TASK, task.id) or ((queued := tx.store.task_queue.get(task.id)) is not None and queued.roams)
     pools = pools_of(tx, task.region, task.cluster) if roams else (task.pool,)
     if read_options(task.details["tags"]).refuse_unfit and (why := never_fits(tx, pools, demand)) is not None:
         raise InvalidParameterException(f"{_named(task)} was not changed: {why.detail}.")

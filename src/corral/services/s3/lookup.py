@@ -11,7 +11,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.objects import NULL, Bucket, ObjectVersion
 from corral.model.principal import acting_service
-from corral.model.run_environment import BUCKET
+from corral.model.private_environment import BUCKET
 from corral.services.s3.errors import AccessDenied, KeyTooLongError, MethodNotAllowed, NoSuchBucket, NoSuchVersion, no_such_key
 from corral.store import Store
 

@@ -12,7 +12,7 @@ from corral.decide.objects.byte_range import Unsatisfiable, span_of
 from corral.decide.objects.preconditions import Conditions, etag_matches, failed_condition
 from corral.model.blob import Admission, Slice, StoredBlob
 from corral.model.objects import Bucket, ContentPart, ObjectVersion
-from corral.model.run_environment import BUCKET
+from corral.model.private_environment import BUCKET
 from corral.services.ecs.private_environments import keep_uploaded_object
 from corral.services.s3 import versions
 from corral.services.s3.errors import (

@@ -1,4 +1,4 @@
-"""Tasks in the run queue: tasks whose queue options (`model/run_options.py`) must be known after their launch.
+"""Tasks in the task queue: tasks whose queue options (`model/queue_options.py`) must be known after their launch.
 
 A pool is a set of instances on which tasks can be placed. A claim is an entry in the waiting list of a pool. A task in the run
 queue gets a claim only when nothing holds the task back. Four things can hold it back: the tag `corral:hold`, a start time, tasks
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from corral.model.run_options import ARRAY_PREFIX
+from corral.model.queue_options import ARRAY_PREFIX
 from corral.model.task import Changeable
 
 
@@ -20,8 +20,8 @@ class QueueState(StrEnum):
     ADMITTED = "admitted"  # it has got its claim, so it waits for capacity or runs
 
 
-class QueuedRun(Changeable, frozen=True):
-    """A task in the run queue. It leaves the queue when it has ended."""
+class QueuedTask(Changeable, frozen=True):
+    """A task in the task queue. It leaves the queue when it has ended."""
 
     task_id: str
     chain: str  # the id of the first task of the chain
@@ -36,7 +36,7 @@ class QueuedRun(Changeable, frozen=True):
     roams: bool = False  # its claim can move to another pool of its cluster
 
 
-class RunArray(Changeable, frozen=True):
+class TaskArray(Changeable, frozen=True):
     """An array: tasks that were launched with the same array id. A member is one task, or a chain of requeued tasks."""
 
     key: str  # REGION/ID

@@ -1,5 +1,5 @@
 -- Objects of the private bucket. They contain environment variables of tasks that `corral run` starts.
-CREATE TABLE run_environment (
+CREATE TABLE private_environment (
     key        TEXT PRIMARY KEY,             -- the key of the S3 object
     tasks      INTEGER NOT NULL CHECK (tasks >= 0), -- tasks that refer to the object and have not ended
     kept_until REAL NOT NULL,                -- when the object is deleted, if no such task is left then

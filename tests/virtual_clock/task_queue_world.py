@@ -1,4 +1,4 @@
-"""The run queue on a virtual clock: a core with one simulated host, whose tasks start and end as the test says."""
+"""The task queue on a virtual clock: a core with one simulated host, whose tasks start and end as the test says."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from corral.fleet import hosts
 from corral.model.run import Observed
 from corral.model.task import Task, TaskState
 from corral.services.ecs.waiting_changes import WaitingChange, change_waiting
-from corral.store.run_waits import RunWaits
+from corral.store.task_queue import TaskQueue
 from store.rows import hello
 from virtual_clock.group_world import CALLER, REGION, GroupWorld
 
 ARN = f"arn:aws:ecs:{REGION}:{CALLER.account}:task/default/"
 
 
-class RunQueueWorld(GroupWorld):
+class TaskQueueWorld(GroupWorld):
     """A host with GPUs. Each task needs one GPU, unless the test says otherwise."""
 
     def __init__(self, gpus: int = 4, path: Path | None = None) -> None:
@@ -138,17 +138,17 @@ class RunQueueWorld(GroupWorld):
 
     def check(self) -> None:
         execute = self.store.execute
-        assert self.store.run_waits.snapshot() == RunWaits(self.store).snapshot()
+        assert self.store.task_queue.snapshot() == TaskQueue(self.store).snapshot()
         claims = {task_id for (task_id,) in execute("SELECT id FROM claim WHERE kind = 'task'")}
-        queued = {task_id for (task_id,) in execute("SELECT task_id FROM run_wait WHERE state != 'admitted'")}
+        queued = {task_id for (task_id,) in execute("SELECT task_id FROM queued_task WHERE state != 'admitted'")}
         waiting = {task_id for (task_id,) in execute("SELECT id FROM task WHERE state = 'PROVISIONING'")}
         stopped = {task_id for task_id in queued - waiting if self.state(task_id) == TaskState.STOPPED.value}  # to be reconciled
         assert not claims & queued
-        assert claims | (queued - stopped) == waiting, "a waiting task has no claim and is not in the run queue"
-        counted = dict(execute("SELECT dependent, count(*) FROM run_dependency GROUP BY dependent").fetchall())
-        assert counted == dict(execute("SELECT task_id, unmet FROM run_wait WHERE unmet > 0").fetchall())
-        sums = "SELECT array, sum(state != 'admitted'), sum(state = 'admitted') FROM run_wait WHERE array != '' GROUP BY array"
+        assert claims | (queued - stopped) == waiting, "a waiting task has no claim and is not in the task queue"
+        counted = dict(execute("SELECT dependent, count(*) FROM task_dependency GROUP BY dependent").fetchall())
+        assert counted == dict(execute("SELECT task_id, unmet FROM queued_task WHERE unmet > 0").fetchall())
+        sums = "SELECT array, sum(state != 'admitted'), sum(state = 'admitted') FROM queued_task WHERE array != '' GROUP BY array"
         members = {key: (not_admitted, admitted) for key, not_admitted, admitted in execute(sums)}
-        for key, waits, admitted in execute("SELECT key, waiting, admitted FROM run_array").fetchall():
+        for key, waits, admitted in execute("SELECT key, waiting, admitted FROM task_array").fetchall():
             assert members.pop(key, (0, 0)) == (waits, admitted)
         assert not members

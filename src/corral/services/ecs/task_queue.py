@@ -1,9 +1,9 @@
-"""The run queue: unfinished tasks that are held back, members of arrays, and tasks that Corral may replace after a failure.
+"""The task queue: unfinished tasks that are held back, members of arrays, and tasks that Corral may replace after a failure.
 
 A task that is held back gets no claim yet. A claim is an entry in the waiting list of a pool. A task is held back while the user
 holds it, while its start time has not come, while a task or an array that it needs has not ended, or while its array already runs
 as many members as it allows. A chain is a task and the tasks that replace it after failures. Queue options are tags of a task
-(`model/run_options.py`). Only RunTask reads them: tasks of services and of Batch jobs never enter the run queue.
+(`model/queue_options.py`). Only RunTask reads them: tasks of services and of Batch jobs never enter the task queue.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from msgspec import Struct
 
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.decide.tasks.run_eligibility import next_state, outcome, recorded_outcome
+from corral.decide.tasks.task_queue import next_state, outcome, recorded_outcome
 from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
 from corral.model.placement import TASK, Rank, claim_rank
-from corral.model.queued_run import QueuedRun, QueueState, RunArray, array_key, needed_array
-from corral.model.run_options import (
+from corral.model.queue_options import (
     AFTER_ANY_TAG,
     AFTER_TAG,
     ARRAY_PREFIX,
@@ -31,31 +30,32 @@ from corral.model.run_options import (
     PREFIX,
     REQUEUE_TAG,
     REQUEUED_AS_TAG,
-    RunOptionError,
-    RunOptions,
+    QueueOptionError,
+    QueueOptions,
     is_fixed_at_launch,
-    run_options,
+    queue_options,
 )
 from corral.model.task import INDEX_VARIABLE, Task, TaskState
+from corral.model.task_queue import QueuedTask, QueueState, TaskArray, array_key, needed_array
 from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.queue_reasons import name_of_run
 from corral.services.ecs.task_progress import mark_provider
 from corral.services.ecs.task_spec import TIME_LIMIT_TAG, longest_time_of, spec_of, time_limit_s
 from corral.store import Store
 
-TIMES = "run-times:"  # the key of the reconciler that gives claims to tasks whose start time has come
-ARRAYS = "run-arrays:"  # the key of the reconciler that deletes old arrays
+TIMES = "start-times:"  # the key of the reconciler that gives claims to tasks whose start time has come
+ARRAYS = "old-arrays:"  # the key of the reconciler that deletes old arrays
 REQUEUED_AS = "requeuedAs"  # the member of Task.details with the id of the task that replaces a failed task
 ARRAY_VARIABLE = "CORRAL_ARRAY_ID"
 
 Tag = Mapping[str, str]
 
 
-def read_options(tags: Iterable[Tag], count: int = 1) -> RunOptions:
+def read_options(tags: Iterable[Tag], count: int = 1) -> QueueOptions:
     """Read the queue options from the tags of a task, and convert errors to those of ECS."""
     try:
-        return run_options(tags, count)
-    except RunOptionError as error:
+        return queue_options(tags, count)
+    except QueueOptionError as error:
         raise InvalidParameterException(str(error)) from error
 
 
@@ -68,7 +68,7 @@ def check_start_options(tags: Iterable[Tag]) -> None:
 
 
 def array_reconciler(key: str) -> str:
-    return f"array:{key}"
+    return f"task-array:{key}"
 
 
 # Launch
@@ -77,15 +77,15 @@ def array_reconciler(key: str) -> str:
 class LaunchQueue(Struct):
     """The queue options of the tasks of one request."""
 
-    options: RunOptions
+    options: QueueOptions
     needs: dict[str, bool]  # id of an unfinished chain, or array:KEY of an array → whether the tasks also start if it fails
     not_before_s: float | None
-    array: RunArray | None  # its counts include the tasks of this request that have been added so far
+    array: TaskArray | None  # its counts include the tasks of this request that have been added so far
 
-    def entry(self, at: int, now_s: float, *, roams: bool) -> QueuedRun:
+    def entry(self, at: int, now_s: float, *, roams: bool) -> QueuedTask:
         """Return the queue entry of the task with the index `at` in the request. The task has no id yet."""
         options, array = self.options, self.array
-        run = QueuedRun(
+        queued = QueuedTask(
             task_id="",
             chain="",
             state=QueueState.WAITING,
@@ -97,7 +97,7 @@ class LaunchQueue(Struct):
             requeues=options.requeues,
             roams=roams,
         )
-        return run.but(state=next_state(run, array, now_s))
+        return queued.but(state=next_state(queued, array, now_s))
 
     def details(self, at: int, details: dict[str, Any]) -> dict[str, Any]:
         """Return the details of a task. The member of an array gets its index, as a tag and as a variable."""
@@ -108,11 +108,11 @@ class LaunchQueue(Struct):
         variables = {INDEX_VARIABLE: str(members.index(at)), ARRAY_VARIABLE: members.id}
         return {**details, "tags": tags, "jobEnvironment": variables}
 
-    def add(self, tx: Tx[Store], entry: QueuedRun, task_id: str) -> None:
+    def add(self, tx: Tx[Store], entry: QueuedTask, task_id: str) -> None:
         """Store a launched task in the queue, if it is held back, is a member of an array, or may be replaced after a failure."""
         if entry.state is QueueState.ADMITTED and not entry.array and not entry.requeues:
             return
-        tx.store.run_waits.add(entry.but(task_id=task_id, chain=task_id), self.needs.items())
+        tx.store.task_queue.add(entry.but(task_id=task_id, chain=task_id), self.needs.items())
         if self.array is not None:
             admitted = entry.state is QueueState.ADMITTED
             self.array = self.array.but(admitted=self.array.admitted + admitted, waiting=self.array.waiting + (not admitted))
@@ -120,12 +120,12 @@ class LaunchQueue(Struct):
     def close(self, tx: Tx[Store]) -> None:
         """Write the counts of the array, after all tasks of the request have been added."""
         if self.array is not None:
-            tx.store.run_waits.put_array(self.array, tx.now_s)
+            tx.store.task_queue.put_array(self.array, tx.now_s)
         if self.not_before_s is not None:
             tx.due(TIMES, self.not_before_s)
 
 
-def open_queue(tx: Tx[Store], region: str, options: RunOptions, *, may_wait: bool) -> LaunchQueue | None:
+def open_queue(tx: Tx[Store], region: str, options: QueueOptions, *, may_wait: bool) -> LaunchQueue | None:
     """Check the options of a request, and find the tasks and arrays for which its tasks wait. Return None without options.
 
     Raise an error if such a task or array is unknown, or if it must succeed but has failed.
@@ -152,7 +152,7 @@ def open_queue(tx: Tx[Store], region: str, options: RunOptions, *, may_wait: boo
     )
 
 
-def _array(tx: Tx[Store], region: str, options: RunOptions, needs: Mapping[str, bool]) -> RunArray | None:
+def _array(tx: Tx[Store], region: str, options: QueueOptions, needs: Mapping[str, bool]) -> TaskArray | None:
     """Return the array to which the tasks of a request belong, or None.
 
     Raise an error if tasks wait for the end of this array, because it then gets no more members, or if it has another limit.
@@ -160,8 +160,8 @@ def _array(tx: Tx[Store], region: str, options: RunOptions, needs: Mapping[str, 
     if options.array is None:
         return None
     key, limit = array_key(region, options.array.id), options.array.limit
-    array = tx.store.run_waits.array(key) or RunArray(key, limit)
-    if needed_array(key) in needs or tx.store.run_waits.is_needed(needed_array(key)):
+    array = tx.store.task_queue.array(key) or TaskArray(key, limit)
+    if needed_array(key) in needs or tx.store.task_queue.is_needed(needed_array(key)):
         raise InvalidParameterException(
             f"The array {array.id} gets no more tasks, because tasks wait for its end: use the id of a new array in {ARRAY_TAG}."
         )
@@ -179,7 +179,7 @@ def _unfinished_array(tx: Tx[Store], region: str, given: str, any_end: bool) -> 
     Raise an error if the array is unknown. Unless `any_end`, also raise an error if a task of the array has failed.
     """
     array_id = given.removeprefix(ARRAY_PREFIX)
-    array = tx.store.run_waits.array(array_key(region, array_id))
+    array = tx.store.task_queue.array(array_key(region, array_id))
     if array is None:
         raise InvalidParameterException(
             f"The tag {_tag(any_end)} names the array '{array_id}', which Corral does not know: launch the tasks of the array "
@@ -202,7 +202,7 @@ def _unfinished_chain(tx: Tx[Store], region: str, task_id: str, any_end: bool) -
     seen = set[str]()
     while following is not None and following not in seen:
         seen.add(following)
-        last, run, task = following, tx.store.run_waits.get(following), tx.store.tasks.get(following)
+        last, queued, task = following, tx.store.task_queue.get(following), tx.store.tasks.get(following)
         if task is None:
             recorded = tx.store.tasks.history.get(following)
             if recorded is None or recorded.region != region:
@@ -211,8 +211,8 @@ def _unfinished_chain(tx: Tx[Store], region: str, task_id: str, any_end: bool) -
             ended, following = recorded_outcome(recorded.record.stop_code, recorded.failed), tags.get(REQUEUED_AS_TAG)
         elif task.region != region:
             raise _unknown_task(task_id, any_end)
-        elif run is not None:
-            return run.chain
+        elif queued is not None:
+            return queued.chain
         elif task.state is not TaskState.STOPPED:
             return task.id
         else:
@@ -243,32 +243,32 @@ def _already_failed(name: str, how: str) -> ApiError:
 # Changes of a task in the queue
 
 
-def settle(tx: Tx[Store], run: QueuedRun) -> QueueState:
+def settle(tx: Tx[Store], queued: QueuedTask) -> QueueState:
     """Write a task of the queue, and move it to the state that it should have now: add its claim, or withdraw the claim.
 
-    `run.state` is the stored state. The other members of `run` may have changed. Return the new state.
+    `queued.state` is the stored state. The other members of `queued` may have changed. Return the new state.
     """
-    array = tx.store.run_waits.array(run.array) if run.array else None
-    if run.not_before_s is not None and run.not_before_s <= tx.now_s:
-        run = run.but(not_before_s=None)
-    if run.not_before_s is not None:
-        tx.due(TIMES, run.not_before_s)
-    state = next_state(run, array, tx.now_s)
-    moves = QueueState.ADMITTED in (run.state, state) and run.state is not state
-    task = tx.store.tasks.get(run.task_id) if moves else None
+    array = tx.store.task_queue.array(queued.array) if queued.array else None
+    if queued.not_before_s is not None and queued.not_before_s <= tx.now_s:
+        queued = queued.but(not_before_s=None)
+    if queued.not_before_s is not None:
+        tx.due(TIMES, queued.not_before_s)
+    state = next_state(queued, array, tx.now_s)
+    moves = QueueState.ADMITTED in (queued.state, state) and queued.state is not state
+    task = tx.store.tasks.get(queued.task_id) if moves else None
     if moves and (task is None or task.state is not TaskState.PROVISIONING):
-        state = run.state  # the task has just ended, and its reconciler removes it from the queue
-    tx.store.run_waits.change(run.but(state=state))
-    if task is None or state is run.state:
+        state = queued.state  # the task has just ended, and its reconciler removes it from the queue
+    tx.store.task_queue.change(queued.but(state=state))
+    if task is None or state is queued.state:
         return state
     admitted = state is QueueState.ADMITTED
     if array is not None:
         change = 1 if admitted else -1
         array = array.but(admitted=array.admitted + change, waiting=array.waiting - change)
-        tx.store.run_waits.put_array(array, tx.now_s)
+        tx.store.task_queue.put_array(array, tx.now_s)
     if admitted:
         longest_s = longest_time_of(task, spec_of(tx, task))
-        tx.store.tasks.enqueue(task, rank_of(task, _priority(task)), roams=run.roams, longest_s=longest_s)
+        tx.store.tasks.enqueue(task, rank_of(task, _priority(task)), roams=queued.roams, longest_s=longest_s)
     else:
         tx.store.claims.remove(TASK, task.id)
         if array is not None:
@@ -287,14 +287,14 @@ def rank_of(task: Task, priority: int) -> Rank:
 
 
 def _priority(task: Task) -> int:
-    return run_options(task.details.get("tags", ())).priority
+    return queue_options(task.details.get("tags", ())).priority
 
 
 def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
     """Apply changed queue options to a task that has not ended. `before` has the earlier tags."""
-    run = tx.store.run_waits.get(task.id)
+    queued = tx.store.task_queue.get(task.id)
     is_started_by_corral = (task.started_by or "").startswith((STARTED_BY_SERVICE, STARTED_BY_BATCH))
-    if task.state is TaskState.STOPPED or (is_started_by_corral and run is None):  # RunTask launched the tasks in the queue
+    if task.state is TaskState.STOPPED or (is_started_by_corral and queued is None):  # RunTask launched the tasks in the queue
         return
     old, new = ({tag["key"]: tag["value"] for tag in tags} for tags in (before, task.details.get("tags", ())))
     changed = {key for key in old.keys() | new.keys() if key.startswith(PREFIX) and old.get(key) != new.get(key)}
@@ -306,24 +306,24 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
                 f"The tag {key} of a task cannot be changed before the task has ended: stop the task, and run another one."
             )
     options = read_options(task.details["tags"])
-    requeues = options.requeues if REQUEUE_TAG in changed or run is None else run.requeues
+    requeues = options.requeues if REQUEUE_TAG in changed or queued is None else queued.requeues
     if task.state is not TaskState.PROVISIONING and TIME_LIMIT_TAG in changed:
         raise InvalidParameterException(f"The tag {TIME_LIMIT_TAG} of a task that has started cannot be changed: it has no effect.")
     if task.state is not TaskState.PROVISIONING:  # the other options count again only if the task is requeued
-        if run is not None:
-            tx.store.run_waits.change(run.but(requeues=requeues))
+        if queued is not None:
+            tx.store.task_queue.change(queued.but(requeues=requeues))
         elif requeues:
-            tx.store.run_waits.add(QueuedRun(task.id, task.id, QueueState.ADMITTED, requeues=requeues))
+            tx.store.task_queue.add(QueuedTask(task.id, task.id, QueueState.ADMITTED, requeues=requeues))
         return
     if TIME_LIMIT_TAG in changed:
         task = _with_time_limit(tx, task)
-    after = run or QueuedRun(task.id, task.id, QueueState.ADMITTED, roams=tx.store.claims.roams(TASK, task.id))
+    after = queued or QueuedTask(task.id, task.id, QueueState.ADMITTED, roams=tx.store.claims.roams(TASK, task.id))
     if NOT_BEFORE_TAG in changed:
         after = after.but(not_before_s=options.not_before_s)
     after = after.but(held=options.held, requeues=requeues)
-    if run is not None or requeues or next_state(after, None, tx.now_s) is QueueState.WAITING:
-        if run is None:
-            tx.store.run_waits.add(after.but(held=False))
+    if queued is not None or requeues or next_state(after, None, tx.now_s) is QueueState.WAITING:
+        if queued is None:
+            tx.store.task_queue.add(after.but(held=False))
         settle(tx, after)
     claim, rank = tx.store.claims.get(TASK, task.id), rank_of(task, _priority(task))
     if claim is not None and claim.rank != rank:
@@ -341,6 +341,6 @@ def _with_time_limit(tx: Tx[Store], task: Task) -> Task:
 
 def forbid_requeue(tx: Tx[Store], task: Task) -> None:
     """Do not replace a task after its end. The server calls this before it sends a user's signal to the program of the task."""
-    run = tx.store.run_waits.get(task.id)
-    if run is not None and run.requeues:
-        tx.store.run_waits.change(run.but(requeues=0))
+    queued = tx.store.task_queue.get(task.id)
+    if queued is not None and queued.requeues:
+        tx.store.task_queue.change(queued.but(requeues=0))

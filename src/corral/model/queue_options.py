@@ -1,6 +1,6 @@
 """Queue options of a task: tags of RunTask in the namespace `corral:` that say when the task may start.
 
-A run is a task that a user starts with `corral run` or RunTask. Each option is a tag of the task:
+Each option is a tag of the task:
 
 - `corral:priority`: a whole number from -1000 to 1000. Tasks with a higher number start first. The default is 0.
 - `corral:hold`: `true`. The task does not start until the tag is removed, or its value is `false`.
@@ -51,7 +51,7 @@ TASK_ID = re.compile(r"[0-9a-f]{32}")
 ARRAY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class RunOptionError(ValueError):
+class QueueOptionError(ValueError):
     """The value of a tag breaks the rule for this tag. The text has the value and the rule."""
 
 
@@ -72,7 +72,7 @@ class ArrayMembers(Struct, frozen=True):
         return f"{self.id} {self.index(at)} 1 {self.limit}"
 
 
-class RunOptions(Struct, frozen=True):
+class QueueOptions(Struct, frozen=True):
     priority: int = 0
     held: bool = False
     not_before_s: float | None = None
@@ -88,19 +88,19 @@ class RunOptions(Struct, frozen=True):
         return bool(self.held or self.not_before_s is not None or self.after or self.after_any)
 
 
-NO_OPTIONS = RunOptions()
+NO_OPTIONS = QueueOptions()
 
 
-def run_options(tags: Iterable[Mapping[str, str]], count: int = 1) -> RunOptions:
+def queue_options(tags: Iterable[Mapping[str, str]], count: int = 1) -> QueueOptions:
     """Read the queue options from the tags of a task. `count` is the number of tasks in the request.
 
-    Raise RunOptionError if a value is not valid. Tasks without such tags share one object.
+    Raise QueueOptionError if a value is not valid. Tasks without such tags share one object.
     """
     given = {tag["key"]: tag.get("value", "") for tag in tags if tag["key"].startswith(PREFIX)}
     if not given:
         return NO_OPTIONS
     after = _needed(given, AFTER_TAG)
-    options = RunOptions(
+    options = QueueOptions(
         priority=_priority(given),
         held=_is_true(given, HOLD_TAG),
         not_before_s=_not_before_s(given),
@@ -111,7 +111,7 @@ def run_options(tags: Iterable[Mapping[str, str]], count: int = 1) -> RunOptions
         refuse_unfit=_is_true(given, REFUSE_UNFIT_TAG),
     )
     if len(options.after) + len(options.after_any) > NEEDED_MAX:
-        raise RunOptionError(
+        raise QueueOptionError(
             f"The tags {AFTER_TAG} and {AFTER_ANY_TAG} name {len(options.after) + len(options.after_any)} tasks and arrays, but a "
             f"task can wait for at most {NEEDED_MAX}: wait for an array (array:ID) instead of each of its tasks."
         )
@@ -174,7 +174,7 @@ def _needed(given: Mapping[str, str], tag: str) -> tuple[str, ...]:
             is_array = word.startswith(ARRAY_PREFIX)
             if not (ARRAY_ID.fullmatch(word.removeprefix(ARRAY_PREFIX)) if is_array else TASK_ID.fullmatch(word)):
                 rule = f"a task id (32 hexadecimal digits, the last part of a task's ARN) or {ARRAY_PREFIX}ID"
-                raise RunOptionError(f"The tag {key} has the element '{word}', which must be {rule}.")
+                raise QueueOptionError(f"The tag {key} has the element '{word}', which must be {rule}.")
             found[word] = None
     return tuple(found)
 
@@ -200,5 +200,5 @@ def _array(given: Mapping[str, str], count: int) -> ArrayMembers | None:
     return members
 
 
-def _wrong(tag: str, text: str | None, rule: str) -> RunOptionError:
-    return RunOptionError(f"The tag {tag} has the value '{text}', but it must be {rule}.")
+def _wrong(tag: str, text: str | None, rule: str) -> QueueOptionError:
+    return QueueOptionError(f"The tag {tag} has the value '{text}', but it must be {rule}.")

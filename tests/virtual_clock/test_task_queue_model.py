@@ -2,7 +2,7 @@
 
 A model knows what each task waits for, and how each chain of requeued tasks ended. After each commit it checks that no task got in
 line too early and that no array exceeded its limit. At the end, every task must have ended, for the right reason.
-`CORRAL_SIM_SEEDS=500 pytest tests/virtual_clock/test_run_queue_model.py` runs more seeds. A failing seed is the last one that is
+`CORRAL_SIM_SEEDS=500 pytest tests/virtual_clock/test_task_queue_model.py` runs more seeds. A failing seed is the last one that is
 printed.
 """
 
@@ -24,16 +24,16 @@ from corral.core.errors import ApiError, api_error
 from corral.core.ids import SeededIds
 from corral.core.transactions import Core, Outcome, Reconciler, Tx
 from corral.model.placement import Claim
-from corral.model.queued_run import EndNotice, QueuedRun, RunArray
 from corral.model.task import Task
+from corral.model.task_queue import EndNotice, QueuedTask, TaskArray
 from corral.operations.services import SERVICES
 from corral.reconcile import STATE
 from corral.services.ecs.waiting_changes import WaitingChange, change_waiting, is_waiting
 from corral.store import Store
 from corral.store.claims import Claims
-from corral.store.run_waits import Need, RunWaits
+from corral.store.task_queue import Need, TaskQueue
 from virtual_clock.group_world import CALLER
-from virtual_clock.run_queue_world import RunQueueWorld
+from virtual_clock.task_queue_world import TaskQueueWorld
 
 SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "10"))
 START = int(os.environ.get("CORRAL_SIM_START", "0"))
@@ -71,7 +71,7 @@ class Chain:
     succeeded: bool | None = None  # None: the chain has not ended
 
 
-class RandomRuns(RunQueueWorld):
+class RandomTasks(TaskQueueWorld):
     """One seed."""
 
     def __init__(self, seed: int, path: Path, fault: Fault | None = None) -> None:
@@ -144,9 +144,9 @@ class RandomRuns(RunQueueWorld):
             self.chains[task.id] = chain
         chain = self.chains[task.id]
         if task.state == "STOPPED" and chain.tasks[-1] == task.id and chain.succeeded is None and "requeued-as" not in tags:
-            if self._should_requeue(task, chain) and not self.store.run_waits.concerns(task.id):
+            if self._should_requeue(task, chain) and not self.store.task_queue.concerns(task.id):
                 raise Violation(f"{task.id} was not requeued")
-            if not self.store.run_waits.concerns(task.id) or chain.first != task.id:
+            if not self.store.task_queue.concerns(task.id) or chain.first != task.id:
                 chain.succeeded = task.stop_code == "EssentialContainerExited" and self.reported.get(task.id) == 0
                 self.happened["succeeded" if chain.succeeded else "failed"] += 1
 
@@ -341,7 +341,7 @@ class RandomRuns(RunQueueWorld):
         self._check_ends()
 
     def _check_ends(self) -> None:
-        assert self.store.run_waits.snapshot() == (set(), {})
+        assert self.store.task_queue.snapshot() == (set(), {})
         for chain in {id(chain): chain for chain in self.chains.values()}.values():
             last = self.task(chain.tasks[-1])
             failed = [needed for needed in chain.after if not self.chains[needed].succeeded]
@@ -361,7 +361,7 @@ def test_random_runs(first: int, tmp_path: Path) -> None:
     happened: Counter[str] = Counter()
     for seed in range(first, min(first + 5, START + SEEDS)):
         print(f"seed {seed}")
-        world = RandomRuns(seed, tmp_path / f"{seed}.db")
+        world = RandomTasks(seed, tmp_path / f"{seed}.db")
         world.simulate()
         world.store.close()
         happened.update(world.happened)
@@ -374,13 +374,13 @@ def test_random_runs(first: int, tmp_path: Path) -> None:
 
 
 def with_waits(**methods: Callable[..., Any]) -> Fault:
-    """A store whose run queue has some other methods."""
-    faulty = type("FaultyRunWaits", (RunWaits,), methods)
+    """A store whose task queue has some other methods."""
+    faulty = type("FaultyTaskQueue", (TaskQueue,), methods)
 
     class FaultyStore(Store):
         def _compose(self) -> None:
             super()._compose()
-            self.run_waits = faulty(self)
+            self.task_queue = faulty(self)
 
     return Fault(FaultyStore)
 
@@ -400,32 +400,32 @@ def _nothing(tx: Tx[Store], name: str) -> None:
     pass
 
 
-def _all_succeed(waits: RunWaits, end: EndNotice) -> None:
-    RunWaits.add_end(waits, end.but(succeeded=True))
+def _all_succeed(waits: TaskQueue, end: EndNotice) -> None:
+    TaskQueue.add_end(waits, end.but(succeeded=True))
 
 
-def _no_requeues(waits: RunWaits, task_id: str) -> QueuedRun | None:
-    run = RunWaits.get(waits, task_id)
+def _no_requeues(waits: TaskQueue, task_id: str) -> QueuedTask | None:
+    run = TaskQueue.get(waits, task_id)
     return run and run.but(requeues=0)
 
 
-def _without_undo_log(waits: RunWaits, run: QueuedRun, needs: Iterable[Need] = ()) -> None:
-    RunWaits.add(waits, run, needs)
+def _without_undo_log(waits: TaskQueue, run: QueuedTask, needs: Iterable[Need] = ()) -> None:
+    TaskQueue.add(waits, run, needs)
     waits._undo_log._inverses.pop()
 
 
-def _none_admitted(waits: RunWaits, key: str) -> RunArray | None:
-    array = RunWaits.array(waits, key)
+def _none_admitted(waits: TaskQueue, key: str) -> TaskArray | None:
+    array = TaskQueue.array(waits, key)
     return array and array.but(admitted=0)
 
 
-def _any_end_counts(waits: RunWaits, end: EndNotice, limit: int) -> list[Need]:
-    return [(task_id, True) for task_id, _ in RunWaits.dependents(waits, end, limit)]
+def _any_end_counts(waits: TaskQueue, end: EndNotice, limit: int) -> list[Need]:
+    return [(task_id, True) for task_id, _ in TaskQueue.dependents(waits, end, limit)]
 
 
 FAULTS = {
-    "tasks that wait for an ended task are not informed": Fault(reconcilers={"run-end": _nothing}),
-    "the next member of an array does not start": Fault(reconcilers={"array": _nothing}),
+    "tasks that wait for an ended task are not informed": Fault(reconcilers={"end-notice": _nothing}),
+    "the next member of an array does not start": Fault(reconcilers={"task-array": _nothing}),
     "a failed task counts as succeeded": with_waits(add_end=_all_succeed),
     "any end of a task counts": with_waits(dependents=_any_end_counts),
     "a failed task is not requeued": with_waits(get=_no_requeues),
@@ -453,7 +453,7 @@ FIRST_SEEDS = {
 def test_a_planted_fault_is_caught(fault: str, tmp_path: Path) -> None:
     first = FIRST_SEEDS.get(fault, 0)
     for seed in (first, *(each for each in range(30) if each != first)):
-        world = RandomRuns(seed, tmp_path / f"{seed}.db", FAULTS[fault])
+        world = RandomTasks(seed, tmp_path / f"{seed}.db", FAULTS[fault])
         try:
             world.simulate()
         except (Violation, AssertionError, ApiError) as objection:

@@ -1,15 +1,15 @@
-"""Queue options in tags, when a task of the run queue gets in line, and when a task is requeued."""
+"""Queue options in tags, when a task of the task queue gets in line, and when a task is requeued."""
 
 from __future__ import annotations
 
 import pytest
 
-from corral.decide.tasks.run_eligibility import next_state, outcome, requeue_at_s
+from corral.decide.tasks.task_queue import next_state, outcome, requeue_at_s
 from corral.model.instance import HOST_POOL
-from corral.model.queued_run import QueuedRun, QueueState, RunArray
+from corral.model.queue_options import NO_OPTIONS, ArrayMembers, QueueOptionError, QueueOptions, queue_options
 from corral.model.run import RunState
-from corral.model.run_options import NO_OPTIONS, ArrayMembers, RunOptionError, RunOptions, run_options
 from corral.model.task import Demand, Run, StopCode, Task, TaskState
+from corral.model.task_queue import QueuedTask, QueueState, TaskArray
 
 A, B = "a" * 32, "b" * 32
 
@@ -20,14 +20,14 @@ def tags(**values: str) -> list[dict[str, str]]:
 
 def test_options_are_read_from_tags() -> None:
     given = tags(priority="-7", hold="true", not_before="1767225600", after=f"{A} array:x.1", after_any=f"{A} {B}", requeue="3")
-    options = run_options([*given, *tags(array="x2 10 5 4", refuse_unfit="true", name="lr0.1"), {"key": "mine", "value": "?"}], 3)
-    assert options == RunOptions(
+    options = queue_options([*given, *tags(array="x2 10 5 4", refuse_unfit="true", name="lr0.1"), {"key": "mine", "value": "?"}], 3)
+    assert options == QueueOptions(
         priority=-7, held=True, not_before_s=1767225600.0, after=(A, "array:x.1"), after_any=(B,),
         array=ArrayMembers("x2", 10, 5, 4), requeues=3, refuse_unfit=True,
     )  # fmt: skip
     assert options.array is not None and options.array.tag_value(2) == "x2 20 1 4"
-    assert run_options(tags(name="lr0.1", time_limit="60", hold="false")) is NO_OPTIONS
-    assert run_options([*tags(after=A), {"key": "corral:after:2", "value": B}]).after == (A, B)
+    assert queue_options(tags(name="lr0.1", time_limit="60", hold="false")) is NO_OPTIONS
+    assert queue_options([*tags(after=A), {"key": "corral:after:2", "value": B}]).after == (A, B)
 
 
 @pytest.mark.parametrize(
@@ -51,24 +51,24 @@ def test_options_are_read_from_tags() -> None:
     ],
 )
 def test_an_error_names_the_tag_the_value_and_the_rule(tag: str, value: str, rule: str) -> None:
-    with pytest.raises(RunOptionError) as error:
-        run_options([{"key": f"corral:{tag}", "value": value}], count=2)
+    with pytest.raises(QueueOptionError) as error:
+        queue_options([{"key": f"corral:{tag}", "value": value}], count=2)
     assert str(error.value).startswith(f"The tag corral:{tag} has the value '{value}', but it must be ")
     assert rule in str(error.value)
 
 
 def test_an_id_that_is_not_valid_is_named() -> None:
     for wrong in ("train", A[1:], A.upper(), "array:", "array:a/b"):
-        with pytest.raises(RunOptionError, match="32 hexadecimal digits") as error:
-            run_options(tags(after=f"{B} {wrong}"))
+        with pytest.raises(QueueOptionError, match="32 hexadecimal digits") as error:
+            queue_options(tags(after=f"{B} {wrong}"))
         assert f"'{wrong}'" in str(error.value)
     many = {f"after:{number}": " ".join(f"{number * 7 + at:032x}" for at in range(7)) for number in range(15)}
-    with pytest.raises(RunOptionError, match="name 105 tasks and arrays, but a task can wait for at most 100"):
-        run_options(tags(**many))
+    with pytest.raises(QueueOptionError, match="name 105 tasks and arrays, but a task can wait for at most 100"):
+        queue_options(tags(**many))
 
 
-RUN = QueuedRun("t", "t", QueueState.WAITING)
-FULL, ROOM = RunArray("r/a", 2, waiting=1, admitted=2), RunArray("r/a", 2, waiting=1, admitted=1)
+RUN = QueuedTask("t", "t", QueueState.WAITING)
+FULL, ROOM = TaskArray("r/a", 2, waiting=1, admitted=2), TaskArray("r/a", 2, waiting=1, admitted=1)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ FULL, ROOM = RunArray("r/a", 2, waiting=1, admitted=2), RunArray("r/a", 2, waiti
         (RUN.but(state=QueueState.ADMITTED, held=True), FULL, QueueState.WAITING),
     ],
 )
-def test_a_task_gets_in_line_when_nothing_holds_it_back(run: QueuedRun, array: RunArray | None, expected: QueueState) -> None:
+def test_a_task_gets_in_line_when_nothing_holds_it_back(run: QueuedTask, array: TaskArray | None, expected: QueueState) -> None:
     assert next_state(run, array, now_s=100.0) is expected
 
 
