@@ -146,3 +146,25 @@ def test_rows_of_received_hand_overs_are_deleted_without_another_command(tmp_pat
                     await asyncio.sleep(0.01)
 
     asyncio.run(scenario())
+
+
+def test_a_command_gets_the_result_of_a_slow_function_from_another_thread() -> None:
+    async def main() -> None:
+        async with running() as lane:
+            writer = await lane.submit(lambda tx: threading.get_ident())
+            reader, again = await lane.submit(lambda tx: (tx.result_of("who", threading.get_ident), threading.get_ident()))
+            assert reader != writer == again
+
+            def fail() -> None:
+                raise ValueError("unreadable")
+
+            def handler(tx: Tx[Store]) -> str:
+                try:
+                    tx.result_of("file", fail)
+                except ValueError as error:
+                    return str(error)
+                return ""
+
+            assert await lane.submit(handler) == "unreadable"
+
+    asyncio.run(main())

@@ -6,7 +6,7 @@ core parks the command. It runs the command again when one of these keys changes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -34,6 +34,26 @@ class Wait(Exception):
         self.again_s = again_s
         self.in_turn = in_turn
         self.keep = keep
+
+
+class NeedsThread(Exception):
+    """Raised by `Tx.result_of`, if no other thread has called the slow function yet. A reconciler passes it to `Tx.in_thread`.
+
+    If a command raises it, the core runs the command again when the function has a result. `name` identifies the result.
+    """
+
+    def __init__(self, name: Hashable, function: Callable[[], Any]) -> None:
+        super().__init__("a slow function must be called in another thread")
+        self.name = name
+        self.function = function
+
+    def call(self) -> Callable[[Any], None]:
+        """Call the function. Return the handler of a command that gives the result or the exception to its transaction."""
+        try:
+            result = self.function()
+        except Exception as error:
+            result = error
+        return lambda tx: tx.results.update({self.name: result})
 
 
 class Command(Struct, eq=False):

@@ -5,9 +5,7 @@ pool, with what it should be, and changes it. The key of a reconciler is a text 
 the name of the thing. A reconciler runs when its key is marked (`Tx.mark`), or at a set time (`Tx.due`). The key of a change, such
 as `stack:ID`, names a thing that has changed (`Tx.changed`). Commands and reconcilers can wait for a change.
 
-A host is a machine that runs tasks. Its agent is the process that starts and stops the runs there. A run is one container of a
-task. An order is a message from the server to an agent. A lane is a store with the thread that owns it: there is one lane each for
-state, logs and metrics.
+A lane is a store with the thread that owns it: there is one lane each for state, logs and metrics.
 
 After the commit, it returns the responses to clients and the orders to hosts, and the caller sends them. `Core` has no thread:
 `server/lanes.py` calls `transact` in the thread of the lane. Tests and the simulation call it directly, with a virtual clock.
@@ -18,7 +16,7 @@ from __future__ import annotations
 import sqlite3
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from math import inf
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -27,7 +25,7 @@ import orjson
 from msgspec import Struct, field
 
 from corral.core.clock import Clock
-from corral.core.commands import Command, ParkedCommands, Wait
+from corral.core.commands import Command, NeedsThread, ParkedCommands, Wait
 from corral.core.database import CommitFailed as CommitFailed
 from corral.core.database import Handover
 from corral.core.errors import ApiError, ServiceUnavailable, internal_failure
@@ -105,6 +103,9 @@ class Tx(Struct, Generic[S]):
     _changes_later: list[tuple[str, float]] = field(default_factory=list)  # the keys and times of `changes_at`
     _handed: list[NewHandover] = field(default_factory=list)
     _command: Command | None = None  # the command that is running; None if a reconciler is running
+    _has_threads: bool = False  # see `result_of`
+    results: dict[Hashable, Any] = field(default_factory=dict)  # the results and exceptions of slow functions, by their names
+    _slow: list[tuple[Command, NeedsThread]] = field(default_factory=list)  # what waits for a slow function, and the function
 
     def mark(self, key: str) -> None:
         """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`.
@@ -145,6 +146,22 @@ class Tx(Struct, Generic[S]):
             raise
         self.store.end_attempt()
         return result
+
+    def result_of(self, name: Hashable, function: Callable[[], R]) -> R:
+        """Return the result of a slow function, for example one that reads a large file. The function must not use the store.
+
+        Another thread calls the function. Raise NeedsThread before that. A core that has no threads, as in tests, calls it here.
+        """
+        if name not in self.results and self._has_threads:
+            raise NeedsThread(name, function)
+        result: R | Exception = self.results[name] if name in self.results else function()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def in_thread(self, key: str, needed: NeedsThread) -> None:
+        """Call a slow function in another thread after the commit. Then run the reconciler of `key`."""
+        self._slow.append((Command(lambda tx: tx.mark(key), lambda _: None), needed))
 
     def changes_at(self, key: str, at_s: float) -> None:
         """At the time `at_s`, run the commands that wait for `key`. A command that begins to wait after this transaction must pass
@@ -202,30 +219,27 @@ class Tx(Struct, Generic[S]):
 Reconciler = Callable[[Tx[Any], str], None]
 
 
-class OncePerTransaction(Struct, frozen=True):
+class _Wrapped(Struct, frozen=True):
+    run: Reconciler
+
+    def __call__(self, tx: Tx[Any], name: str) -> None:
+        self.run(tx, name)
+
+
+class OncePerTransaction(_Wrapped, frozen=True):
     """A reconciler that runs after the last command of a transaction, and not after each command that marks its key.
 
     Many commands of a transaction can mark the same key, for example the reports about the tasks of a service. To reconcile a large
     service takes longer than such a command.
     """
 
-    run: Reconciler
 
-    def __call__(self, tx: Tx[Any], name: str) -> None:
-        self.run(tx, name)
-
-
-class Together(Struct, frozen=True):
+class Together(_Wrapped, frozen=True):
     """A reconciler whose marked keys share one savepoint, because each savepoint costs time.
 
     If the reconciler raises an exception for one key, the core undoes the changes for all these keys. Then it runs the reconciler
     for each key again, with one savepoint per key.
     """
-
-    run: Reconciler
-
-    def __call__(self, tx: Tx[Any], name: str) -> None:
-        self.run(tx, name)
 
 
 Receiver = Callable[[Tx[Any], Any], None]  # called once for each payload of a hand-over
@@ -245,6 +259,8 @@ class Outcome(Struct):
     finished: list[int] = field(default_factory=list)  # the ids of hand-overs whose rows were deleted
     faults: list[str] = field(default_factory=list)  # the tracebacks of bugs and of failed writes, for the server's log
     waiting: list[Command] = field(default_factory=list)  # the commands that raised Wait for the first time
+    # Commands that wait for the result of a slow function. The caller calls the function, and then runs the command again.
+    slow: list[tuple[Command, NeedsThread]] = field(default_factory=list)
     may_have_changed: bool = True  # False if all commands were read-only and no reconciler ran
 
 
@@ -266,6 +282,7 @@ class Core(Generic[S]):
         self._late_kinds = {kind for kind, each in self._reconcilers.items() if isinstance(each, OncePerTransaction)}
         self._together = {kind for kind, each in self._reconcilers.items() if isinstance(each, Together)}
         self._last_s = 0.0
+        self.has_threads = False  # True: the caller of `transact` calls the functions in `Outcome.slow`
         self._parked = ParkedCommands()
         self._origin = ids.hex32()
         self._last_handover = max((handover.id for handover in store.undelivered()), default=0)
@@ -287,7 +304,7 @@ class Core(Generic[S]):
         now_s = self._instant()
         todo = [*self._parked.take_expired(now_s), *commands]
         ran = list(todo)  # all commands of this transaction; if the commit fails, each of them gets an error
-        tx = Tx(self.store, now_s, self._ids, self._settings, _late_kinds=self._late_kinds)
+        tx = Tx(self.store, now_s, self._ids, self._settings, _late_kinds=self._late_kinds, _has_threads=self.has_threads)
         fired = self._parked.take_timers(now_s)
         for key in fired:
             tx.changed(key)
@@ -316,7 +333,7 @@ class Core(Generic[S]):
             self._parked.set_timers([(key, now_s + RETRY_S) for key in fired])
             return self._failed(error, ran, outcome)
         self._parked.set_timers(tx._changes_later)
-        outcome.orders = orders_by_host(tx._orders)
+        outcome.orders, outcome.slow = orders_by_host(tx._orders), tx._slow
         for _ in range(removed):
             self.delivered.popleft()
         outcome.may_have_changed = by_time or not all(command.read_only for command in ran)
@@ -345,6 +362,10 @@ class Core(Generic[S]):
                 return
             outcome.faults.append("a handler raised Wait after its deadline\n" + traceback.format_exc())
             answer = internal_failure()
+        except NeedsThread as needed:
+            self._undo(tx, sizes)
+            tx._slow.append((command, needed))
+            return
         except ApiError as refusal:
             self._undo(tx, sizes)
             answer = refusal

@@ -73,9 +73,9 @@ def reconcile_stack(tx: Tx[Store], stack_id: str) -> None:
 def reconcile_step(tx: Tx[Store], name: str) -> None:
     stack_id, _, key = name.rpartition("#")
     stack, resource = tx.store.stacks.get(stack_id), tx.store.stacks.resource(stack_id, key)
-    if stack is None or resource is None or resource.step is None or not resource.step.has_run:
+    if stack is None or resource is None or resource.step is None or resource.step.handed:
         return
-    step_execution.settle(tx, stack, resource)
+    (step_execution.settle if resource.step.has_run else step_execution.run_step)(tx, stack, resource)
     after = tx.store.stacks.resource(stack_id, key)
     if after is None or after.step is None:
         tx.mark(stack.key)

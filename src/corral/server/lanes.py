@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from corral.core.clock import Clock
-from corral.core.commands import Command
+from corral.core.commands import Command, NeedsThread
 from corral.core.database import Handover
 from corral.core.errors import ServiceUnavailable
 from corral.core.handovers import Delivery, Done, receive
@@ -48,6 +48,7 @@ class Lane(Generic[S]):
     ) -> None:
         """`lanes` has all lanes by name. `receivers` maps the kind of a hand-over to its handler in this lane."""
         self._core = core
+        core.has_threads = True
         self._clock = clock
         self._loop = loop
         self._on_orders = on_orders
@@ -210,11 +211,17 @@ class Lane(Generic[S]):
         answers = self._delivery.deliver(outcome)
         if outcome.orders and self._on_orders is not None:
             self._on_orders(outcome.orders)  # orders are sent first, so that hosts start tasks while the responses are sent
+        for command, needed in outcome.slow:
+            self._loop.run_in_executor(None, self._call_slow, command, needed)
         for command, answer in answers:
             command.done(answer)
         for command in outcome.waiting:
             if command.on_wait is not None:
                 command.on_wait()
+
+    def _call_slow(self, command: Command, needed: NeedsThread) -> None:
+        """Call a slow function in another thread, and run the command that waits for it in the transaction that gets the result."""
+        self._queue.put([Command(needed.call(), lambda _: None), command])
 
     def _send(self, handover: Handover, finished: list[Handover], done: Done) -> None:
         self._lanes[handover.lane].receive(handover, finished, done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from corral.model.stack import STACK_TYPE, Stack, StackStatus
 from corral.services.cloudformation import stack_operations, wait_conditions
 from corral.services.cloudformation.custom_resources import CUSTOM_RESOURCE
 from corral.services.cloudformation.stack_requests import stack_spec
-from corral.services.cloudformation.template_requests import TEMPLATE, parsed
+from corral.services.cloudformation.template_requests import TEMPLATE, ParsedTemplate, parsed
 from corral.services.cloudformation.template_sources import object_of_url, template_slices, template_text
 from corral.store import Store
 from corral.template_types.api_calls import authorize
@@ -42,12 +43,12 @@ def _parent(tx: Tx[Store], properties: Properties) -> Stack:
     return parent
 
 
-def _request(properties: Properties, parent: Stack, template: str) -> dict[str, Any]:
+def _request(properties: Properties, parent: Stack, template: ParsedTemplate) -> dict[str, Any]:
     """Return the request for a nested stack. The nested stack has the capabilities of its parent."""
     given = properties.get("Parameters", {})
     parameters = [{"ParameterKey": name, "ParameterValue": _text(value)} for name, value in given.items()]
     return {
-        TEMPLATE: parsed(template),
+        TEMPLATE: template,
         "Parameters": parameters,
         "Capabilities": list(parent.version.capabilities),
         "Tags": list(properties.get("Tags", ())),
@@ -70,9 +71,9 @@ def _template_slices(tx: Tx[Store], caller: Caller, url: str) -> tuple[Slice, ..
     return template_slices(tx, caller, url)
 
 
-def _read_template(tx: Tx[Store], caller: Caller, url: str) -> str:
-    """Read a template. The files of its blobs exist, because a blob is deleted only after a commit has deleted its row."""
-    return template_text(read_slices(tx.settings.blobs_folder, _template_slices(tx, caller, url)))
+def _read_template(tx: Tx[Store], caller: Caller, url: str) -> ParsedTemplate:
+    slices, folder = _template_slices(tx, caller, url), tx.settings.blobs_folder
+    return tx.result_of(("template", slices), lambda: parsed(template_text(read_slices(folder, slices))))
 
 
 def _create_stack(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
@@ -110,7 +111,7 @@ def _save_template(tx: Tx[Store], caller: Caller, stack: Stack, parent: Stack) -
         tx.store.stored.put(SERVICE, SAVED_TEMPLATE, caller.region, stack.id, document, tx.now_s)
 
 
-def _begin_update(tx: Tx[Store], caller: Caller, stack: Stack, properties: Properties, template: str) -> bool:
+def _begin_update(tx: Tx[Store], caller: Caller, stack: Stack, properties: Properties, template: ParsedTemplate) -> bool:
     """Begin to update a nested stack. Return False if nothing changes."""
     request = _request(properties, _parent(tx, properties), template)
     spec = stack_spec(tx, caller, request, stack.name, stack, expands=False)
@@ -174,9 +175,11 @@ def _restore(tx: Tx[Store], caller: Caller, step: ResourceStep, stack: Stack) ->
     if saved is not None and saved["version"] != stack.version.number:
         if step.memory.get("restores") and stack.status in ROLLED_BACK:
             raise _not_successful(step, stack)
-        if not step.memory.get("restores") and _begin_update(tx, caller, stack, step.properties, saved["template"]):
-            step.memory["restores"] = True
-            return Waiting((stack.key,), "The nested stack is being restored.")
+        if not step.memory.get("restores"):
+            template = tx.result_of(("template", saved["template"]), partial(parsed, saved["template"]))
+            if _begin_update(tx, caller, stack, step.properties, template):
+                step.memory["restores"] = True
+                return Waiting((stack.key,), "The nested stack is being restored.")
     tx.store.stored.drop(SERVICE, SAVED_TEMPLATE, caller.region, stack.id)
     return None
 

@@ -20,6 +20,7 @@ from msgspec import convert, to_builtins
 from msgspec.structs import asdict
 
 from corral.access.caller import Caller
+from corral.core.commands import NeedsThread
 from corral.core.errors import ApiError
 from corral.core.transactions import CommitFailed, Tx
 from corral.decide.templates import TemplateError
@@ -45,6 +46,7 @@ from corral.template_types.resource_types import ResourceStep, TemplateType, Val
 
 log = logging.getLogger("corral")
 
+READ_AGAIN_S = 60.0  # a file that was to be read before a restart of the server is read again after this time
 INTERNAL_FAILURE = "Internal Failure"
 INITIATED = "Resource creation Initiated"
 CANCELLED = {CREATE: "Resource creation cancelled", UPDATE: "Resource update cancelled"}
@@ -62,7 +64,7 @@ def attempt(tx: Tx[Any], what: str, function: Callable[[], Any]) -> tuple[Any, s
         return tx.attempt(function), ""
     except (ApiError, TemplateError) as error:
         return None, error.message or type(error).__name__
-    except (CommitFailed, sqlite3.OperationalError):  # the disk is full: the whole transaction fails, and is tried again
+    except (CommitFailed, sqlite3.OperationalError, NeedsThread):  # if the disk is full, the whole transaction is tried again
         raise
     except Exception:
         log.exception("a bug made the step of a stack fail: %s", what)
@@ -79,7 +81,11 @@ def run_step(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
     if type_.lane != "state":
         _hand_over(tx, stack, resource, type_)
         return
-    result, failure = attempt(tx, resource.key, lambda: call_type(tx, caller_of(stack), type_, _step_view(tx, stack, resource)))
+    try:
+        result, failure = attempt(tx, resource.key, lambda: call_type(tx, caller_of(stack), type_, _step_view(tx, stack, resource)))
+    except NeedsThread as needed:
+        _wait_for_thread(tx, resource, needed)
+        return
     if failure:
         _fail(tx, stack, resource, failure, undone=True)
         return
@@ -97,6 +103,12 @@ def call_type(tx: Tx[Any], caller: Caller, type_: TemplateType, view: ResourceSt
     else:
         type_.delete(tx, caller, view.physical_id, view.properties)
     return view.physical_id
+
+
+def _wait_for_thread(tx: Tx[Store], resource: StackResource, needed: NeedsThread) -> None:
+    """Continue the step when a file has been read, for example the template of a nested stack. Try again after a restart."""
+    tx.in_thread(step_key(resource), needed)
+    tx.due(step_key(resource), tx.now_s + READ_AGAIN_S)
 
 
 def _has_run(tx: Tx[Store], stack: Stack, resource: StackResource, physical_id: str) -> StackResource:
@@ -155,7 +167,11 @@ def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
     check = type_.gone if step.action == DELETE else type_.settled
     waiting: Waiting | None = None
     if check is not None:
-        waiting, failure = attempt(tx, resource.key, lambda: check(tx, caller, view))
+        try:
+            waiting, failure = attempt(tx, resource.key, lambda: check(tx, caller, view))
+        except NeedsThread as needed:
+            _wait_for_thread(tx, resource, needed)
+            return
         resource = _with_physical_id(tx, stack, resource, view.physical_id, failed=bool(failure))
         if failure:
             _fail(tx, stack, resource, failure)

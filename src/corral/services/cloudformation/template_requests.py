@@ -92,7 +92,9 @@ def stored_template(tx: Tx[Store], stack: Stack) -> ParsedTemplate:
     """Return the template of a stack. Transforms are applied again, because they depend on the values of parameters."""
     original, processed = tx.store.stacks.template(stack.id, stack.version.number)
     tree = orjson.loads(processed)
-    return parsed(original) if "Transform" in tree else ParsedTemplate(original, tree, _check(original, tree))
+    if "Transform" in tree:
+        return tx.result_of(("template", original), lambda: parsed(original))
+    return ParsedTemplate(original, tree, _check(original, tree))
 
 
 def checked(given: ParsedTemplate, parameters: Mapping[str, Any]) -> CheckedTemplate:

@@ -1,7 +1,7 @@
 """Templates and stack policies in S3. A request refers to them by URL, and Corral reads them from its own S3.
 
 The server reads the objects of a request before the handler runs, and not in the thread that runs handlers (`fetch`). The template
-of a nested stack is read in that thread, because its URL is known only when the parent stack reaches the nested stack.
+of a nested stack is read when the parent stack reaches the nested stack, also in another thread (`Tx.result_of`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.lambda_.code import OBJECT, inline_zip, object_bytes
+from corral.services.lambda_.code import CODE as CHECKED_CODE
+from corral.services.lambda_.code import inline_code, object_code
 from corral.services.lambda_.functions import RUNTIMES, STACK, not_run
 from corral.services.lambda_.names import function_arn
 from corral.store import Store
@@ -93,7 +94,7 @@ def _source(tx: Tx[Store], caller: Caller, properties: Properties) -> Params:
     code: Mapping[str, Any] = properties["Code"]
     if "ZipFile" in code:
         file = "index.js" if str(properties.get("Runtime", "")).startswith("nodejs") else "index.py"
-        return {"ZipFile": inline_zip(str(code["ZipFile"]), file)}
+        return {CHECKED_CODE: inline_code(tx, str(code["ZipFile"]), file)}
     given = {name: code[name] for name in ("S3Bucket", "S3Key", "S3ObjectVersion") if name in code}
     if "S3Bucket" not in given:
         if "ImageUri" in code:
@@ -101,7 +102,7 @@ def _source(tx: Tx[Store], caller: Caller, properties: Properties) -> Params:
         raise ValidationError("Code must have ZipFile, or S3Bucket and S3Key.")
     named = {"Bucket": given["S3Bucket"], "Key": given.get("S3Key", ""), "VersionId": given.get("S3ObjectVersion")}
     authorize(tx, caller, "s3", "GetObject", named)
-    return {**given, OBJECT: object_bytes(tx, caller, given)}
+    return {**given, CHECKED_CODE: object_code(tx, caller, given)}
 
 
 def _attributes(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The code of functions: zip files, in the request or in Corral's own S3.
 
-The lane is the thread that runs handlers and writes the database. For a request, the server reads the object and checks the zip
-file in another thread (`fetch`, `prepare`). For a stack, this happens in the lane.
+The lane is the thread that runs handlers and writes the database. Zip files are read, checked and made in other threads: for a
+request before the handler runs (`fetch`, `prepare`), for a stack when its step needs the code (`Tx.result_of`).
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tu
 
 
 def prepare(params: dict[str, Any]) -> dict[str, Any]:
-    """Check the zip file of a request, and add its code to the request as the member CODE."""
+    """Check the zip file of a request, and add its code to the request as the member CODE. A stack has done both."""
     source = _source(params)
+    if CODE in params:
+        return params
     if "ImageUri" in source:
         raise InvalidParameterValueException(NO_IMAGES)
     if "ZipFile" in source and ("S3Bucket" in source or "S3Key" in source):
@@ -105,9 +107,15 @@ def object_slices(tx: Tx[Store], caller: Caller, source: Mapping[str, Any]) -> t
     return tuple(tx.store.objects.slices(version.content, 0, version.size)) if version.content is not None else ()
 
 
-def object_bytes(tx: Tx[Store], caller: Caller, source: Mapping[str, Any]) -> bytes:
-    """Read the code of a stack's function in the lane. Its file exists, because blobs are deleted only after their rows."""
-    return read_slices(tx.settings.blobs_folder, object_slices(tx, caller, source))
+def object_code(tx: Tx[Store], caller: Caller, source: Mapping[str, Any]) -> Code:
+    """Return the code of a stack's function from its S3 object."""
+    slices, folder = object_slices(tx, caller, source), tx.settings.blobs_folder
+    return tx.result_of(("code", slices), lambda: checked_code(read_slices(folder, slices)))
+
+
+def inline_code(tx: Tx[Store], text: str, file: str) -> Code:
+    """Return the code of a stack's function whose text is in the template itself."""
+    return tx.result_of(("code", text, file), lambda: checked_code(inline_zip(text, file)))
 
 
 def inline_zip(text: str, file: str = "index.py") -> bytes:
