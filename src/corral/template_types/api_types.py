@@ -102,9 +102,10 @@ def api_type(
     have as members, and `update` also gets `target`, and the values in `defaults` of properties that the template no longer has. If
     `update` takes other members, `update_request` makes its request from the physical id, the old and the new properties.
 
-    `missing` has the error codes of operations on a resource that does not exist. If the codes do not say so, `found` returns
-    whether the resource to delete still exists. A stack does not take over an existing resource. If `create` would overwrite an
-    existing resource without an error, pass `exists`. It returns whether the resource exists. If it does, the step fails.
+    `missing` has the ends of the error codes of operations on a resource that does not exist. If the codes do not say so, `found`
+    returns whether the resource to delete still exists. A stack does not take over an existing resource. If `create` would
+    overwrite an existing resource without an error, pass `exists`. It returns whether the resource exists. If it does, the step
+    fails.
 
     `apply` handles the properties in `applies`. It is called on each update. It is also called once after the creation, with empty
     old properties. A change of a property in `unsent` needs no request. A property in `without_effect` is stored in the stack only,
@@ -172,12 +173,13 @@ def api_type(
             before_delete(tx, caller, identity, properties)
             call(tx, caller, service, delete, {**named(identity, properties), **delete_request(properties)})
         except ApiError as error:
-            if error.code not in missing:
+            if not error.code.endswith(missing):
                 raise
 
     if without_effect:
         more["settled"] = note_of(name, without_effect)
-    type_ = TemplateType(name, make, attributes, change, drop, lane=lane, checks_permissions=lane == "state", **more)
+    fields = {"lane": lane, "checks_permissions": lane == "state", **more}
+    type_ = TemplateType(name, make, attributes, change, drop, **fields)
     return type_
 
 

@@ -36,6 +36,8 @@ from corral.services.ec2.subnets import FLAGS, SUBNET
 from corral.services.ec2.vpcs import VPC
 from corral.services.ssm.parameters import delete_parameter, put_parameter
 from corral.store import Store
+from corral.template_types.api_calls import request_of
+from corral.template_types.api_types import api_type, renamed
 from corral.template_types.resource_types import (
     Delete,
     Properties,
@@ -45,6 +47,7 @@ from corral.template_types.resource_types import (
     stored_type,
 )
 
+MISSING = ("NotFound", "NotAttached")  # the ends of the error codes of operations on a resource that does not exist
 DHCP_KEYS = {  # property → key of the DHCP option
     "DomainName": "domain-name",
     "DomainNameServers": "domain-name-servers",
@@ -66,23 +69,6 @@ def _set_vpc_attributes(tx: Tx[Store], caller: Caller, vpc: Document, old: Prope
     defaults = {"EnableDnsSupport": True, "EnableDnsHostnames": False}
     given = {name: new.get(name, default) for name, default in defaults.items() if name in new or name in old}
     put(tx, caller, VPC, {**vpc, "_attributes": {**vpc["_attributes"], **given}})
-
-
-def _route_request(identity: str, properties: Properties) -> Params:
-    return {**properties, "RouteTableId": identity.partition("|")[0]}
-
-
-def _create_route(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    route_tables.create_route(tx, dict(properties), caller)
-    return f"{properties['RouteTableId']}|{destination(dict(properties))[1]}"
-
-
-def _update_route(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    route_tables.replace_route(tx, _route_request(identity, new), caller)
-
-
-def _delete_route(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    route_tables.delete_route(tx, _route_request(identity, properties), caller)
 
 
 def _attach(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
@@ -108,14 +94,6 @@ def _detach(tx: Tx[Store], caller: Caller, identity: str, properties: Properties
         gateways.detach_internet_gateway(tx, dict(properties), caller)
 
 
-def _associate_table(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    return str(route_tables.associate_route_table(tx, dict(properties), caller)["AssociationId"])
-
-
-def _disassociate_table(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    route_tables.disassociate_route_table(tx, {"AssociationId": identity}, caller)
-
-
 def _association_id(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
     route_tables.find_association(tx, caller, identity)
     return {"Id": identity}
@@ -135,23 +113,8 @@ def _free_instance(tx: Tx[Store], caller: Caller, address: Document, properties:
         elastic_ips.disassociate_address(tx, {"AllocationId": address["AllocationId"]}, caller)
 
 
-def _associate_address(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    request = {"PublicIp" if name == "EIP" else name: value for name, value in properties.items()}
-    return str(elastic_ips.associate_address(tx, request, caller)["AssociationId"])
-
-
 def _address_association(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
     return {"Id": elastic_ips.find_association(tx, caller, identity)["AssociationId"]}
-
-
-def _disassociate_address(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """Disassociate an address.
-
-    If a stack has replaced the association, the new association has already ended the old one. So a missing association is no
-    error.
-    """
-    with suppress(InvalidAssociationNotFound):
-        elastic_ips.disassociate_address(tx, {"AssociationId": identity}, caller)
 
 
 def _endpoint_request(properties: Properties) -> Params:
@@ -206,25 +169,13 @@ def _key_parameter(key_id: str) -> str:
     return f"/ec2/keypair/{key_id}"
 
 
-def _entry_request(properties: Properties) -> Params:
-    request = {"Egress": False, **properties, "Protocol": str(properties["Protocol"]), "RuleNumber": int(properties["RuleNumber"])}
-    if "Icmp" in request:
-        request["IcmpTypeCode"] = request.pop("Icmp")
-    return request
+def _entry_request(caller: Caller, properties: Properties) -> Params:
+    return {"Egress": False, **renamed(properties, {"Icmp": "IcmpTypeCode"})}
 
 
-def _create_entry(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    request = _entry_request(properties)
-    network_acls.create_network_acl_entry(tx, request, caller)
-    return f"{request['NetworkAclId']}|{request['RuleNumber']}|{'egress' if request['Egress'] else 'ingress'}"
-
-
-def _update_entry(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    network_acls.replace_network_acl_entry(tx, _entry_request(new), caller)
-
-
-def _delete_entry(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    network_acls.delete_network_acl_entry(tx, _entry_request(properties), caller)
+def _entry_id(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    way = "egress" if str(properties.get("Egress", False)).lower() == "true" else "ingress"
+    return f"{properties['NetworkAclId']}|{int(properties['RuleNumber'])}|{way}"
 
 
 def _associate_acl(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
@@ -270,8 +221,12 @@ def _stored(name: str, type_: ResourceType, **more: Any) -> TemplateType:
     return stored_type(name, type_, request=lambda properties: tagged(type_.name, properties), **more)
 
 
+def _associated(name: str, **more: Any) -> TemplateType:
+    return api_type(name, "ec2", missing=MISSING, checks_permissions=False, **more)
+
+
 def _gone(delete: Delete) -> Delete:
-    return forgiving(delete, "NotFound", "NotAttached")
+    return forgiving(delete, *MISSING)
 
 
 def _in_default_network(type_: TemplateType) -> TemplateType:
@@ -332,15 +287,22 @@ _NETWORK_TYPES = (
         route_tables.ROUTE_TABLE,
         attributes={"RouteTableId": "RouteTableId"},
     ),
-    TemplateType(
+    _associated(
         "AWS::EC2::Route",
-        _create_route,
-        lambda tx, caller, identity: {"CidrBlock": identity.partition("|")[2]},
-        _update_route,
-        _gone(_delete_route),
+        identity=lambda tx, caller, properties: f"{properties['RouteTableId']}|{destination(dict(properties))[1]}",
+        target=lambda identity, properties: request_of("ec2", "DeleteRoute", properties),
+        create="CreateRoute",
+        update="ReplaceRoute",
+        delete="DeleteRoute",
+        attributes=lambda tx, caller, identity: {"CidrBlock": identity.partition("|")[2]},
     ),
-    TemplateType(
-        "AWS::EC2::SubnetRouteTableAssociation", _associate_table, _association_id, never_updated, _gone(_disassociate_table)
+    _associated(
+        "AWS::EC2::SubnetRouteTableAssociation",
+        identity_in="AssociationId",
+        target="AssociationId",
+        create="AssociateRouteTable",
+        delete="DisassociateRouteTable",
+        attributes=_association_id,
     ),
     _stored(
         "AWS::EC2::EIP",
@@ -352,7 +314,15 @@ _NETWORK_TYPES = (
         physical_id="PublicIp",
         attributes={"AllocationId": "AllocationId", "PublicIp": "PublicIp"},
     ),
-    TemplateType("AWS::EC2::EIPAssociation", _associate_address, _address_association, never_updated, _disassociate_address),
+    _associated(  # if a stack replaces an association, the new association ends the old one
+        "AWS::EC2::EIPAssociation",
+        identity_in="AssociationId",
+        target="AssociationId",
+        create="AssociateAddress",
+        request=lambda caller, properties: renamed(properties, {"EIP": "PublicIp"}),
+        delete="DisassociateAddress",
+        attributes=_address_association,
+    ),
     _stored(
         "AWS::EC2::NatGateway",
         gateways.NAT_GATEWAY,
@@ -392,12 +362,15 @@ _NETWORK_TYPES = (
         network_acls.NETWORK_ACL,
         attributes={"Id": "NetworkAclId"},
     ),
-    TemplateType(
+    _associated(
         "AWS::EC2::NetworkAclEntry",
-        _create_entry,
-        lambda tx, caller, identity: {"Id": identity},
-        _update_entry,
-        _gone(_delete_entry),
+        identity=_entry_id,
+        target=lambda identity, properties: {"Egress": False, **request_of("ec2", "DeleteNetworkAclEntry", properties)},
+        create="CreateNetworkAclEntry",
+        request=_entry_request,
+        update="ReplaceNetworkAclEntry",
+        delete="DeleteNetworkAclEntry",
+        attributes=lambda tx, caller, identity: {"Id": identity},
     ),
     TemplateType("AWS::EC2::SubnetNetworkAclAssociation", _associate_acl, _acl_association, never_updated, _gone(_return_acl)),
     stored_type(
