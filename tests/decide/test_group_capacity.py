@@ -20,19 +20,19 @@ from corral.decide.scaling.instance_refresh import (
 )
 from corral.decide.scaling.lifecycle_hooks import verdict
 from corral.decide.scaling.termination_policies import ScaleIn
-from corral.model.group import ABANDON, CONTINUE, SPOT, InstanceRefresh, LifecycleAction, LifecycleState, Member, TaskWait
+from corral.model.group import ABANDON, CONTINUE, SPOT, GroupMember, InstanceRefresh, LifecycleAction, LifecycleState, TaskWait
 
 NOW = 1_000_000.0
 S = LifecycleState
 
 
-def member(id_: str, state: LifecycleState = S.IN_SERVICE, age_s: float = 100.0, **more: Any) -> Member:
+def member(id_: str, state: LifecycleState = S.IN_SERVICE, age_s: float = 100.0, **more: Any) -> GroupMember:
     in_service = NOW - age_s if state is S.IN_SERVICE else None
     given = {"type": "t", "zone": "a", "in_service_at_s": in_service, **more}
-    return Member(id_, "r", "g", state, NOW - age_s, **given)
+    return GroupMember(id_, "r", "g", state, NOW - age_s, **given)
 
 
-def plan(members: list[Member], desired: int, **more: Any):
+def plan(members: list[GroupMember], desired: int, **more: Any):
     waiting = frozenset(more.pop("waiting", ()))
     return plan_capacity(CapacityRequest(desired=desired, **more), members, ScaleIn(NOW), waiting=waiting)
 
@@ -130,7 +130,7 @@ def test_a_mixed_group_shrinks_by_its_shares() -> None:
 
 
 def test_zones_fill_evenly() -> None:
-    zones, made = ["a", "b", "c"], list[Member]()
+    zones, made = ["a", "b", "c"], list[GroupMember]()
     for at in range(7):
         made.append(member(str(at), zone=next_zone(zones, made)))
     assert [each.zone for each in made] == ["a", "b", "c", "a", "b", "c", "a"]
@@ -140,7 +140,7 @@ def test_zones_fill_evenly() -> None:
 states = st.sampled_from(list(S))
 members_of = st.lists(
     st.builds(
-        Member,
+        GroupMember,
         instance_id=st.uuids().map(str),
         region=st.just("r"),
         group=st.just("g"),
@@ -159,7 +159,7 @@ members_of = st.lists(
 
 
 @given(members=members_of, desired=st.integers(0, 20), waits=st.booleans())
-def test_a_plan_leads_to_the_desired_capacity(members: list[Member], desired: int, waits: bool) -> None:
+def test_a_plan_leads_to_the_desired_capacity(members: list[GroupMember], desired: int, waits: bool) -> None:
     waiting = frozenset(each.instance_id for each in members if each.state is S.PENDING) if waits else frozenset()
     found = plan_capacity(CapacityRequest(desired=desired), members, ScaleIn(NOW), waiting=waiting)
     ended = dict(found.terminate)
@@ -184,13 +184,13 @@ def test_a_plan_leads_to_the_desired_capacity(members: list[Member], desired: in
 # Instance refreshes
 
 
-def refresh(members: list[Member], **wishes: Any) -> InstanceRefresh:
+def refresh(members: list[GroupMember], **wishes: Any) -> InstanceRefresh:
     ids = tuple(each.instance_id for each in members)
     return InstanceRefresh("x", "r", "g", PENDING, NOW, len(ids), ids, wishes)
 
 
 def run(
-    now: InstanceRefresh, members: list[Member], *, warmup_s: float = 0.0, seconds: int = 10_000
+    now: InstanceRefresh, members: list[GroupMember], *, warmup_s: float = 0.0, seconds: int = 10_000
 ) -> tuple[InstanceRefresh, list[int], int]:
     """Replace instances as a group does, one second after the other: (refresh, ready instances over time, seconds)."""
     at_s, made, ready = NOW, 0, list[int]()
@@ -207,7 +207,7 @@ def run(
         ]
         for _ in range(desired + step.surge - capacity_of(members)):
             made += 1
-            members.append(Member(f"new{made}", "r", "g", S.IN_SERVICE, at_s, "t", "a", in_service_at_s=at_s))
+            members.append(GroupMember(f"new{made}", "r", "g", S.IN_SERVICE, at_s, "t", "a", in_service_at_s=at_s))
         surplus = capacity_of(members) - desired - step.surge
         for each in [each for each in members if each.instance_id in now.remaining and each.state is S.IN_SERVICE][
             : max(0, surplus)

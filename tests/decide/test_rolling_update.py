@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral.decide.scaling.rolling_update import RollingPolicy, rolling_policy, start_rollout, step_rollout
-from corral.model.group import LifecycleState, Member
+from corral.model.group import GroupMember, LifecycleState
 
 
-def member(number: int, state: LifecycleState = LifecycleState.IN_SERVICE) -> Member:
-    return Member(instance_id=f"{number:032x}", region="r", group="g", state=state, created_at_s=number, type="t", zone="a")
+def member(number: int, state: LifecycleState = LifecycleState.IN_SERVICE) -> GroupMember:
+    return GroupMember(instance_id=f"{number:032x}", region="r", group="g", state=state, created_at_s=number, type="t", zone="a")
 
 
 @given(

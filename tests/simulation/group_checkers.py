@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.core.transactions import Outcome
-from corral.model.group import LAUNCH_STATES, TERMINATION_STATES, Group, LifecycleState, Member
+from corral.model.group import LAUNCH_STATES, TERMINATION_STATES, Group, GroupMember, LifecycleState
 from corral.model.instance import InstanceState
 from corral.services.autoscaling.handlers import HANDLERS
 from simulation.checkers import Checker, Rows, Violation, read_rows
@@ -22,9 +22,9 @@ class GroupChecker(Checker):
         for group in self.world.group_clients.groups():
             self.group_seen(group, store.groups.members(group.region, group.name))
 
-    def group_seen(self, group: Group, members: list[Member]) -> None: ...
+    def group_seen(self, group: Group, members: list[GroupMember]) -> None: ...
 
-    def scale_in(self, member: Member) -> str:
+    def scale_in(self, member: GroupMember) -> str:
         """Why a scale-in has chosen a member; empty if none has."""
         activity = self.world.plane.store.groups.activity(member.activity) if member.state in TERMINATION_STATES else None
         return activity.cause if activity is not None and "shrinking the capacity" in activity.cause else ""
@@ -37,7 +37,7 @@ class GroupChecker(Checker):
 class GroupsAreReconciled(GroupChecker):
     """After a transaction a group has its desired capacity, or a due row says when it goes on, or its instances are protected."""
 
-    def group_seen(self, group: Group, members: list[Member]) -> None:
+    def group_seen(self, group: Group, members: list[GroupMember]) -> None:
         counted = [member for member in members if member.state in COUNTED]
         if group.status or self.is_due(group):
             return
@@ -93,7 +93,7 @@ class ProtectedStay(GroupChecker):
             )
             self._protected = {instance_id for (instance_id,) in rows}
 
-    def group_seen(self, group: Group, members: list[Member]) -> None:
+    def group_seen(self, group: Group, members: list[GroupMember]) -> None:
         changes = [
             each for each in self.world.clients.requests if each.operation == "SetInstanceProtection" and each.answer is None
         ]
@@ -105,7 +105,7 @@ class ProtectedStay(GroupChecker):
 class TasksKeepTheirInstances(GroupChecker):
     """With managed termination protection, a scale-in ends no instance with tasks, except tasks of DAEMON services."""
 
-    def group_seen(self, group: Group, members: list[Member]) -> None:
+    def group_seen(self, group: Group, members: list[GroupMember]) -> None:
         store = self.world.plane.store
         for member in members if group.name == FLEET else ():
             if not (cause := self.scale_in(member)):
@@ -127,7 +127,7 @@ class GroupsReachTheirCapacity(GroupChecker):
     def services_settled(self) -> None:
         super().transaction_done(Outcome())
 
-    def group_seen(self, group: Group, members: list[Member]) -> None:
+    def group_seen(self, group: Group, members: list[GroupMember]) -> None:
         if group.status:
             return
         shown = HANDLERS["DescribeScalingActivities"](self.world.reading(), {"AutoScalingGroupName": group.name}, CALLER)

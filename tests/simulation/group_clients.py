@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.core.transactions import Tx
 from corral.fleet import instances
-from corral.model.group import Group, LifecycleState, Member
+from corral.model.group import Group, GroupMember, LifecycleState
 from corral.model.instance import DEFAULT_CLUSTER, Instance, InstanceState, ec2_id
 from corral.store import Store
 from simulation.clients import CALLER, FLEET
@@ -80,7 +80,7 @@ class GroupClients:
     def groups(self) -> list[Group]:
         return self.world.plane.store.groups.listed(CALLER.region) if self.world.plan.with_groups else []
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[GroupMember]:
         store = self.world.plane.store
         return [member for group in self.groups() for member in store.groups.members(group.region, group.name)]
 
@@ -115,7 +115,7 @@ class GroupClients:
         dead = {host.id for host in self.world.hosts if host.dead}
         return [group.name for group in self.groups() if not self._is_held(group.name, dead)]
 
-    def _instance(self, member: Member) -> Instance | None:
+    def _instance(self, member: GroupMember) -> Instance | None:
         return self.world.plane.store.instances.get(member.instance_id)
 
     def _ask(self, operation: str, params: dict[str, Any], again: bool | None = None) -> None:

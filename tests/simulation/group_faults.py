@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from corral.core.transactions import Tx
-from corral.model.group import LifecycleState, Member, ScalingActivity
+from corral.model.group import GroupMember, LifecycleState, ScalingActivity
 from corral.reconcile import STATE
 from corral.store import Store
 from corral.store.groups import Groups
@@ -35,7 +35,7 @@ def _forget_groups(tx: Tx[Store]) -> None:
 class ForgetsLaunchesThatWait(Groups):
     """A launch that waits for GPUs does not count: the group launches another one."""
 
-    def members(self, region: str, name: str) -> list[Member]:
+    def members(self, region: str, name: str) -> list[GroupMember]:
         return [member for member in super().members(region, name) if member.state is not LifecycleState.PENDING]
 
 
@@ -48,18 +48,18 @@ class LeavesCancelledActivitiesOpen(Groups):
 class IgnoresProtection(Groups):
     """The reconciler sees no protection. The rows keep it."""
 
-    def put_member(self, member: Member) -> None:
+    def put_member(self, member: GroupMember) -> None:
         before = self.member(member.instance_id)
         super().put_member(member if before is None else member.but(protected=before.protected or member.protected))
 
-    def members(self, region: str, name: str) -> list[Member]:
+    def members(self, region: str, name: str) -> list[GroupMember]:
         return [member.but(protected=False) for member in super().members(region, name)]
 
 
 class ForgetsMembersThatEnd(Groups):
     """A member is forgotten when its termination begins, and not when its instance has ended."""
 
-    def put_member(self, member: Member) -> None:
+    def put_member(self, member: GroupMember) -> None:
         super().put_member(member)
         if member.state is LifecycleState.TERMINATING:
             self.drop_member(member.instance_id)

@@ -16,7 +16,7 @@ from corral.core.errors import ApiError
 from corral.core.ids import RandomIds
 from corral.core.transactions import Core, Outcome
 from corral.fleet import hosts, instances
-from corral.model.group import Member
+from corral.model.group import GroupMember
 from corral.model.instance import InstanceState
 from corral.model.principal import root_user
 from corral.model.settings import Settings
@@ -31,7 +31,7 @@ CALLER = Caller("123456789012", REGION, root_user("123456789012"))
 GPUS_1, GPUS_4, GPUS_8 = "g5.xlarge", "p3.8xlarge", "p3.16xlarge"
 
 
-def members_of_groups(store: Store) -> dict[str, list[Member]]:
+def members_of_groups(store: Store) -> dict[str, list[GroupMember]]:
     """Read the members of all groups from the rows."""
     rows = Groups(store)
     return {group.name: rows.members(REGION, group.name) for group in rows.listed(REGION)}

@@ -116,7 +116,7 @@ class Group(Struct, frozen=True):
         return replace(self, **changes)
 
 
-class Member(Struct, frozen=True):
+class GroupMember(Struct, frozen=True):
     """An instance of a group."""
 
     instance_id: str  # 32 hexadecimal digits

@@ -20,7 +20,7 @@ from corral.decide.scaling.managed_scaling import (
     desired_capacity,
     needed_instances,
 )
-from corral.model.group import Group, LifecycleState, Member, provider_key
+from corral.model.group import Group, GroupMember, LifecycleState, provider_key
 from corral.model.instance import InstanceState, cluster_pool
 from corral.model.placement import TASK, Claim
 from corral.model.task import StopCode
@@ -96,13 +96,13 @@ def _scale(tx: Tx[Store], provider: GroupProvider, group: Group, state: ScalingS
     return replace(state, low_since_s=decision.low_since_s, is_stepping=decision.is_stepping, desired=decision.desired)
 
 
-def _is_lowered(provider: GroupProvider, group: Group, members: list[Member], state: ScalingState) -> bool:
+def _is_lowered(provider: GroupProvider, group: Group, members: list[GroupMember], state: ScalingState) -> bool:
     """Whether a user or a policy has lowered the desired capacity, and the group still has to terminate instances."""
     was_lowered = state.is_lowered or (state.desired is not None and group.desired < state.desired)
     return was_lowered and not provider.protects and capacity_of(members) > group.desired
 
 
-def _with_launch(tx: Tx[Store], group: Group, members: list[Member], state: ScalingState) -> ScalingState:
+def _with_launch(tx: Tx[Store], group: Group, members: list[GroupMember], state: ScalingState) -> ScalingState:
     """Return the state with the instance that the group would launch next, or with the reason why it cannot launch one."""
     if group.desired >= group.max_size and state.launch is not None:
         return state  # the group launches nothing now, so the next instance does not matter
@@ -126,7 +126,7 @@ def _with_launch(tx: Tx[Store], group: Group, members: list[Member], state: Scal
 
 
 def _group_state(
-    tx: Tx[Store], provider: GroupProvider, group: Group, members: list[Member], used: int, state: ScalingState
+    tx: Tx[Store], provider: GroupProvider, group: Group, members: list[GroupMember], used: int, state: ScalingState
 ) -> GroupState:
     present, weight = capacity_of(members), state.launch.weight if state.launch is not None else 1
     warm_up_s = provider.scaling["instanceWarmupPeriod"]

@@ -8,7 +8,7 @@ from corral.core.transactions import Tx
 from corral.decide.scaling.alarm_scaling import REPEAT_S, GroupCapacity, Verdict, decide_request
 from corral.decide.scaling.group_capacity import COUNTED
 from corral.model.alarm import Progress, ScalingRequest
-from corral.model.group import DELETING, TERMINATION_STATES, Group, LifecycleState, Member
+from corral.model.group import DELETING, TERMINATION_STATES, Group, GroupMember, LifecycleState
 from corral.services.autoscaling import group_changes
 from corral.services.autoscaling.names import POLICY, documents_of
 from corral.services.autoscaling.scaling_policies import CONFIGURATION, PREDICTIVE, SIMPLE, TRACKING, rule_of, warmup_s
@@ -75,7 +75,7 @@ class GroupPolicies:
         """Do nothing: the history of the alarm already says why the group was not scaled."""
 
 
-def capacity_now(group: Group, members: list[Member], warm_up_s: float, now_s: float) -> GroupCapacity:
+def capacity_now(group: Group, members: list[GroupMember], warm_up_s: float, now_s: float) -> GroupCapacity:
     """Return the capacity of a group. A launch that waits for GPUs does not count as warming up, because it may wait for ever."""
     ready = present = 0
     warming, ends = False, []

@@ -23,9 +23,9 @@ from corral.model.group import (
     LAUNCH_STATES,
     TERMINATION_STATES,
     Group,
+    GroupMember,
     InstanceRefresh,
     LifecycleState,
-    Member,
     TaskWait,
     provider_key,
 )
@@ -51,7 +51,7 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
     if group is None:
         return
     again: list[float] = []
-    members: list[Member] = []
+    members: list[GroupMember] = []
     silent, failed = tx.store.hosts.silent_ids(), tx.store.hosts.failed_instances()
     draining = ManagedDraining(tx, region, name)
     for member in tx.store.groups.members(region, name):
@@ -82,7 +82,7 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
 # Members
 
 
-def _serves(member: Member, instance: Instance | None, silent: set[str], failed: Mapping[str, str]) -> bool:
+def _serves(member: GroupMember, instance: Instance | None, silent: set[str], failed: Mapping[str, str]) -> bool:
     """Whether a member needs no update: it is in service, its instance runs, its host reports, and none of its GPUs has failed.
 
     This is true for most members of a large group.
@@ -100,13 +100,13 @@ def _serves(member: Member, instance: Instance | None, silent: set[str], failed:
 def _follow(
     tx: Tx[Store],
     group: Group,
-    member: Member,
+    member: GroupMember,
     instance: Instance | None,
     again: list[float],
     silent: set[str],
     failed: Mapping[str, str],
     draining: ManagedDraining,
-) -> Member | None:
+) -> GroupMember | None:
     """Update a member from the state of its instance and of its lifecycle hooks. Return None if the member was dropped.
 
     Times when the group must be reconciled again are added to `again`.
@@ -130,8 +130,8 @@ def _follow(
 
 
 def _follow_task_wait(
-    tx: Tx[Store], group: Group, member: Member, wait: TaskWait, again: list[float], draining: ManagedDraining
-) -> Member:
+    tx: Tx[Store], group: Group, member: GroupMember, wait: TaskWait, again: list[float], draining: ManagedDraining
+) -> GroupMember:
     """Continue the termination of an instance when it has waited long enough for its tasks.
 
     With managed draining, the instance first waits until its tasks have ended, except daemon tasks, and at most for DRAIN_MAX_S.
@@ -149,7 +149,7 @@ def _follow_task_wait(
     return group_changes.end_task_wait(tx, group, member, named(busy_of(tx, tasks)))
 
 
-def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instance, again: list[float]) -> Member:
+def _follow_launch(tx: Tx[Store], group: Group, member: GroupMember, instance: Instance, again: list[float]) -> GroupMember:
     if instance.state is InstanceState.PENDING:
         return member
     if instance.state is not InstanceState.RUNNING:
@@ -168,7 +168,7 @@ def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instan
     return group_changes.enter_service(tx, group, member)
 
 
-def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
+def _result(tx: Tx[Store], member: GroupMember, again: list[float]) -> str | None:
     """Return the result of a member's lifecycle hooks, or None while the member still waits for a hook.
 
     The time when the wait ends is added to `again`.
@@ -181,12 +181,12 @@ def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
 def _check_health(
     tx: Tx[Store],
     group: Group,
-    member: Member,
+    member: GroupMember,
     instance: Instance | None,
     again: list[float],
     silent: set[str],
     failed: Mapping[str, str],
-) -> Member:
+) -> GroupMember:
     """Update the health of a member.
 
     The member of a stopped or terminated instance is unhealthy at once. If a GPU of the instance has failed, the member becomes
@@ -210,7 +210,7 @@ def _check_health(
     return _put(tx, member.but(impaired_since_s=since_s, unhealthy=unhealthy))
 
 
-def _put(tx: Tx[Store], member: Member) -> Member:
+def _put(tx: Tx[Store], member: GroupMember) -> GroupMember:
     tx.store.groups.put_member(member)
     return member
 
@@ -218,7 +218,7 @@ def _put(tx: Tx[Store], member: Member) -> Member:
 # Capacity
 
 
-def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
+def _scale(tx: Tx[Store], group: Group, members: list[GroupMember]) -> list[float]:
     """Launch missing instances and terminate surplus ones. Return the times when the group must be reconciled again."""
     again: list[float] = []
     settings, replace, surge, outdated = _refresh(tx, group, members, again)
@@ -273,7 +273,7 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
     return again
 
 
-def _used(tx: Tx[Store], group: Group, members: list[Member]) -> frozenset[str]:
+def _used(tx: Tx[Store], group: Group, members: list[GroupMember]) -> frozenset[str]:
     """Return the instances that the tasks of the group's capacity provider need. Without managed scaling, return no instances.
 
     A scale-in terminates these instances last. With managed termination protection, it never terminates them.
@@ -288,7 +288,7 @@ def _used(tx: Tx[Store], group: Group, members: list[Member]) -> frozenset[str]:
 
 
 def _launch(
-    tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], missing: int, causes: list[str], room: int
+    tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[GroupMember], missing: int, causes: list[str], room: int
 ) -> bool:
     """Launch instances until no capacity is missing, or `room` launches wait for GPUs. Return False if more must be launched."""
     launched, failed = 0, False
@@ -326,7 +326,7 @@ def _is_waiting(instance: Instance | None) -> bool:
 
 
 def _refresh(
-    tx: Tx[Store], group: Group, members: list[Member], again: list[float]
+    tx: Tx[Store], group: Group, members: list[GroupMember], again: list[float]
 ) -> tuple[dict[str, Any], frozenset[str], int, frozenset[str]]:
     """Continue the instance refresh of the group, if one is active.
 

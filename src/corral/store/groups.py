@@ -7,12 +7,12 @@ from functools import partial
 import msgspec
 
 from corral.core.database import Database
-from corral.model.group import Group, InstanceRefresh, Member, ScalingActivity
+from corral.model.group import Group, GroupMember, InstanceRefresh, ScalingActivity
 
 EC2_DIGITS = 17  # an id in EC2's form is `i-` and the first 17 of the 32 digits of the instance's id
 _ENCODER = msgspec.json.Encoder()
 _GROUP = msgspec.json.Decoder(Group)
-_MEMBER = msgspec.json.Decoder(Member)
+_MEMBER = msgspec.json.Decoder(GroupMember)
 _ACTIVITY = msgspec.json.Decoder(ScalingActivity)
 _REFRESH = msgspec.json.Decoder(InstanceRefresh)
 
@@ -27,7 +27,7 @@ class Groups:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._execute = database.execute
-        self._members: dict[tuple[str, str], dict[str, Member]] = {}  # (region, group) → instance → member, oldest first
+        self._members: dict[tuple[str, str], dict[str, GroupMember]] = {}  # (region, group) → instance → member, oldest first
         if not database.reads_only:
             for (record,) in self._execute("SELECT record FROM group_member").fetchall():
                 self._remember(_MEMBER.decode(record))
@@ -69,7 +69,7 @@ class Groups:
 
     # Members
 
-    def put_member(self, member: Member) -> None:
+    def put_member(self, member: GroupMember) -> None:
         self._execute(
             "INSERT INTO group_member VALUES (?, ?, ?, ?, ?) ON CONFLICT (instance_id) DO UPDATE SET "
             "state = excluded.state, record = excluded.record",
@@ -80,21 +80,21 @@ class Groups:
         self._database.undo_log.on_rollback(inverse)
         self._remember(member)
 
-    def drop_member(self, member: Member) -> None:
+    def drop_member(self, member: GroupMember) -> None:
         self._execute("DELETE FROM group_member WHERE instance_id = ?", (member.instance_id,))
         known = self._members.get((member.region, member.group), {}).get(member.instance_id)
         if known is not None:
             self._forget(known)
             self._database.undo_log.on_rollback(partial(self._remember, known))
 
-    def members(self, region: str, name: str) -> list[Member]:
+    def members(self, region: str, name: str) -> list[GroupMember]:
         """Return the members of a group, oldest first."""
         if not self._database.reads_only:
             return list(self._members.get((region, name), {}).values())
         sql = "SELECT record FROM group_member WHERE region = ? AND name = ?"
         return sorted((_MEMBER.decode(record) for (record,) in self._execute(sql, (region, name))), key=_age)
 
-    def _remember(self, member: Member) -> None:
+    def _remember(self, member: GroupMember) -> None:
         members = self._members.setdefault((member.region, member.group), {})
         newest = next(reversed(members.values()), None)
         is_new = member.instance_id not in members
@@ -103,17 +103,17 @@ class Groups:
             in_order = sorted(members.values(), key=_age)
             self._members[member.region, member.group] = {each.instance_id: each for each in in_order}
 
-    def _forget(self, member: Member) -> None:
+    def _forget(self, member: GroupMember) -> None:
         members = self._members[member.region, member.group]
         del members[member.instance_id]
         if not members:
             del self._members[member.region, member.group]
 
-    def member(self, instance_id: str) -> Member | None:
+    def member(self, instance_id: str) -> GroupMember | None:
         row = self._execute("SELECT record FROM group_member WHERE instance_id = ?", (instance_id,)).fetchone()
         return _MEMBER.decode(row[0]) if row else None
 
-    def member_with_ec2_id(self, region: str, ec2_id: str) -> Member | None:
+    def member_with_ec2_id(self, region: str, ec2_id: str) -> GroupMember | None:
         digits = ec2_id.removeprefix("i-")
         if len(digits) != EC2_DIGITS:
             return None
@@ -121,7 +121,7 @@ class Groups:
         row = self._execute(sql, (digits, digits + "g", region)).fetchone()  # "g" follows every hexadecimal digit
         return _MEMBER.decode(row[0]) if row else None
 
-    def members_in(self, region: str, after: str, limit: int) -> list[Member]:
+    def members_in(self, region: str, after: str, limit: int) -> list[GroupMember]:
         """Return the members of all groups of a region, sorted by instance id."""
         sql = "SELECT record FROM group_member WHERE region = ? AND instance_id > ? ORDER BY instance_id LIMIT ?"
         return [_MEMBER.decode(record) for (record,) in self._execute(sql, (region, after, limit))]
@@ -201,9 +201,9 @@ class Groups:
         self._execute(sql, (region, name, before_s))
 
 
-def _age(member: Member) -> tuple[float, str]:
+def _age(member: GroupMember) -> tuple[float, str]:
     return member.created_at_s, member.instance_id
 
 
-def _dumps(record: Group | Member | ScalingActivity | InstanceRefresh) -> str:
+def _dumps(record: Group | GroupMember | ScalingActivity | InstanceRefresh) -> str:
     return _ENCODER.encode(record).decode()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from corral.decide.scaling.instance_mix import surplus_market
 from corral.decide.scaling.termination_policies import Candidate, ScaleIn, choose
-from corral.model.group import LAUNCH_STATES, ON_DEMAND, TERMINATION_STATES, LifecycleState, Member
+from corral.model.group import LAUNCH_STATES, ON_DEMAND, TERMINATION_STATES, GroupMember, LifecycleState
 
 COUNTED = LAUNCH_STATES | {LifecycleState.IN_SERVICE}  # states whose instances count towards the desired capacity
 NONE: frozenset[str] = frozenset()
@@ -58,14 +58,14 @@ class CapacityPlan(Struct, frozen=True):
     again_s: float | None = None  # when to plan again, if nothing changes earlier
 
 
-def capacity_of(members: Iterable[Member]) -> int:
+def capacity_of(members: Iterable[GroupMember]) -> int:
     """Return the units that count towards the desired capacity."""
     return sum(member.weight for member in members if member.state in COUNTED)
 
 
 def plan_capacity(
     group: CapacityRequest,
-    members: Sequence[Member],
+    members: Sequence[GroupMember],
     scale_in: ScaleIn,
     *,
     waiting: frozenset[str] = NONE,
@@ -107,9 +107,9 @@ def plan_capacity(
     return CapacityPlan(tuple(ends.items())[:limit], kept, missing, min(again, default=None))
 
 
-def _taken_back(members: Iterable[Member], missing: int) -> list[Member]:
+def _taken_back(members: Iterable[GroupMember], missing: int) -> list[GroupMember]:
     """Choose instances of an unfinished scale-in that the group needs again. They wait for busy tasks, so they still run."""
-    keep: list[Member] = []
+    keep: list[GroupMember] = []
     for member in members:
         if member.task_wait is not None and member.task_wait.is_surplus and 0 < member.weight <= missing and not member.unhealthy:
             keep.append(member)
@@ -117,7 +117,7 @@ def _taken_back(members: Iterable[Member], missing: int) -> list[Member]:
     return keep
 
 
-def next_zone(zones: Sequence[str], members: Iterable[Member]) -> str:
+def next_zone(zones: Sequence[str], members: Iterable[GroupMember]) -> str:
     """Return the zone with the fewest instances. If several zones have the same number, return the first in the group's list."""
     if len(zones) == 1:
         return zones[0]
@@ -125,7 +125,7 @@ def next_zone(zones: Sequence[str], members: Iterable[Member]) -> str:
     return min(zones, key=lambda zone: sizes[zone])
 
 
-def on_demand_units(members: Iterable[Member]) -> tuple[int, int]:
+def on_demand_units(members: Iterable[GroupMember]) -> tuple[int, int]:
     """Return the units of on-demand instances and the units of spot instances."""
     units: Counter[bool] = Counter()
     for member in members:
@@ -134,7 +134,7 @@ def on_demand_units(members: Iterable[Member]) -> tuple[int, int]:
     return units[True], units[False]
 
 
-def _expired(members: Sequence[Member], lifetime_s: float, now_s: float) -> tuple[str | None, float | None]:
+def _expired(members: Sequence[GroupMember], lifetime_s: float, now_s: float) -> tuple[str | None, float | None]:
     """Return an instance that has reached its maximum lifetime, and the time when the next instance reaches it.
 
     Return no instance while another instance starts or ends, so that instances are replaced one after the other.
@@ -151,7 +151,7 @@ def _expired(members: Sequence[Member], lifetime_s: float, now_s: float) -> tupl
 
 
 def _scale_in(
-    group: CapacityRequest, left: list[Member], surplus: int, scale_in: ScaleIn, waiting: frozenset[str], limit: int
+    group: CapacityRequest, left: list[GroupMember], surplus: int, scale_in: ScaleIn, waiting: frozenset[str], limit: int
 ) -> list[str]:
     """Choose instances to terminate. The capacity never falls below the desired capacity.
 
@@ -185,5 +185,5 @@ def _scale_in(
     return chosen
 
 
-def _candidate(member: Member) -> Candidate:
+def _candidate(member: GroupMember) -> Candidate:
     return Candidate(member.instance_id, member.zone, member.created_at_s, member.source, member.market, member.type)

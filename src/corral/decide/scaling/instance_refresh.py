@@ -12,7 +12,7 @@ from math import ceil
 from msgspec import Struct
 
 from corral.decide.scaling.group_capacity import COUNTED
-from corral.model.group import InstanceRefresh, LifecycleState, Member
+from corral.model.group import GroupMember, InstanceRefresh, LifecycleState
 
 PENDING, IN_PROGRESS, BAKING, CANCELLING = "Pending", "InProgress", "Baking", "Cancelling"
 SUCCESSFUL, FAILED, CANCELLED = "Successful", "Failed", "Cancelled"
@@ -30,7 +30,9 @@ class RefreshStep(Struct, frozen=True):
     again_s: float | None = None
 
 
-def step_refresh(refresh: InstanceRefresh, desired: int, members: Sequence[Member], now_s: float, warmup_s: float) -> RefreshStep:
+def step_refresh(
+    refresh: InstanceRefresh, desired: int, members: Sequence[GroupMember], now_s: float, warmup_s: float
+) -> RefreshStep:
     """Return the next step of a refresh that is in progress."""
     wishes = refresh.preferences
     present = {member.instance_id: member for member in members if member.state in COUNTED or _in_standby(member)}
@@ -83,11 +85,11 @@ def _started(status: str) -> str:
     return IN_PROGRESS if status == PENDING else status
 
 
-def _in_standby(member: Member) -> bool:
+def _in_standby(member: GroupMember) -> bool:
     return member.state is LifecycleState.STANDBY
 
 
-def _blocking(member: Member, wishes: dict[str, str]) -> str:
+def _blocking(member: GroupMember, wishes: dict[str, str]) -> str:
     """Return `Wait` or `Ignore` if the preferences keep a protected or standby instance, and an empty string otherwise."""
     wish = ""
     if _in_standby(member):
@@ -97,7 +99,7 @@ def _blocking(member: Member, wishes: dict[str, str]) -> str:
     return wish if wish in ("Wait", "Ignore") else ""
 
 
-def _ready_units(members: Sequence[Member], old: Sequence[str], now_s: float, warmup_s: float) -> tuple[int, float | None]:
+def _ready_units(members: Sequence[GroupMember], old: Sequence[str], now_s: float, warmup_s: float) -> tuple[int, float | None]:
     """Return the units in service, and the time when the warm-up of the next instance ends.
 
     New instances count only after their warm-up. Instances that are to be replaced always count.
@@ -119,7 +121,7 @@ def _surge(wishes: dict[str, int], desired: int, replaceable: int) -> int:
     return min(max(1, desired * above // 100), max(0, replaceable)) if above > 0 else 0
 
 
-def _blocked(now: InstanceRefresh, held: Sequence[Member], now_s: float) -> RefreshStep:
+def _blocked(now: InstanceRefresh, held: Sequence[GroupMember], now_s: float) -> RefreshStep:
     since_s = now.blocked_since_s if now.blocked_since_s is not None else now_s
     if now_s >= since_s + BLOCKED_MAX_S:
         reason = (

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from corral.decide.scaling.group_capacity import COUNTED
 from corral.decide.templates.stack_plan import duration_s
-from corral.model.group import LAUNCH_STATES, LifecycleState, Member
+from corral.model.group import LAUNCH_STATES, GroupMember, LifecycleState
 from corral.model.instance import ec2_id
 from corral.model.numbers import whole_number
 
@@ -108,7 +108,7 @@ def start_rollout(policy: RollingPolicy, obsolete: Sequence[str], desired: int, 
 def step_rollout(
     policy: RollingPolicy,
     rollout: Rollout,
-    members: Sequence[Member],
+    members: Sequence[GroupMember],
     waiting: frozenset[str],
     signals: Mapping[str, str],
     now_s: float,
@@ -130,8 +130,8 @@ def step_rollout(
 def _hold(
     policy: RollingPolicy,
     rollout: Rollout,
-    obsolete: Sequence[Member],
-    fresh: Sequence[Member],
+    obsolete: Sequence[GroupMember],
+    fresh: Sequence[GroupMember],
     waiting: frozenset[str],
     signals: Mapping[str, str],
     now_s: float,
@@ -170,7 +170,7 @@ def _hold(
 
 
 def _next_batch(
-    policy: RollingPolicy, rollout: Rollout, obsolete: Sequence[Member], fresh: Sequence[Member], now_s: float
+    policy: RollingPolicy, rollout: Rollout, obsolete: Sequence[GroupMember], fresh: Sequence[GroupMember], now_s: float
 ) -> RolloutStep:
     floor = policy.in_service
     if rollout.old_first:

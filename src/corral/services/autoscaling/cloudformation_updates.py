@@ -15,7 +15,7 @@ from corral.core.transactions import Tx
 from corral.decide.scaling.group_capacity import COUNTED
 from corral.decide.scaling.rolling_update import Rollout, RolloutStep, rolling_policy, start_rollout, step_rollout
 from corral.fleet import instances
-from corral.model.group import DRAINED, TERMINATION_STATES, Group, LifecycleState, Member
+from corral.model.group import DRAINED, TERMINATION_STATES, Group, GroupMember, LifecycleState
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.instance_refreshes import matches_source
@@ -43,7 +43,7 @@ def _put_own(tx: Tx[Store], group: Group, member: str, value: Any) -> Group:
     return changed
 
 
-def _members(tx: Tx[Store], group: Group) -> list[tuple[Member, Instance]]:
+def _members(tx: Tx[Store], group: Group) -> list[tuple[GroupMember, Instance]]:
     found = ((member, tx.store.instances.get(member.instance_id)) for member in tx.store.groups.members(group.region, group.name))
     return [(member, instance) for member, instance in found if instance is not None]
 

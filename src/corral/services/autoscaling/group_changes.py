@@ -21,8 +21,8 @@ from corral.model.group import (
     MEMBER_MOVES,
     TERMINATING_HOOK,
     Group,
+    GroupMember,
     LifecycleState,
-    Member,
     ScalingActivity,
     TaskWait,
     scaling_key,
@@ -116,7 +116,9 @@ def within_limits(group: Group, desired: int) -> int:
 # Launches
 
 
-def launch_one(tx: Tx[Store], group: Group, settings: Mapping[str, Any], members: list[Member], cause: str) -> Member | None:
+def launch_one(
+    tx: Tx[Store], group: Group, settings: Mapping[str, Any], members: list[GroupMember], cause: str
+) -> GroupMember | None:
     """Launch an instance. If the launch fails, write a failed activity, schedule a retry and return None.
 
     `settings` contains the launch source. `members` is sorted by age, the oldest first.
@@ -142,7 +144,7 @@ def launch_one(tx: Tx[Store], group: Group, settings: Mapping[str, Any], members
         status=status,
         details=details,
     )
-    member = Member(
+    member = GroupMember(
         instance_id=instance.id,
         region=group.region,
         group=group.name,
@@ -171,14 +173,14 @@ def _launch_failed(tx: Tx[Store], group: Group, why: str, cause: str) -> None:
 # Members
 
 
-def move(tx: Tx[Store], member: Member, state: LifecycleState, **changes: Any) -> Member:
+def move(tx: Tx[Store], member: GroupMember, state: LifecycleState, **changes: Any) -> GroupMember:
     assert state in MEMBER_MOVES[member.state], f"member {member.instance_id}: {member.state} → {state}"
     moved = member.but(state=state, **changes)
     tx.store.groups.put_member(moved)
     return moved
 
 
-def started(tx: Tx[Store], group: Group, member: Member) -> Member:
+def started(tx: Tx[Store], group: Group, member: GroupMember) -> GroupMember:
     """Start the launch hooks of a pending member whose instance runs. If the group has no such hooks, put the member in service."""
     actions = start_actions(tx, group, member, LAUNCHING)
     if not actions:
@@ -187,13 +189,13 @@ def started(tx: Tx[Store], group: Group, member: Member) -> Member:
     return move(tx, member, LifecycleState.PENDING_WAIT, actions=actions)
 
 
-def enter_service(tx: Tx[Store], group: Group, member: Member) -> Member:
+def enter_service(tx: Tx[Store], group: Group, member: GroupMember) -> GroupMember:
     activities.finish(tx, member.activity)
     _scaled(tx, group)
     return move(tx, member, LifecycleState.IN_SERVICE, actions={}, activity="", in_service_at_s=tx.now_s)
 
 
-def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members: list[Member]) -> Member:
+def terminate_for(tx: Tx[Store], group: Group, member: GroupMember, why: Why, members: list[GroupMember]) -> GroupMember:
     """Terminate an instance that the group itself has chosen. The text of the activity contains the reason, `why`."""
     if why is Why.UNHEALTHY:
         text = f"an instance was taken out of service in response to {member.unhealthy}."
@@ -207,7 +209,7 @@ def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members
     return terminate_when_idle(tx, group, member, cause, is_surplus=why is Why.SURPLUS)
 
 
-def terminate_when_idle(tx: Tx[Store], group: Group, member: Member, cause: str, *, is_surplus: bool = False) -> Member:
+def terminate_when_idle(tx: Tx[Store], group: Group, member: GroupMember, cause: str, *, is_surplus: bool = False) -> GroupMember:
     """Terminate an instance without a request of a user. The termination waits first for busy tasks, then for lifecycle hooks.
 
     With managed draining, which is a setting of a capacity provider of ECS, the termination waits for all tasks. During the wait,
@@ -230,7 +232,7 @@ def terminate_when_idle(tx: Tx[Store], group: Group, member: Member, cause: str,
     return ending
 
 
-def _take_no_work(tx: Tx[Store], group: Group, member: Member, tasks: list[str]) -> bool:
+def _take_no_work(tx: Tx[Store], group: Group, member: GroupMember, tasks: list[str]) -> bool:
     """Give no messages to the tasks of an instance, and no new tasks to the instance. Return True if it was set to DRAINING."""
     choose(tx, tasks, group.key)
     instance = tx.store.instances.get(member.instance_id)
@@ -240,7 +242,7 @@ def _take_no_work(tx: Tx[Store], group: Group, member: Member, tasks: list[str])
     return True
 
 
-def end_task_wait(tx: Tx[Store], group: Group, member: Member, still_busy: str = "") -> Member:
+def end_task_wait(tx: Tx[Store], group: Group, member: GroupMember, still_busy: str = "") -> GroupMember:
     """Continue a termination that waited for tasks. `still_busy` names the tasks that are stopped although they are busy."""
     activity = tx.store.groups.activity(member.activity)
     assert activity is not None, "a member that waits has an activity"
@@ -251,7 +253,7 @@ def end_task_wait(tx: Tx[Store], group: Group, member: Member, still_busy: str =
     return _end(tx, group, member, activity, hooks=True)
 
 
-def take_back(tx: Tx[Store], group: Group, member: Member) -> Member:
+def take_back(tx: Tx[Store], group: Group, member: GroupMember) -> GroupMember:
     """Cancel a termination that waits for tasks, because the group needs the instance again."""
     assert member.task_wait is not None
     activities.finish(tx, member.activity, activities.CANCELLED, "The group needs the instance again, so it stays in service.")
@@ -262,13 +264,15 @@ def take_back(tx: Tx[Store], group: Group, member: Member) -> Member:
     return move(tx, member, LifecycleState.IN_SERVICE, activity="", task_wait=None)
 
 
-def terminate(tx: Tx[Store], group: Group, member: Member, cause: str, *, hooks: bool = True) -> tuple[Member, ScalingActivity]:
+def terminate(
+    tx: Tx[Store], group: Group, member: GroupMember, cause: str, *, hooks: bool = True
+) -> tuple[GroupMember, ScalingActivity]:
     """Terminate an instance of a group, after its lifecycle hooks. `cause` is the complete text of the activity's cause."""
     activity = _begin_termination(tx, group, member, cause)
     return _end(tx, group, member, activity, hooks=hooks), activity
 
 
-def _begin_termination(tx: Tx[Store], group: Group, member: Member, cause: str) -> ScalingActivity:
+def _begin_termination(tx: Tx[Store], group: Group, member: GroupMember, cause: str) -> ScalingActivity:
     if member.state in LAUNCH_STATES:
         activities.finish(tx, member.activity, activities.CANCELLED, "The instance was terminated before it entered service.")
     description = f"{TERMINATING}: {ec2_id(member.instance_id)}"
@@ -276,7 +280,7 @@ def _begin_termination(tx: Tx[Store], group: Group, member: Member, cause: str) 
     return activities.begin(tx, group, description, cause, instance_id=member.instance_id, details=details)
 
 
-def _end(tx: Tx[Store], group: Group, member: Member, activity: ScalingActivity, *, hooks: bool) -> Member:
+def _end(tx: Tx[Store], group: Group, member: GroupMember, activity: ScalingActivity, *, hooks: bool) -> GroupMember:
     instance = tx.store.instances.get(member.instance_id)
     served = member.state not in LAUNCH_STATES
     runs = instance is not None and instance.state is InstanceState.RUNNING
@@ -290,7 +294,7 @@ def _end(tx: Tx[Store], group: Group, member: Member, activity: ScalingActivity,
     return ending
 
 
-def proceed(tx: Tx[Store], group: Group, member: Member) -> Member:
+def proceed(tx: Tx[Store], group: Group, member: GroupMember) -> GroupMember:
     """Shut down an instance without a further wait, for example after the lifecycle hooks of its termination."""
     activity = tx.store.groups.activity(member.activity)
     activities.advance(tx, member.activity, activities.IN_PROGRESS)
@@ -305,7 +309,7 @@ def _shut_down(tx: Tx[Store], group: Group, instance: Instance | None, cause: st
     tx.mark(group.key)
 
 
-def drop(tx: Tx[Store], group: Group, member: Member) -> None:
+def drop(tx: Tx[Store], group: Group, member: GroupMember) -> None:
     """Remove a member whose instance has ended, and finish its activity."""
     if member.state in LAUNCH_STATES:
         message = "The instance was terminated before it entered service."
@@ -316,7 +320,7 @@ def drop(tx: Tx[Store], group: Group, member: Member) -> None:
     _scaled(tx, group)
 
 
-def release(tx: Tx[Store], member: Member) -> None:
+def release(tx: Tx[Store], member: GroupMember) -> None:
     """Remove a member from its group. The instance keeps running."""
     tx.store.groups.drop_member(member)
     instance = tx.store.instances.get(member.instance_id)

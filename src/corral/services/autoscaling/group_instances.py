@@ -9,7 +9,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.scaling.group_capacity import COUNTED, capacity_of
 from corral.fleet import instances
-from corral.model.group import TERMINATION_STATES, Group, LifecycleState, Member
+from corral.model.group import TERMINATION_STATES, Group, GroupMember, LifecycleState
 from corral.model.instance import InstanceState, ec2_id
 from corral.operations.stored_resources import Params
 from corral.services.autoscaling import activities, group_changes
@@ -28,7 +28,7 @@ def describe_auto_scaling_instances(tx: Tx[Store], params: Params, caller: Calle
     if ids and len(ids) > DESCRIBED_MAX:
         raise ValidationError(f"The number of instance ids that may be passed in is limited to {DESCRIBED_MAX}")
 
-    def candidates(after: str, limit: int) -> list[tuple[str, Member]]:
+    def candidates(after: str, limit: int) -> list[tuple[str, GroupMember]]:
         if not ids:
             return [(member.instance_id, member) for member in tx.store.groups.members_in(caller.region, after, limit)]
         named = (tx.store.groups.member_with_ec2_id(caller.region, each) for each in ids)
@@ -67,7 +67,7 @@ def attach_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
         zone = instance.details.get("Placement", {}).get("AvailabilityZone") or group.settings["AvailabilityZones"][0]
         instances.set_group(tx, instance, group.name)
         tx.store.groups.put_member(
-            Member(
+            GroupMember(
                 instance_id=instance.id,
                 region=group.region,
                 group=group.name,
@@ -140,7 +140,7 @@ def exit_standby(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any
 
 
 def _taken_out(
-    tx: Tx[Store], group: Group, members: Sequence[Member], counted: Sequence[Member], params: Params, what: str, how: str
+    tx: Tx[Store], group: Group, members: Sequence[GroupMember], counted: Sequence[GroupMember], params: Params, what: str, how: str
 ) -> tuple[Group, list[dict[str, Any]]]:
     """Write the activities of members that leave service. If the request requires it, lower the desired capacity."""
     decrement = params["ShouldDecrementDesiredCapacity"]
@@ -253,7 +253,7 @@ def _ids(params: Params, most: int) -> list[str]:
     return ids
 
 
-def _members(tx: Tx[Store], params: Params, caller: Caller, most: int) -> tuple[Group, list[Member]]:
+def _members(tx: Tx[Store], params: Params, caller: Caller, most: int) -> tuple[Group, list[GroupMember]]:
     group = changeable_group(tx, caller, params["AutoScalingGroupName"])
     found = []
     for instance_id in _ids(params, most):
@@ -264,5 +264,5 @@ def _members(tx: Tx[Store], params: Params, caller: Caller, most: int) -> tuple[
     return group, found
 
 
-def _wrong_state(member: Member, needed: str) -> Exception:
+def _wrong_state(member: GroupMember, needed: str) -> Exception:
     return ValidationError(f"The instance {ec2_id(member.instance_id)} is in {member.state.value}, not in {needed}.")

@@ -9,7 +9,7 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.scaling.termination_policies import TYPES as TERMINATION_POLICIES
-from corral.model.group import DELETING, Group, LifecycleState, Member
+from corral.model.group import DELETING, Group, GroupMember, LifecycleState
 from corral.model.instance import ec2_id
 from corral.operations import stored_resources
 from corral.operations.stored_resources import Params
@@ -268,7 +268,7 @@ def delete_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
     return {}
 
 
-def _end(tx: Tx[Store], group: Group, member: Member, cause: str) -> None:
+def _end(tx: Tx[Store], group: Group, member: GroupMember, cause: str) -> None:
     if member.state is LifecycleState.TERMINATING_WAIT:
         group_changes.proceed(tx, group, member)
     elif not member.state.value.startswith("Terminating"):
@@ -351,7 +351,7 @@ def group_view(tx: Tx[Store], group: Group, *, with_instances: bool = True) -> d
     return view | ({"Status": group.status} if group.status else {})
 
 
-def member_view(member: Member) -> dict[str, Any]:
+def member_view(member: GroupMember) -> dict[str, Any]:
     source = member.source
     view: dict[str, Any] = {
         "InstanceId": ec2_id(member.instance_id),

@@ -16,7 +16,7 @@ from corral.decide.scaling.instance_refresh import (
     SUCCESSFUL,
     percentage_complete,
 )
-from corral.model.group import Group, InstanceRefresh, LifecycleState, Member
+from corral.model.group import Group, GroupMember, InstanceRefresh, LifecycleState
 from corral.operations.stored_resources import Params
 from corral.services.autoscaling.activities import SHOWN_S, why_waiting
 from corral.services.autoscaling.errors import (
@@ -95,7 +95,7 @@ def _checked(group: Group, wishes: Params) -> dict[str, Any]:
     return found
 
 
-def matches_source(member: Member, wanted: Any, settings: dict[str, Any]) -> bool:
+def matches_source(member: GroupMember, wanted: Any, settings: dict[str, Any]) -> bool:
     """Return whether an instance already has the wanted launch source, version and type, so that SkipMatching skips it."""
     if member.source != wanted:
         return False

@@ -18,7 +18,7 @@ from corral.decide.scaling.group_capacity import Distribution, on_demand_units
 from corral.decide.scaling.instance_mix import TypeOption, next_market, ordered
 from corral.decide.scaling.instance_requirements import TypeFacts, meets
 from corral.fleet.instances import InstanceRequest, fits_ever
-from corral.model.group import CONFIGURATION, ON_DEMAND, SPOT, TEMPLATE, Group, LaunchSource, Member
+from corral.model.group import CONFIGURATION, ON_DEMAND, SPOT, TEMPLATE, Group, GroupMember, LaunchSource
 from corral.model.instance import GROUP_TAG, TypeMapping
 from corral.model.numbers import whole_number
 from corral.model.principal import ROLE, Principal
@@ -150,7 +150,7 @@ def _checked_policy(tx: Tx[Store], caller: Caller, policy: dict[str, Any]) -> di
 
 
 def next_launch(
-    tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], zone: str, reason: str
+    tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[GroupMember], zone: str, reason: str
 ) -> GroupLaunch:
     """Return the request for the next instance of a group. Raise LaunchRefused if the launch cannot succeed.
 
@@ -172,7 +172,7 @@ def next_launch(
 
 
 def _of_policy(
-    tx: Tx[Store], caller: Caller, group: Group, policy: dict[str, Any], members: list[Member], zone: str, reason: str
+    tx: Tx[Store], caller: Caller, group: Group, policy: dict[str, Any], members: list[GroupMember], zone: str, reason: str
 ) -> GroupLaunch:
     """Return a request for the first instance type that fits on this machine when the machine is empty.
 

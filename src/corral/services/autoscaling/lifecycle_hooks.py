@@ -18,9 +18,9 @@ from corral.model.group import (
     LAUNCHING,
     TERMINATING_HOOK,
     Group,
+    GroupMember,
     LifecycleAction,
     LifecycleState,
-    Member,
 )
 from corral.model.instance import ec2_id
 from corral.operations.stored_resources import Params
@@ -133,7 +133,7 @@ def record_lifecycle_action_heartbeat(tx: Tx[Store], params: Params, caller: Cal
     return {}
 
 
-def _action(tx: Tx[Store], params: Params, caller: Caller) -> tuple[Group, Member, str]:
+def _action(tx: Tx[Store], params: Params, caller: Caller) -> tuple[Group, GroupMember, str]:
     """Find the waiting action that a request names by its token or by its instance."""
     group, name = find_group(tx, caller, params["AutoScalingGroupName"]), params["LifecycleHookName"]
     token, instance_id = params.get("LifecycleActionToken"), params.get("InstanceId")
@@ -151,7 +151,7 @@ def _action(tx: Tx[Store], params: Params, caller: Caller) -> tuple[Group, Membe
     raise ValidationError(f"No active Lifecycle Action found with {given} for the hook {name} of the group {group.name}.")
 
 
-def _complete(tx: Tx[Store], member: Member, name: str, result: str) -> None:
+def _complete(tx: Tx[Store], member: GroupMember, name: str, result: str) -> None:
     action = member.actions[name]
     done = LifecycleAction(
         action.token, action.heartbeat_s, action.deadline_s, action.last_deadline_s, action.default_result, result
@@ -162,7 +162,7 @@ def _complete(tx: Tx[Store], member: Member, name: str, result: str) -> None:
 # Actions
 
 
-def start_actions(tx: Tx[Store], group: Group, member: Member, transition: str) -> dict[str, LifecycleAction]:
+def start_actions(tx: Tx[Store], group: Group, member: GroupMember, transition: str) -> dict[str, LifecycleAction]:
     """Create an action for each hook of a transition, and send a message to the target of each hook.
 
     The result is empty if the group has no hook of this transition.
@@ -183,7 +183,7 @@ def start_actions(tx: Tx[Store], group: Group, member: Member, transition: str) 
     return actions
 
 
-def _notify(tx: Tx[Store], group: Group, member: Member, hook: Document, action: LifecycleAction) -> None:
+def _notify(tx: Tx[Store], group: Group, member: GroupMember, hook: Document, action: LifecycleAction) -> None:
     target = hook.get("NotificationTargetARN", "")
     message = {
         "Origin": "EC2" if hook["LifecycleTransition"] == LAUNCHING else "AutoScalingGroup",

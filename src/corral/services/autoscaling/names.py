@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.model.group import DELETING, Group, Member
+from corral.model.group import DELETING, Group, GroupMember
 from corral.operations.pagination import Pagination
 from corral.services.autoscaling.errors import InvalidNextToken, ValidationError, group_not_found, instance_not_in_group
 from corral.store import Store
@@ -65,7 +65,7 @@ def changeable_group(tx: Tx[Store], caller: Caller, name: str) -> Group:
     return group
 
 
-def find_member(tx: Tx[Store], caller: Caller, instance_id: str, group: Group | None = None) -> Member:
+def find_member(tx: Tx[Store], caller: Caller, instance_id: str, group: Group | None = None) -> GroupMember:
     """Find a member by its EC2 id, in all groups or only in `group`."""
     member = tx.store.groups.member_with_ec2_id(caller.region, instance_id)
     if member is None or (group is not None and member.group != group.name):

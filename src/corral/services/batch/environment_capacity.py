@@ -24,7 +24,7 @@ from corral.decide.scaling.group_capacity import COUNTED
 from corral.decide.scaling.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, fits_on, kinds_of, room_on
 from corral.fleet.instances import reason_of_wait
 from corral.model.compute_environment import ENABLED, ComputeEnvironment
-from corral.model.group import Member
+from corral.model.group import GroupMember
 from corral.model.instance import HOST_POOL, InstanceState
 from corral.model.job_line import WaitingLine
 from corral.model.task import Demand
@@ -42,7 +42,7 @@ class Present(Struct):
 
     shapes: list[FreeShape]
     ids: list[list[str]]  # for each shape, the ids of its instances; instances that the group has not launched yet have no id
-    members: dict[str, Member]  # instance id → member of a group
+    members: dict[str, GroupMember]  # instance id → member of a group
     wanted: dict[str, int]  # group → how many instances of its desired capacity it has not launched yet
     vcpus: int = 0  # of all these instances
     gpus: int = 0  # of all these instances

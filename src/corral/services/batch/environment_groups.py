@@ -21,7 +21,7 @@ from corral.decide.scaling.group_capacity import COUNTED
 from corral.decide.scaling.instance_choice import FAMILIES, TypeShape
 from corral.fleet.instances import InstanceRequest, fits_ever
 from corral.model.compute_environment import SPOT, ComputeEnvironment
-from corral.model.group import DELETING, ENVIRONMENT, Group, Member
+from corral.model.group import DELETING, ENVIRONMENT, Group, GroupMember
 from corral.model.instance import TypeMapping
 from corral.model.principal import ROLE, Principal
 from corral.services.autoscaling import activities, group_changes
@@ -317,12 +317,12 @@ def _user_data(given: str, cluster: str) -> str:
     return b64encode(text.encode()).decode()
 
 
-def counted(tx: Tx[Store], region: str, group: str) -> list[Member]:
+def counted(tx: Tx[Store], region: str, group: str) -> list[GroupMember]:
     """Return the members of a group that run or start."""
     return [member for member in tx.store.groups.members(region, group) if member.state in COUNTED]
 
 
-def end_member(tx: Tx[Store], group: Group, member: Member, why: str) -> Group:
+def end_member(tx: Tx[Store], group: Group, member: GroupMember, why: str) -> Group:
     """Terminate an instance of a group, and lower the desired capacity, so that the group does not replace the instance."""
     group = tx.store.groups.get(group.region, group.name) or group
     if member.state in COUNTED:

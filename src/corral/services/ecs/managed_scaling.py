@@ -18,7 +18,7 @@ from corral.decide.placement.slot_fit import amounts, covers
 from corral.decide.scaling.group_capacity import COUNTED, capacity_of
 from corral.decide.scaling.managed_scaling import GroupInstance, Need, WaitingTasks, needed_instances, reservation_percent
 from corral.fleet.instances import is_impaired, reason_of_wait
-from corral.model.group import DELETING, DRAINED, Group, LifecycleState, Member
+from corral.model.group import DELETING, DRAINED, Group, GroupMember, LifecycleState
 from corral.model.instance import HOST_POOL, Instance, InstanceState, cluster_pool
 from corral.model.metric import Metric, Point
 from corral.model.placement import Slot
@@ -119,19 +119,19 @@ def put_state(tx: Tx[Store], provider: GroupProvider, state: ScalingState) -> No
 # Instances and tasks
 
 
-def counted_members(tx: Tx[Store], group: Group) -> list[Member]:
+def counted_members(tx: Tx[Store], group: Group) -> list[GroupMember]:
     """The members of a group that run or start, oldest first."""
     return [member for member in tx.store.groups.members(group.region, group.name) if member.state in COUNTED]
 
 
-def instances_of(tx: Tx[Store], members: Iterable[Member]) -> list[GroupInstance]:
+def instances_of(tx: Tx[Store], members: Iterable[GroupMember]) -> list[GroupInstance]:
     daemons: dict[str, list[str]] = {}
     of_host = cache(partial(host_attributes, tx))
     return [_instance_of(tx, member, daemons, of_host) for member in members]
 
 
 def _instance_of(
-    tx: Tx[Store], member: Member, daemons: dict[str, list[str]], of_host: Callable[[], dict[str, str]]
+    tx: Tx[Store], member: GroupMember, daemons: dict[str, list[str]], of_host: Callable[[], dict[str, str]]
 ) -> GroupInstance:
     instance = tx.store.instances.get(member.instance_id)
     if instance is None or instance.state is InstanceState.TERMINATED:
@@ -239,7 +239,7 @@ def waiting_tasks(tx: Tx[Store], provider: GroupProvider) -> list[WaitingTasks]:
 # Termination protection
 
 
-def protect_members(tx: Tx[Store], group: Group, members: Sequence[Member], need: Need) -> None:
+def protect_members(tx: Tx[Store], group: Group, members: Sequence[GroupMember], need: Need) -> None:
     """Set the scale-in protection of the members of a group.
 
     If the group has more capacity than desired, only the instances that tasks need (`need.used`) are protected. Otherwise all
@@ -283,7 +283,7 @@ def provider_reservations(tx: Tx[Store]) -> dict[tuple[str, str, str], float]:
     return found
 
 
-def need_of(tx: Tx[Store], provider: GroupProvider, members: Iterable[Member]) -> Need:
+def need_of(tx: Tx[Store], provider: GroupProvider, members: Iterable[GroupMember]) -> Need:
     """The instances that the tasks of a provider need. New instances have the shape that the provider's reconciler has stored."""
     launch = provider.state.launch
     new = launch.as_instance(provider.region, provider.group) if launch is not None else None
@@ -346,7 +346,7 @@ def _cannot_help(launch: LaunchShape, region: str, pool: str, group: str, demand
     return None
 
 
-def _why_launch_waits(tx: Tx[Store], group: Group, starting: Sequence[Member]) -> str:
+def _why_launch_waits(tx: Tx[Store], group: Group, starting: Sequence[GroupMember]) -> str:
     for member in starting:
         instance = tx.store.instances.get(member.instance_id)
         if instance is not None and instance.state is InstanceState.PENDING:
