@@ -9,13 +9,14 @@ among claims of equal priority, the claim that waits longest has the smallest ra
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct, field
 
 from corral.model.instance import ec2_id
 from corral.model.task import Demand, PlacementRules
 
+T = TypeVar("T")
 Shares = tuple[tuple[str, int], ...]  # (GPU id, memory in MiB) of each run that shares a GPU with other runs
 Links = tuple[tuple[int, ...], ...]  # the distance of each GPU of a host to each other GPU; smaller is closer
 
@@ -231,6 +232,13 @@ class Pool(FreeSlots, Protocol):
     lines_depending_on_tasks: int  # number of lines whose placement rules depend on the tasks that run on a slot
     lines_with_limits: int  # number of lines whose claims have a time limit
 
+    def derived(self, key: Any, compute: Callable[[], T]) -> T:
+        """Return a value that `compute` derives from the pool. Call `compute` again only if the pool has changed.
+
+        A new claim behind the head of its line is not a change.
+        """
+        ...
+
     def sharing(self) -> Iterable[str]:
         """Return the ids of the slots on which tasks share GPUs."""
         ...
@@ -266,8 +274,8 @@ class Pool(FreeSlots, Protocol):
         """Whether any claim waits."""
         ...
 
-    def heads(self) -> Iterable[Claim]:
-        """Yield the oldest claim of each line, oldest first."""
+    def heads(self) -> Sequence[Claim]:
+        """Return the oldest claim of each line, oldest first."""
         ...
 
     def head_of_line(self, claim: Claim) -> Claim | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import orjson
 
 from corral.core.database import Database
+
+CACHED_MAX = 1_000
 
 
 class Clusters:
@@ -14,8 +17,11 @@ class Clusters:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._cached: dict[tuple[str, str], tuple[str, dict[str, Any]] | None] = {}  # region and name → what `get` returns
 
     def put(self, region: str, name: str, status: str, details: dict[str, Any]) -> None:
+        self._cached.pop((region, name), None)
+        self._database.undo_log.on_rollback(partial(self._cached.pop, (region, name), None))
         self._database.execute(
             "INSERT INTO cluster (region, name, status, details) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (region, name) DO UPDATE SET status = excluded.status, details = excluded.details",
@@ -23,9 +29,17 @@ class Clusters:
         )
 
     def get(self, region: str, name: str) -> tuple[str, dict[str, Any]] | None:
-        """Return (status, details). Return None if there is no such cluster."""
-        row = self._database.execute("SELECT status, details FROM cluster WHERE region = ? AND name = ?", (region, name)).fetchone()
-        return (row[0], orjson.loads(row[1])) if row else None
+        """Return (status, details). Return None if there is no such cluster. The caller must not change the details."""
+        key = region, name
+        if key in self._cached:
+            return self._cached[key]
+        row = self._database.execute("SELECT status, details FROM cluster WHERE region = ? AND name = ?", key).fetchone()
+        found = (row[0], orjson.loads(row[1])) if row else None
+        if not self._database.reads_only:
+            if len(self._cached) >= CACHED_MAX:
+                self._cached.clear()
+            self._cached[key] = found
+        return found
 
     def names(self, region: str, after: str, limit: int) -> list[str]:
         rows = self._database.execute(

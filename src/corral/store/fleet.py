@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import to_builtins
 
@@ -26,6 +26,8 @@ DemandAndLimit = Demand | tuple[Demand, float]  # the key of a line: the demand 
 # A selection has the slots of a pool that certain placement rules allow. If the number of selections times the number of slots of
 # the pool exceeds this number, the least recently used selection is evicted.
 SELECTED_MAX = 500_000
+T = TypeVar("T")
+DERIVED_MAX = 1_000  # values that a pool keeps until it changes
 
 
 class PoolIndex:
@@ -52,6 +54,17 @@ class PoolIndex:
         self._selections: dict[PlacementRules, SelectionIndex] = {}  # the most recently used selection is last
         self._changes: list[str] = []  # ids of changed slots; before each use, a selection applies the changes that it has missed
         self._forgotten = 0  # the number of older changes, which are no longer in `_changes`
+        self._derived: dict[Any, Any] = {}
+
+    def derived(self, key: Any, compute: Callable[[], T]) -> T:
+        if key in self._derived:
+            found: T = self._derived[key]
+        else:
+            found = compute()
+            if len(self._derived) >= DERIVED_MAX:
+                self._derived.clear()
+            self._derived[key] = found
+        return found
 
     def groups(self, min_gpus: int = 0) -> list[GroupIndex]:
         if min_gpus == ALL_GPUS:
@@ -107,7 +120,7 @@ class PoolIndex:
         return bool(self._lines)
 
     def heads(self) -> list[Claim]:
-        return sorted([line[0] for line in self._lines.values()])
+        return self.derived("heads", lambda: sorted([line[0] for line in self._lines.values()]))
 
     def head_of_line(self, claim: Claim) -> Claim | None:
         line = self._lines.get(claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s))
@@ -145,6 +158,7 @@ class PoolIndex:
     # Changes. Only Fleet calls these methods, and registers the inverse of each change.
 
     def put(self, slot: Slot) -> None:
+        self._derived.clear()
         self._slots[slot.id] = slot
         self._totals[slot.whole] = self._totals.get(slot.whole, 0) + 1
         if slot.withheld:
@@ -154,6 +168,7 @@ class PoolIndex:
         self._list(slot)
 
     def remove(self, slot_id: str) -> None:
+        self._derived.clear()
         slot = self._slots.pop(slot_id)
         self._unlist(slot)
         self._withheld.pop(slot_id, None)
@@ -179,6 +194,7 @@ class PoolIndex:
 
         If the task group `group` is given, also count one pending task of this group. With `back`, subtract it.
         """
+        self._derived.clear()
         slot = self._slots[slot_id]
         before = len(slot.gpus), slot.memory_mib, slot.cpu_units
         if back:
@@ -228,6 +244,7 @@ class PoolIndex:
 
     def count(self, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
         """Add to the counters of a slot: tasks of a task group with desired status RUNNING, running tasks, pending tasks."""
+        self._derived.clear()
         slot = self._slots[slot_id]
         slot.running += running
         slot.pending += pending
@@ -243,11 +260,16 @@ class PoolIndex:
             line = self._lines[key] = []
             self._count_line(claim, 1)
         insort(line, claim)
+        if line[0] is claim:  # a claim behind the head of its line changes no decision
+            self._derived.clear()
 
     def leave_line(self, claim: Claim) -> None:
         key = claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
         line = self._lines[key]
-        del line[bisect_left(line, claim)]
+        at = bisect_left(line, claim)
+        del line[at]
+        if not at:
+            self._derived.clear()
         if not line:
             del self._lines[key]
             self._count_line(claim, -1)
@@ -259,6 +281,7 @@ class PoolIndex:
             self.lines_depending_on_tasks += change
 
     def put_ending(self, slot_id: str, ending: Ending) -> None:
+        self._derived.clear()
         insort(self._endings.setdefault(slot_id, []), ending, key=_limit_at_s)
 
     def drop_ending(self, slot_id: str, task_id: str) -> Ending | None:
@@ -267,6 +290,7 @@ class PoolIndex:
         at = next((at for at, ending in enumerate(endings) if ending.task_id == task_id), None)
         if at is None:
             return None
+        self._derived.clear()
         dropped = endings.pop(at)
         if not endings:
             del self._endings[slot_id]
@@ -355,6 +379,12 @@ class Fleet:
         if found is None:
             found = self._pools[name] = PoolIndex()
         return found
+
+    def forget_names(self, pool_name: str) -> None:
+        """Forget the derived values of a pool, because they can contain the name of a task, which a tag can change."""
+        forget = self.pool(pool_name)._derived.clear
+        forget()
+        self._on_rollback(forget)
 
     def pools_with_claims(self) -> list[str]:
         return sorted(name for name, pool in self._pools.items() if pool.has_line())

@@ -14,6 +14,7 @@ import orjson
 from corral.core.database import Database
 
 DOCUMENTS_CACHED_MAX = 1_000
+Revision = tuple[int, str, dict[str, Any]]  # its number, its status, and its document
 LAST_CHARACTER = (
     "\U0010ffff"  # the largest character: every name that begins with a prefix sorts before the prefix plus this character
 )
@@ -26,6 +27,7 @@ class Revisions:
         self._database = database
         self._table = table
         self._documents: dict[tuple[str, str, int], dict[str, Any]] = {}  # a cache of parsed documents
+        self._found: dict[tuple[str, str, int | None], Revision] = {}  # a cache of what `get` returns
 
     def add(self, region: str, family: str, document: dict[str, Any]) -> int:
         """Store a new revision and return its number. Numbers are never reused."""
@@ -41,11 +43,11 @@ class Revisions:
         self._evict((region, family, revision))
         return int(revision)
 
-    def get(self, region: str, family: str, revision: int | None) -> tuple[int, str, dict[str, Any]] | None:
-        """Return (revision, status, document). If `revision` is None, return the newest active revision.
-
-        The caller must not change the document.
-        """
+    def get(self, region: str, family: str, revision: int | None) -> Revision | None:
+        """Return a revision. If `revision` is None, return the newest active revision. The caller must not change the document."""
+        found = self._found.get((region, family, revision))
+        if found is not None:
+            return found
         if revision is None:
             row = self._database.execute(
                 f"SELECT max(revision), 'ACTIVE' FROM {self._table} WHERE region = ? AND family = ? AND status = 'ACTIVE'",
@@ -58,7 +60,12 @@ class Revisions:
             ).fetchone()
         if row is None or row[0] is None:
             return None
-        return row[0], row[1], self.document(region, family, row[0])
+        found = row[0], row[1], self.document(region, family, row[0])
+        if not self._database.reads_only:
+            if len(self._found) > DOCUMENTS_CACHED_MAX:
+                self._found.clear()
+            self._found[region, family, revision] = found
+        return found
 
     def document(self, region: str, family: str, revision: int) -> dict[str, Any]:
         """The document of an existing revision. The caller must not change the document."""
@@ -114,6 +121,11 @@ class Revisions:
         return [name for (name,) in rows]
 
     def _evict(self, key: tuple[str, str, int]) -> None:
-        """Evict a revision from the cache now, and again if the transaction is rolled back."""
+        """Evict a revision from the caches now, and again if the transaction is rolled back."""
+        self._forget(key)
+        self._database.undo_log.on_rollback(partial(self._forget, key))
+
+    def _forget(self, key: tuple[str, str, int]) -> None:
         self._documents.pop(key, None)
-        self._database.undo_log.on_rollback(partial(self._documents.pop, key, None))
+        self._found.pop(key, None)
+        self._found.pop((*key[:2], None), None)

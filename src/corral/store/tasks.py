@@ -151,6 +151,7 @@ class Tasks:
         """Write the GPUs, the time limit and the details of a task that waits. Its claim keeps its rank, and so its place."""
         assert before.state is TaskState.PROVISIONING and len(before.runs) == len(after.runs)
         self._evict_on_rollback(before.id)
+        self._fleet.forget_names(before.pool)
         demand = {"gpus": after.demand.gpus, "gpu_memory_mib": after.demand.gpu_memory_mib}
         details = {"details": dumps(after.details), "plain": after.plain, "time_limit": after.time_limit_s}
         self._move(before, before.state, demand | details)
@@ -490,6 +491,7 @@ class Tasks:
     def set_details(self, task: Task, details: dict[str, Any]) -> Task:
         """Replace the details of a task, such as its tags and its protection."""
         self._evict_on_rollback(task.id)
+        self._fleet.forget_names(task.pool)
         changed = self._execute(
             "UPDATE task SET details = ? WHERE id = ? AND version = ?", (dumps(details), task.id, task.version)
         ).rowcount

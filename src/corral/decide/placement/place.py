@@ -121,6 +121,12 @@ def room_for_newcomer(
     """
     if not pool.has_line():
         return _find(pool, demand, None, seed)
+    if demand.rules is not None or pool.slots_with_endings():  # the result depends on the seed or on the time
+        return _room_behind_claims(pool, demand, now_s, seed, longest_s)
+    return pool.derived(("room", demand), lambda: _room_behind_claims(pool, demand, now_s, seed, longest_s))
+
+
+def _room_behind_claims(pool: Pool, demand: Demand, now_s: float, seed: str, longest_s: float | None) -> Placement | None:
     if _behind_older_claims(pool, demand, now_s) is not None:
         return None
     return _find(pool, demand, standing_reservation(pool), seed, _latest_end_s(now_s, longest_s))
@@ -340,7 +346,7 @@ def shortage_of(pool: Pool, claim: Claim) -> UnmetDemand:
 def place_text(pool: Pool, claim: Claim) -> str:
     """Describe the place of a claim among all claims of the pool. This is fast also if many claims have equal demands."""
     place = pool.place_in_line(claim)
-    return "first in line" if place == 1 else f"place {place} in line behind {next(iter(pool.heads())).name}"
+    return "first in line" if place == 1 else f"place {place} in line behind {pool.heads()[0].name}"
 
 
 def _older(pool: Pool, claim: Claim) -> list[Claim]:

@@ -229,6 +229,8 @@ def never_fits(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplace
 
 def _waiting_pool(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> str:
     """Return the pool in which a task waits: the first pool that could hold it, or else the last pool."""
+    if len(pools) == 1:
+        return pools[0]
     return next((name for name in pools if could_hold(tx.store.fleet.pool(name), demand)), pools[-1])
 
 
@@ -280,7 +282,7 @@ def _add_task(
         use_private_objects(tx, task)
         if rank is not None:
             mark_provider(tx, task)
-            if any(head.rank > rank for head in tx.store.fleet.pool(task.pool).heads()):
+            if tx.store.fleet.pool(task.pool).heads()[-1].rank > rank:
                 tx.mark(f"pool:{task.pool}")  # its priority puts it before another claim, which may have reserved a slot
         return task
     if free_gpus is None:

@@ -5,6 +5,7 @@ A pool is a set of instances. A claim is the entry of a waiting task in the wait
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -50,12 +51,11 @@ def task_descriptions(tx: Tx[Store], tasks: Iterable[Task], *, tags: bool = True
 
 
 class WaitReasons:
-    """The reasons why claims wait, at one time. Claims with equal demands share most of the text, which is computed once."""
+    """The reasons why claims wait, at one time. Claims with equal demands share most of the text, which the pool keeps."""
 
     def __init__(self, tx: Tx[Store]) -> None:
         self._tx = tx
-        # Pool, demand, and whether the claim is the first with this demand → the texts before and after its place in the list.
-        self._texts: dict[tuple[str, Demand, bool], tuple[str, str]] = {}
+        self._providers: dict[tuple[str, Demand], str] = {}  # pool and demand → why the capacity provider waits
         self._starts: dict[str, dict[str, float]] = {}  # pool → claim id → estimated start
 
     def reason(self, pool_name: str, claim: Claim) -> str:
@@ -65,17 +65,18 @@ class WaitReasons:
         estimate of the start.
         """
         pool = self._tx.store.fleet.pool(pool_name)
-        key = pool_name, claim.demand, pool.head_of_line(claim) == claim
-        if key not in self._texts:
-            self._texts[key] = self._explain(pool_name, claim)
+        older = bisect_left(pool.heads(), claim)  # the number of older claims that may have reserved a slot
+        before, after = pool.derived(("reason", claim.demand, older), lambda: self._explain(pool_name, claim))
+        if claim.demand.rules is not None and claim.demand.rules.instance_group:
+            after += f"; {self._why_provider_waits(pool_name, claim.demand)}"
         if pool_name not in self._starts:
             self._starts[pool_name] = estimates(pool, self._tx.now_s)
-        before, after = self._texts[key]
         starts_at_s = self._starts[pool_name].get(claim.id)
         start = "" if starts_at_s is None else f"; {start_text(starts_at_s, self._tx.now_s)}"
         return f"{before}; {place_text(pool, claim)}{after}{start}"
 
     def _explain(self, pool_name: str, claim: Claim) -> tuple[str, str]:
+        """Return the texts before and after the place of a claim in the list."""
         tx, demand, after = self._tx, claim.demand, ""
         pool = tx.store.fleet.pool(pool_name)
         short, holders = shortage_of(pool, claim), _Holders({}, {})
@@ -86,11 +87,14 @@ class WaitReasons:
         parts += [withheld_text(pool, demand), short.needs]
         if held := holders.ids():
             after += f"; held by {held}"
-        if demand.rules is not None and demand.rules.instance_group:
-            from corral.services.ecs.managed_scaling import why_provider_waits  # imported here, because few servers have providers
-
-            after += f"; {why_provider_waits(tx, pool_name, demand)}"
         return "; ".join(filter(None, parts)), after
+
+    def _why_provider_waits(self, pool_name: str, demand: Demand) -> str:
+        from corral.services.ecs.managed_scaling import why_provider_waits  # imported here, because few servers have providers
+
+        if (pool_name, demand) not in self._providers:
+            self._providers[pool_name, demand] = why_provider_waits(self._tx, pool_name, demand)
+        return self._providers[pool_name, demand]
 
     def _name(self, claim: Claim) -> str:
         task = self._tx.store.tasks.get(claim.id) if claim.kind == TASK else None
