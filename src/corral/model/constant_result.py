@@ -1,4 +1,4 @@
-"""A part of a response that is the same in many responses, for example the description of a stopped task."""
+"""Parts of responses that are the same in many responses, for example the description of a stopped task."""
 
 from __future__ import annotations
 
@@ -12,4 +12,16 @@ class ConstantResult(dict[str, Any]):
 
     def __init__(self, members: dict[str, Any]) -> None:
         super().__init__(members)
-        self.json: Any = None  # set by `aws/serialize/json_body.py`
+        self.json = b""  # set by `aws/serialize/json_body.py`
+
+
+class ExtendedResult(dict[str, Any]):
+    """A structure of a result that has all members of a ConstantResult, and others. It must not be changed."""
+
+    __slots__ = ("constant", "others")
+
+    def __init__(self, constant: ConstantResult, others: dict[str, Any]) -> None:
+        super().__init__(constant, **others)
+        assert len(self) == len(constant) + len(others), "a member is in both parts"
+        self.constant = constant
+        self.others = others

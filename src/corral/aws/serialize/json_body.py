@@ -15,7 +15,7 @@ from corral.aws.serialize.text import base64_text, special_float
 from corral.aws.shapes import Shape
 from corral.aws.timestamps import seconds_from_result, text_from_seconds
 from corral.aws.wire_errors import WrongResult
-from corral.model.constant_result import ConstantResult
+from corral.model.constant_result import ConstantResult, ExtendedResult
 
 JsonWriter = Callable[[Any], Any]
 JsonWriters = dict[str, JsonWriter]  # shape name -> writer; all operations of a service share one dictionary
@@ -107,22 +107,30 @@ def _structure(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -> Json
     return members_writer(shape.name, shape.members.items(), writers, scalar)
 
 
-def _constant(value: ConstantResult, write: JsonWriter) -> Any:
-    """Return the JSON text of a structure. orjson copies this text into the JSON text of the response."""
-    if value.json is None:
-        value.json = orjson.Fragment(orjson.dumps(write(value)))
+def _element(value: Any, write: JsonWriter) -> Any:
+    """Return the JSON value of an element of a list. orjson copies a text that is already JSON into the text of the response."""
+    if value.__class__ is ConstantResult:
+        return orjson.Fragment(_constant(value, write))
+    if value.__class__ is ExtendedResult:
+        return orjson.Fragment(b"%b,%b" % (_constant(value.constant, write)[:-1], orjson.dumps(write(value.others))[1:]))
+    return write(value)
+
+
+def _constant(value: ConstantResult, write: JsonWriter) -> bytes:
+    if not value.json:
+        value.json = orjson.dumps(write(value))
     return value.json
 
 
 def _list(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -> JsonWriter:
     write_element = json_writer(shape.member, writers, scalar)
-    is_json = scalar is json_scalar
+    has_parts = scalar is json_scalar and shape.member.type_name == "structure"
 
     def write(value: Any) -> list[Any]:
         if value.__class__ is not list and isinstance(value, str | bytes | dict):
             raise WrongResult(f"{shape.name} must be a list, not {type(value).__name__}")
-        if is_json and value and value[0].__class__ is ConstantResult:
-            return [_constant(item, write_element) if item.__class__ is ConstantResult else write_element(item) for item in value]
+        if has_parts and value and value[0].__class__ in (ConstantResult, ExtendedResult):
+            return [_element(item, write_element) for item in value]
         return [write_element(item) for item in value] if value != [] else []
 
     return write

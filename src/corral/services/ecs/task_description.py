@@ -9,22 +9,25 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import orjson
+
 from corral.core.transactions import Tx
 from corral.decide.placement.place import place_text, shortage_of, withheld_text
 from corral.decide.placement.start_estimates import estimates, start_text
 from corral.decide.tasks.lifecycle import task_health
-from corral.model.constant_result import ConstantResult
+from corral.model.constant_result import ConstantResult, ExtendedResult
 from corral.model.instance import ec2_id
 from corral.model.placement import TASK, Claim, Pool
 from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, zone_of_task
 from corral.services.ecs.queue_reasons import why_queued
-from corral.services.ecs.task_spec import ContainerSpec, spec_of
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, spec_of
 from corral.store import Store
 
 HOLDERS_NAMED_MAX = 3
 KEPT_MAX = 2_000
+KEPT_PER_SPEC_MAX = 16
 KEPT_STATES = (TaskState.RUNNING, TaskState.STOPPED)
 
 # Task id, and whether the tags are included → the task and its description. The description is valid as long as the store returns
@@ -159,53 +162,74 @@ def _why_waiting(tx: Tx[Store], task: Task, reasons: WaitReasons) -> str | None:
 
 
 def _description(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) -> dict[str, Any]:
-    account = tx.settings.account
-    task_arn = task_arn_of(account, task)
+    task_arn = task_arn_of(tx.settings.account, task)
     spec = spec_of(tx, task)
-    details, exec_enabled = task.details, is_exec_enabled(task)
-    pull_began_s, pull_ended_s = _pull_times(task)
-    description = {  # the serializer leaves out members that are None
+    exec_enabled = is_exec_enabled(task)
+    others: dict[str, Any] = {
         "taskArn": task_arn,
-        "clusterArn": arn(account, task.region, f"cluster/{task.cluster}"),
-        "taskDefinitionArn": task.definition_arn,
         "availabilityZone": zone_of_task(tx, task),
         "lastStatus": _last_status(task),
-        "desiredStatus": task.desired.value,
-        "cpu": str(task.demand.cpu_units),
-        "memory": str(task.demand.memory_mib),
+        "desiredStatus": task.desired._value_,
         "containers": [
             _container(task, task_arn, run, spec.containers[run.container], waiting, exec_enabled=exec_enabled) for run in task.runs
         ],
-        "overrides": _overrides(task),
-        "group": task.group,
         "attachments": _attachments(task),
-        "attributes": [],
         "healthStatus": "UNKNOWN" if task.plain else task_health([run.health for run in task.runs if run.essential]),
-        "enableExecuteCommand": exec_enabled,
-        "inferenceAccelerators": [],
         "createdAt": task.created_at_s,
         "version": task.version,
+        "containerInstanceArn": _instance_arn(tx.settings.account, task),  # the serializer leaves out members that are None
+    }
+    if task.instance_id is not None:
+        pull_began_s, pull_ended_s = _pull_times(task)
+        others |= {
+            "connectivity": "CONNECTED",
+            "connectivityAt": task.placed_at_s,
+            "pullStartedAt": pull_began_s,
+            "pullStoppedAt": pull_ended_s,
+            "startedAt": task.started_at_s,
+        }
+    if task.desired is TaskState.STOPPED:
+        others |= {
+            "stoppingAt": task.stopping_at_s,
+            "executionStoppedAt": _ended_at_s(task),
+            "stoppedAt": task.stopped_at_s,
+            "stopCode": task.stop_code,
+            "stoppedReason": task.stopped_reason,
+        }
+    return ExtendedResult(_launch_description(tx, task, spec, tags=tags), others)
+
+
+def _launch_description(tx: Tx[Store], task: Task, spec: TaskSpec, *, tags: bool) -> ConstantResult:
+    """Return the members of a description that follow from the launch request. Tasks of equal requests share them."""
+    details = task.details
+    key = task.cluster, task.group, task.started_by, task.launch_type, orjson.dumps(details), tags
+    found = spec.descriptions.get(key)
+    if found is not None:
+        return found
+    account, demand = tx.settings.account, task.demand
+    description = {
+        "clusterArn": arn(account, task.region, f"cluster/{task.cluster}"),
+        "taskDefinitionArn": task.definition_arn,
+        "cpu": str(demand.cpu_units),
+        "memory": str(demand.memory_mib),
+        "overrides": _overrides(task),
+        "group": task.group,
+        "attributes": [],
+        "enableExecuteCommand": is_exec_enabled(task),
+        "inferenceAccelerators": [],
         "tags": details.get("tags", []) if tags else [],
         "launchType": task.launch_type,
-        "containerInstanceArn": _instance_arn(account, task),
         "startedBy": task.started_by,
-        "connectivity": "CONNECTED" if task.instance_id else None,
-        "connectivityAt": task.placed_at_s,
-        "pullStartedAt": pull_began_s,
-        "pullStoppedAt": pull_ended_s,
-        "startedAt": task.started_at_s,
-        "stoppingAt": task.stopping_at_s,
-        "executionStoppedAt": _ended_at_s(task),
-        "stoppedAt": task.stopped_at_s,
-        "stopCode": task.stop_code,
-        "stoppedReason": task.stopped_reason,
     }
     if not details.get("launchType"):
         description["capacityProviderName"] = details.get("capacityProviderName", HOST_PROVIDER)
     if task.launch_type == "FARGATE":
         storage = spec.document.get("ephemeralStorage", {"sizeInGiB": STORAGE_GIB})
         description |= {"platformVersion": details["platformVersion"], "platformFamily": "Linux", "ephemeralStorage": storage}
-    return description
+    if len(spec.descriptions) >= KEPT_PER_SPEC_MAX:
+        spec.descriptions.clear()
+    spec.descriptions[key] = launched = ConstantResult(description)
+    return launched
 
 
 def _instance_arn(account: str, task: Task) -> str | None:
@@ -272,11 +296,10 @@ def _container(
     task: Task, task_arn: str, run: Run, container: ContainerSpec, waiting: str | None, *, exec_enabled: bool
 ) -> dict[str, Any]:
     about = run.about or {}
-    return {
-        **container.description,
+    others = {
         "containerArn": f"{task_arn.replace(':task/', ':container/', 1)}/{run.id}",
         "taskArn": task_arn,
-        "lastStatus": run.state.value,
+        "lastStatus": run.state._value_,
         "networkBindings": about.get("networkBindings", []),
         "networkInterfaces": _interfaces(task, about) if about else [],
         "healthStatus": run.health or "UNKNOWN",
@@ -287,6 +310,7 @@ def _container(
         "runtimeId": about.get("runtimeId", run.id) if run.started_at_s is not None or run.restarts else None,
         "imageDigest": about.get("imageDigest"),
     }
+    return ExtendedResult(container.description, others)
 
 
 def is_exec_enabled(task: Task) -> bool:
@@ -304,7 +328,7 @@ def _last_status(task: Task) -> str:
     """The lastStatus of a task: its state, or STOPPING while its containers are being stopped."""
     if task.desired is TaskState.STOPPED and task.state is not TaskState.STOPPED:
         return "STOPPING"
-    return task.state.value
+    return task.state._value_
 
 
 def _ended_at_s(task: Task) -> float | None:

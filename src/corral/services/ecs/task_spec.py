@@ -12,11 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, field
 
 from corral.core.transactions import Tx
 from corral.decide.placement.backfill import longest_time_s
 from corral.decide.tasks.lifecycle import NO_RULES
+from corral.model.constant_result import ConstantResult
 from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
 from corral.model.task import ContainerRules, Demand, RestartPolicy, Run, Task
 from corral.model.units import CPU_UNITS_PER_CORE
@@ -55,7 +56,7 @@ class ContainerSpec(Struct, frozen=True, eq=False):
     health_check: HealthCheck | None
     stop_grace_s: float
     log_options: dict[str, str] | None  # options of the log driver awslogs; None without this driver
-    description: dict[str, Any]  # the members in DescribeTasks that all tasks with this spec share
+    description: ConstantResult  # the members in DescribeTasks that all tasks with this spec share
 
 
 class TaskSpec(Struct, frozen=True, eq=False):
@@ -71,6 +72,8 @@ class TaskSpec(Struct, frozen=True, eq=False):
     rules: Mapping[str, ContainerRules]  # by container name; empty if `is_plain`
     runs: tuple[Run, ...]  # one run per container, without ids; a new task copies them and sets the ids
     role: str  # ARN or name of the task role; empty if there is none
+    # Parts of the request → the members in DescribeTasks that all tasks of equal requests share (`task_description.py`).
+    descriptions: dict[Any, ConstantResult] = field(default_factory=dict)
 
 
 # The key is the id() of the document and the overrides. A spec in the cache refers to its document, so this document still exists,
@@ -184,8 +187,8 @@ def _command(definition: dict[str, Any]) -> list[str]:
     return [*definition.get("entryPoint", ()), *definition.get("command", ())]
 
 
-def _description(definition: dict[str, Any]) -> dict[str, Any]:
-    return {
+def _description(definition: dict[str, Any]) -> ConstantResult:
+    description = {
         "name": definition["name"],
         "image": definition["image"],
         "cpu": str(definition["cpu"]),
@@ -193,6 +196,7 @@ def _description(definition: dict[str, Any]) -> dict[str, Any]:
         "memoryReservation": str(definition["memoryReservation"]) if "memoryReservation" in definition else None,
         "gpuSharingStrategy": sharing_strategy(definition),
     }
+    return ConstantResult(description)
 
 
 def _demand(cpu: str | None, memory: str | None, containers: Collection[dict[str, Any]]) -> Demand:
