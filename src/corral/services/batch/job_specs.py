@@ -23,7 +23,6 @@ from corral.services.batch.names import DEFINITION, arn, checked_tags
 from corral.services.batch.node_ranges import groups, is_open, node_range, owners
 from corral.services.batch.task_documents import task_overrides, task_properties, with_variable
 from corral.services.ecs import fargate
-from corral.services.ecs.gpu_requirements import sets_visible_devices, visible_gpus
 from corral.services.ecs.lookup import arn as ecs_arn
 from corral.services.ecs.lookup import split_definition
 from corral.services.ecs.task_spec import task_spec
@@ -187,9 +186,7 @@ def _task(
             fargate.check_task(spec)
     except ApiError as error:
         raise ClientException(error.message) from None
-    asks = not spec.demand.gpus and any(
-        sets_visible_devices(each.definition) and visible_gpus(each.definition) for each in spec.containers.values()
-    )
+    asks = not spec.demand.gpus and any(each.sets_visible_devices and each.visible_gpus for each in spec.containers.values())
     return _Task(task_definition, overrides, spec.demand, bool(asks) and definition.platform == rules.EC2)
 
 

@@ -15,7 +15,6 @@ from corral.decide.placement.place import spare_gpus
 from corral.model.placement import Claim, Placement, Slot
 from corral.model.run import RunState
 from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task, TaskState
-from corral.services.ecs.gpu_requirements import visible_gpus
 from corral.services.ecs.task_spec import TaskSpec
 from corral.store import Store
 
@@ -32,7 +31,7 @@ def assign_gpus(
     runs = share_gpus(runs, placement.gpu_ids, pool.slot(placement.slot_id))
     if FREE_GPUS in [run.gpus for run in runs]:
         indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(placement.slot_id)}
-        visible = {run.id: visible_gpus(spec.containers[run.container].definition) for run in runs}
+        visible = {run.id: spec.containers[run.container].visible_gpus for run in runs}
         spare = tuple(gpu_id for gpu_id in spare_gpus(pool, placement, claim) if gpu_id not in kept)
         runs = _share_spare_gpus(runs, spare, visible, indexes)
     return runs
@@ -46,7 +45,7 @@ def assign_free_gpus(
     `gpu_ids` are the free GPUs. A container gets those that the variable in its environment names. If the image sets the variable,
     `services/batch/job_specs.py` has copied the value to the environment.
     """
-    visible = {run.id: visible_gpus(spec.containers[run.container].definition) for run in runs}
+    visible = {run.id: spec.containers[run.container].visible_gpus for run in runs}
     runs = tuple(run.but(gpus=FREE_GPUS) if visible[run.id] else run for run in runs)
     indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(slot_id)}
     return _share_spare_gpus(runs, gpu_ids, visible, indexes)

@@ -86,7 +86,8 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
 
     In this transaction, each task is placed and ordered to start, or gets a claim and waits, or is held back, or fails.
     """
-    check_container_overrides(request.definition, request.overrides)
+    if request.overrides:
+        check_container_overrides(request.definition, request.overrides)
     spec = task_spec(request.definition, request.overrides)
     check_spec(tx, spec)
     check_network(request.definition, request.network_configuration)
@@ -307,8 +308,10 @@ def _with_provider(prototype: Task, provider: str | None) -> Task:
 def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
     """Return the task to launch, without ids."""
     family, capacity = spec.document["family"], request.capacity
-    limit_s = time_limit_s(request.tags) if request.tags else None
-    wants_gpu_indexes(request.tags, tx.settings.gpu_ids)  # raises an error if the value of the tag is not valid
+    limit_s = None
+    if request.tags:
+        limit_s = time_limit_s(request.tags)
+        wants_gpu_indexes(request.tags, tx.settings.gpu_ids)  # raises an error if the value of the tag is not valid
     runs = spec.runs
     if capacity.launch_type == "FARGATE":
         runs = tuple(run.but(gpus=0) for run in runs)

@@ -9,11 +9,8 @@ from corral.core.transactions import Tx
 from corral.fleet.host_options import runs_containers
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.host_access import check_isolated
-from corral.services.ecs.run_spec import check_secrets
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec
 from corral.store import Store
-
-REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
 
 
 def check_container_overrides(definition: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
@@ -33,18 +30,13 @@ def check_container_overrides(definition: Mapping[str, Any], overrides: Mapping[
 def check_spec(tx: Tx[Store], spec: TaskSpec) -> None:
     if tx.settings.isolate:
         check_isolated(spec.document)
-    for container in spec.containers.values():
-        check_secrets(container.definition)
+    if spec.fault is not None:
+        raise ClientException(spec.fault)
+    for container in spec.only_in_docker:
         _check_runnable(tx, container)
-    for volume in spec.document.get("volumes", ()):
-        for name in REFUSED_IN_VOLUME:
-            if volume.get(name):
-                raise ClientException(f"Volume {volume['name']}: Corral does not serve {name} yet.")
 
 
 def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:
-    if container.command and container.only_in_container is None:
-        return
     if not container.is_host_image and runs_containers(tx):
         return
     if not container.command:

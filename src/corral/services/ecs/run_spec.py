@@ -22,8 +22,6 @@ from corral.model.run import LogTarget, RunSpec
 from corral.model.settings import Settings
 from corral.model.task import Run, Task
 from corral.services.ecr.image_names import pull_from_here
-from corral.services.ecs.errors import ClientException
-from corral.services.ecs.gpu_requirements import sets_visible_devices, sharing_environment
 from corral.services.ecs.host_access import refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, wants_gpu_indexes
@@ -35,7 +33,6 @@ NODE_ADDRESS = "CORRAL_NODE_ADDRESS"  # the loopback address of a node of a mult
 MAIN_NODE_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"  # the main node itself does not get this variable
 FILES_MAX_BYTES = 2**20  # the limit for all files of a container; Linux cannot start a program with a much larger environment
 OBJECT_ARN = re.compile(r"arn:aws[a-z-]*:s3:::([^/]+)/(.+)")
-SECRETS_MANAGER = "secretsmanager"
 TASK_SETTINGS = ("networkMode", "pidMode", "ipcMode", "volumes")  # members of the task definition that Docker needs
 
 NO_SECRETS = "ResourceInitializationError: unable to pull secrets or registry auth: unable to retrieve secrets from ssm: {}"
@@ -48,8 +45,8 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
     After the start, the server sends the `spec` of this order again for health checks and for ExecuteCommand.
     """
     container = spec.containers[run.container]
-    secrets, no_secrets = secret_values(tx, task, container.definition)
-    files, no_files = environment_file_slices(tx, task, container.definition)
+    secrets, no_secrets = secret_values(tx, task, container) if container.secrets else ({}, None)
+    files, no_files = environment_file_slices(tx, task, container) if container.environment_files else ([], None)
     settings = container_settings(tx, task, spec, container)
     log = log_target(task, run, container, may_be_container=settings is not None)
     pull = pull_from_here(tx.settings, container.image, task.region, tx.now_s) if settings is not None else None
@@ -64,7 +61,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
             **secrets,
             **task_environment(tx.settings, task, run),
             **job_environment(tx, task, spec),
-            **(sharing_environment(container.definition) if run.gpu_memory_mib else {}),
+            **(container.sharing_environment if run.gpu_memory_mib else {}),
         },
         gpu_ids=list(run.gpu_ids),
         gpu_indexes=gpu_indexes(tx, task, run),
@@ -76,10 +73,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         endpoint_url=tx.settings.endpoint_url,
         pull_always=pull is not None,
         registry_auth=pull.auth if pull is not None else "",
-        image_may_ask=settings is not None
-        and run.gpus == 0
-        and task.launch_type == "EC2"
-        and not sets_visible_devices(container.definition),
+        image_may_ask=settings is not None and run.gpus == 0 and task.launch_type == "EC2" and not container.sets_visible_devices,
         memory_mib=container.definition.get("memory") or (task.demand.memory_mib if spec.memory else None),
         cpu_units=container.definition["cpu"],
         environment_files=files,
@@ -241,49 +235,31 @@ def is_fargate(task: Task) -> bool:
     return task.launch_type == "FARGATE"
 
 
-def secret_values(tx: Tx[Store], task: Task, container: dict[str, Any]) -> tuple[dict[str, str], str | None]:
+def secret_values(tx: Tx[Store], task: Task, container: ContainerSpec) -> tuple[dict[str, str], str | None]:
     """Return the variables from a container's secrets, and the reason why the container cannot start (None if it can)."""
-    options = container.get("logConfiguration", {}).get("secretOptions", ())
-    wanted = [*container.get("secrets", ()), *options]
-    if not wanted:
-        return {}, None
     from corral.services.ssm.parameter_names import find  # imported only here, because few containers have secrets
     from corral.services.ssm.parameters import plain_value
 
     values, missing = dict[str, str](), list[str]()
     caller = Caller(tx.settings.account, task.region, acting_service(tx.settings.account, "ecs-tasks.amazonaws.com", task.owner))
-    for secret in wanted:
+    for secret in container.secrets:
         try:
             found, _ = find(tx, caller, secret["valueFrom"])
             values[secret["name"]] = plain_value(tx, caller.account, found)
         except ApiError:
             missing.append(secret["valueFrom"])
     fault = NO_SECRETS.format(f"Invalid parameters: {', '.join(missing)}") if missing else None
-    return {secret["name"]: values.get(secret["name"], "") for secret in container.get("secrets", ())}, fault
+    return {secret["name"]: values.get(secret["name"], "") for secret in container.definition.get("secrets", ())}, fault
 
 
-def check_secrets(container: dict[str, Any]) -> None:
-    """Refuse secrets of Secrets Manager, which Corral does not serve."""
-    options = container.get("logConfiguration", {}).get("secretOptions", ())
-    for secret in (*container.get("secrets", ()), *options):
-        if secret["valueFrom"].split(":")[2:3] == [SECRETS_MANAGER]:
-            raise ClientException(
-                f"Container {container['name']}: Corral does not serve secrets of Secrets Manager ('{secret['name']}'). "
-                "Store the value in a SecureString parameter (aws ssm put-parameter) and use its name as valueFrom."
-            )
-
-
-def environment_file_slices(tx: Tx[Store], task: Task, container: dict[str, Any]) -> tuple[list[tuple[Slice, ...]], str | None]:
+def environment_file_slices(tx: Tx[Store], task: Task, container: ContainerSpec) -> tuple[list[tuple[Slice, ...]], str | None]:
     """Return the slices of blobs that hold each environment file, and the reason why the container cannot start.
 
     A blob is a file with the bytes of an S3 object. The reason is None if the container can start. The server reads the slices
     (`server/agents/environment_files.py`) before it sends the order to the host.
     """
-    wanted = [file["value"] for file in container.get("environmentFiles", ())]
-    if not wanted:
-        return [], None
     found, errors, size = list[tuple[Slice, ...]](), list[str](), 0
-    for value in wanted:
+    for value in container.environment_files:
         try:
             slices = _object_slices(tx, task, value)
             size += sum(each.size for each in slices)

@@ -1,7 +1,7 @@
-"""Task specs: a task definition merged with overrides. Tasks with equal definition and overrides share one spec.
+"""Task specs: a task definition, compiled once into what its launches need. Overrides change only the parts that they name.
 
-The second half of this module reads single settings of task definitions and container definitions: dependencies, health checks,
-restart policies and sizes. `gpu_requirements.py` reads the GPUs.
+Tasks with equal definition and overrides share one spec. The second half of this module reads single settings of task definitions
+and container definitions: dependencies, health checks, restart policies and sizes. `gpu_requirements.py` reads the GPUs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from corral.core.transactions import Tx
 from corral.decide.placement.backfill import longest_time_s
@@ -22,7 +23,15 @@ from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
 from corral.model.task import ContainerRules, Demand, RestartPolicy, Run, Task
 from corral.model.units import CPU_UNITS_PER_CORE
 from corral.services.ecs.errors import ClientException, InvalidParameterException
-from corral.services.ecs.gpu_requirements import gpu_memory_of_run, gpus_of_run, gpus_required, sharing_strategy
+from corral.services.ecs.gpu_requirements import (
+    gpu_memory_of_run,
+    gpus_of_run,
+    gpus_required,
+    sets_visible_devices,
+    sharing_environment,
+    sharing_strategy,
+    visible_gpus,
+)
 from corral.services.ecs.lookup import split_definition
 from corral.store import Store
 
@@ -34,6 +43,8 @@ TIME_LIMIT_TAG = "corral:time-limit"
 GPU_IDS_TAG = "corral:gpu-ids"
 GPU_UUIDS, GPU_INDEXES = "uuid", "index"
 HOST_IMAGE = "corral/host"
+SECRETS_MANAGER = "secretsmanager"
+REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
 
 SIZE_FIELDS = frozenset({"cpu", "memory", "memoryReservation", "resourceRequirements"})
 LIFECYCLE_FIELDS = frozenset({"dependsOn", "healthCheck", "restartPolicy"})
@@ -52,6 +63,11 @@ class ContainerSpec(Struct, frozen=True, eq=False):
     environment: dict[str, str]
     gpus: int  # a number of GPUs, or ALL_GPUS, or FREE_GPUS
     gpu_memory_mib: int  # 0: the container does not share a GPU
+    visible_gpus: str | None  # see `gpu_requirements.visible_gpus`
+    sets_visible_devices: bool  # its environment sets NVIDIA_VISIBLE_DEVICES
+    sharing_environment: dict[str, str]  # the variables of a container that shares a GPU
+    secrets: tuple[dict[str, str], ...]  # its secrets, and those of its log driver
+    environment_files: tuple[str, ...]  # ARNs of S3 objects
     only_in_container: str | None  # the first setting that only Docker supports, if there is one
     health_check: HealthCheck | None
     stop_grace_s: float
@@ -72,6 +88,8 @@ class TaskSpec(Struct, frozen=True, eq=False):
     rules: Mapping[str, ContainerRules]  # by container name; empty if `is_plain`
     runs: tuple[Run, ...]  # one run per container, without ids; a new task copies them and sets the ids
     role: str  # ARN or name of the task role; empty if there is none
+    fault: str | None  # why Corral can never run the task; None if it can
+    only_in_docker: tuple[ContainerSpec, ...]  # the containers that cannot run as plain processes
     # Parts of the request → the members in DescribeTasks that all tasks of equal requests share (`task_description.py`).
     descriptions: dict[Any, ConstantResult] = field(default_factory=dict)
 
@@ -125,44 +143,70 @@ def _without_overrides(document: dict[str, Any]) -> TaskSpec:
             for at, (name, container) in enumerate(containers.items())
         ),
         role=document.get("taskRoleArn") or "",
+        fault=next((fault for definition in definitions if (fault := _secret_fault(definition))), None) or _volume_fault(document),
+        only_in_docker=_only_in_docker(containers),
     )  # fmt: skip
 
 
+def _only_in_docker(containers: Mapping[str, ContainerSpec]) -> tuple[ContainerSpec, ...]:
+    return tuple(each for each in containers.values() if not each.command or each.only_in_container is not None)
+
+
+def _secret_fault(container: dict[str, Any]) -> str | None:
+    """Return the refusal of a secret of Secrets Manager, which Corral does not serve."""
+    for secret in _secrets(container):
+        if secret["valueFrom"].split(":")[2:3] == [SECRETS_MANAGER]:
+            return (
+                f"Container {container['name']}: Corral does not serve secrets of Secrets Manager ('{secret['name']}'). "
+                "Store the value in a SecureString parameter (aws ssm put-parameter) and use its name as valueFrom."
+            )
+    return None
+
+
+def _volume_fault(document: dict[str, Any]) -> str | None:
+    for volume in document.get("volumes", ()):
+        for name in REFUSED_IN_VOLUME:
+            if volume.get(name):
+                return f"Volume {volume['name']}: Corral does not serve {name} yet."
+    return None
+
+
 def _with_overrides(base: TaskSpec, overrides: dict[str, Any]) -> TaskSpec:
-    containers, runs, demand = dict(base.containers), base.runs, base.demand
-    cpu, memory = overrides.get("cpu", base.cpu), overrides.get("memory", base.memory)
-    resized = "cpu" in overrides or "memory" in overrides
-    for override in overrides.get("containerOverrides", ()):
-        name = override["name"]
-        containers[name] = _with_override(containers[name], override)
-        resized = resized or not SIZE_FIELDS.isdisjoint(override)
-    if resized:
-        demand = _demand(cpu, memory, [container.definition for container in containers.values()])
-    if any(_gpus(containers[run.container]) != (run.gpus, run.gpu_memory_mib) for run in runs):
-        found = [(run, *_gpus(containers[run.container])) for run in runs]
-        runs = tuple(run.but(gpus=gpus, gpu_memory_mib=gpu_memory_mib) for run, gpus, gpu_memory_mib in found)
-    role = overrides.get("taskRoleArn") or base.role
-    return TaskSpec(base.document, overrides, containers, cpu, memory, demand, base.is_plain, base.rules, runs, role)
-
-
-def _gpus(container: ContainerSpec) -> tuple[int, int]:
-    return container.gpus, container.gpu_memory_mib
+    containers, given = dict(base.containers), overrides.get("containerOverrides", ())
+    sizes: dict[str, str] = {name: overrides[name] for name in ("cpu", "memory") if name in overrides}
+    changes: dict[str, Any] = {"overrides": overrides, "containers": containers, "descriptions": {}, **sizes}
+    for override in given:
+        containers[override["name"]] = _with_override(containers[override["name"]], override)
+    if sizes or any(not SIZE_FIELDS.isdisjoint(override) for override in given):
+        definitions = [container.definition for container in containers.values()]
+        changes["demand"] = _demand(sizes.get("cpu", base.cpu), sizes.get("memory", base.memory), definitions)
+    found = [(run, containers[run.container]) for run in base.runs]
+    if any((run.gpus, run.gpu_memory_mib) != (container.gpus, container.gpu_memory_mib) for run, container in found):
+        changes["runs"] = tuple(run.but(gpus=container.gpus, gpu_memory_mib=container.gpu_memory_mib) for run, container in found)
+    if overrides.get("taskRoleArn"):
+        changes["role"] = overrides["taskRoleArn"]
+    if any("command" in override for override in given):
+        changes["only_in_docker"] = _only_in_docker(containers)
+    return replace(base, **changes)
 
 
 def _with_override(base: ContainerSpec, override: dict[str, Any]) -> ContainerSpec:
     """The container with its overrides: command, environment, environment files, sizes and GPUs."""
-    definition, environment, gpus = {**base.definition, **override}, base.environment, base.gpus
-    gpu_memory_mib = base.gpu_memory_mib
+    definition = {**base.definition, **override}
+    changes: dict[str, Any] = {"definition": definition}
+    if "command" in override:
+        changes["command"] = _command(definition)
     if "environment" in override:
-        environment = environment | {pair["name"]: pair.get("value", "") for pair in override["environment"]}
+        environment = base.environment | {pair["name"]: pair.get("value", "") for pair in override["environment"]}
         definition["environment"] = [{"name": name, "value": value} for name, value in environment.items()]
-    if "resourceRequirements" in override or "NVIDIA_VISIBLE_DEVICES" in environment:
-        gpus, gpu_memory_mib = gpus_of_run(definition), gpu_memory_of_run(definition)
-    description = base.description if SIZE_FIELDS.isdisjoint(override) else _description(definition)
-    return ContainerSpec(
-        definition, base.image, base.is_host_image, _command(definition), environment, gpus, gpu_memory_mib,
-        base.only_in_container, base.health_check, base.stop_grace_s, base.log_options, description,
-    )  # fmt: skip
+        changes["environment"] = environment
+    if "environmentFiles" in override:
+        changes["environment_files"] = _environment_files(definition)
+    if "resourceRequirements" in override or "NVIDIA_VISIBLE_DEVICES" in changes.get("environment", ()):
+        changes |= _gpu_values(definition)
+    if not SIZE_FIELDS.isdisjoint(override):
+        changes["description"] = _description(definition)
+    return replace(base, **changes)
 
 
 def _container(definition: dict[str, Any]) -> ContainerSpec:
@@ -173,14 +217,34 @@ def _container(definition: dict[str, Any]) -> ContainerSpec:
         is_host_image=is_host_image(image),
         command=_command(definition),
         environment={pair["name"]: pair.get("value", "") for pair in definition["environment"]},
-        gpus=gpus_of_run(definition),
-        gpu_memory_mib=gpu_memory_of_run(definition),
+        **_gpu_values(definition),
+        secrets=_secrets(definition),
+        environment_files=_environment_files(definition),
         only_in_container=next((field for field in ONLY_IN_CONTAINERS if definition.get(field)), None),
         health_check=health_check(definition),
         stop_grace_s=float(definition.get("stopTimeout", STOP_GRACE_S)),
         log_options=logging["options"] if logging and logging["logDriver"] == "awslogs" else None,
         description=_description(definition),
     )
+
+
+def _gpu_values(definition: dict[str, Any]) -> dict[str, Any]:
+    """The members of ContainerSpec that GPU requirements and the variable NVIDIA_VISIBLE_DEVICES decide."""
+    return {
+        "gpus": gpus_of_run(definition),
+        "gpu_memory_mib": gpu_memory_of_run(definition),
+        "visible_gpus": visible_gpus(definition),
+        "sets_visible_devices": sets_visible_devices(definition),
+        "sharing_environment": sharing_environment(definition),
+    }
+
+
+def _secrets(definition: dict[str, Any]) -> tuple[dict[str, str], ...]:
+    return (*definition.get("secrets", ()), *definition.get("logConfiguration", {}).get("secretOptions", ()))
+
+
+def _environment_files(definition: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(file["value"] for file in definition.get("environmentFiles", ()))
 
 
 def _command(definition: dict[str, Any]) -> list[str]:
