@@ -1,7 +1,6 @@
 """EC2 instances. An instance is a part of the capacity of one host.
 
-A slot is the capacity of one instance, total and free. The scheduler places tasks on slots. A pool is a set of slots. A claim is a
-task, an instance launch or a Batch job that waits for capacity in a pool.
+The scheduler places tasks on slots.
 """
 
 from __future__ import annotations

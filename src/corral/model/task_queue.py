@@ -1,9 +1,9 @@
 """Tasks in the task queue: tasks whose queue options (`model/queue_options.py`) must be known after their launch.
 
-A pool is a set of instances on which tasks can be placed. A claim is an entry in the waiting list of a pool. A task in the run
-queue gets a claim only when nothing holds the task back. Four things can hold it back: the tag `corral:hold`, a start time, tasks
-and arrays that it waits for, and the limit of its array. A chain is a task and the tasks that replace it after failures (requeues).
-A task that waits for a task of a chain waits for the end of the whole chain. The id of a chain is the id of its first task.
+A task in the task queue gets a claim only when nothing holds the task back. Four things can hold it back: the tag `corral:hold`, a
+start time, tasks and arrays that it waits for, and the limit of its array. A chain is a task and the tasks that replace it after
+failures (requeues). A task that waits for a task of a chain waits for the end of the whole chain. The id of a chain is the id of
+its first task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The docker engine of the agent: it runs the containers of tasks through the Docker Engine API. A run is one container of a task.
+"""The docker engine of the agent: it runs the containers of tasks through the Docker Engine API.
 
 The core is the part of the server that stores all state and decides what runs where. The agent is the process that executes this
 code. Below, the engine is the Docker daemon. The agent may be killed and restarted at any time. So the labels of a container

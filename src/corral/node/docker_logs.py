@@ -1,6 +1,6 @@
 """Copy a container's log from the Docker engine to the output file of the run.
 
-A run is one container of a task. Every byte is copied exactly once, even if the agent or the engine restarts.
+Every byte is copied exactly once, even if the agent or the engine restarts.
 
 The engine can return the log from a given time, always in the same order. A position in the log is stored every few megabytes.
 After a restart, the log is read again from the last stored position. The length of the output file shows how many bytes after that

@@ -1,8 +1,8 @@
 """Finds out how removed containers ended, from the past events of the Docker engine.
 
-A run is one container of a task. `docker system prune` removes ended containers and their exit codes. If no agent runs at that
-time, only the events still have the exit codes: Docker keeps the last 256 events in memory and returns them on request. The events
-also show whether a container ran at all. If there is a `create` event without a `start` event, the container never ran.
+`docker system prune` removes ended containers and their exit codes. If no agent runs at that time, only the events still have the
+exit codes: Docker keeps the last 256 events in memory and returns them on request. The events also show whether a container ran at
+all. If there is a `create` event without a `start` event, the container never ran.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The runs that are Docker containers, and their files in the folder `containers/`.
 
-A run is one container of a task. The agent forgets a run after the server has acknowledged the end of the run.
+The agent forgets a run after the server has acknowledged the end of the run.
 
 `<run>.run`     exists until the run is forgotten; contains the labels of its container, for use while the engine is unavailable
 `<run>.start`   is created just before the agent requests the start of the container

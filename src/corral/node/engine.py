@@ -1,7 +1,7 @@
 """The interface between the agent and the engines. An engine runs processes or containers.
 
-A run is one container of a task on this host. The agent orders an engine to start, stop and forget runs. A run is forgotten after
-the server has acknowledged its end. The engine calls the agent when a run has changed. No call blocks.
+The agent orders an engine to start, stop and forget runs. A run is forgotten after the server has acknowledged its end. The engine
+calls the agent when a run has changed. No call blocks.
 
 If the output of a run is shipped to the server, the engine writes it to the file `<data>/node/output/<run id>`. The file is
 complete when the engine reports the end of the run. Log shipping needs nothing else from the engine.

@@ -1,9 +1,9 @@
 """Start each run with the process engine (`process_engine.py`) or with the docker engine (`docker_engine.py`).
 
-A run is one container of a task. A run of the image `corral/host` is always a process. Any other run becomes a container if Docker
-is used. This depends on the option `--runtime`. With `docker`, Docker is always used, and runs wait until the Docker daemon
-responds. With `auto`, Docker is used if the Docker daemon responds when the agent starts. With `process`, Docker is not used. There
-is one exception: if containers of an earlier agent may still be alive, Docker is used with every value of `--runtime`.
+A run of the image `corral/host` is always a process. Any other run becomes a container if Docker is used. This depends on the
+option `--runtime`. With `docker`, Docker is always used, and runs wait until the Docker daemon responds. With `auto`, Docker is
+used if the Docker daemon responds when the agent starts. With `process`, Docker is not used. There is one exception: if containers
+of an earlier agent may still be alive, Docker is used with every value of `--runtime`.
 """
 
 from __future__ import annotations

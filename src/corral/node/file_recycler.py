@@ -1,9 +1,9 @@
 """Reuse or remove the files of ended runs. Small files are emptied and reused. Large files are removed in the background.
 
-A run is one container of a task. The spawner, which starts the processes of runs, uses this module. Reuse saves time. When ext4
-creates a file, it examines every inode that was freed in the last minutes. After thousands of short runs, creating a file takes
-0.3 ms, as long as starting a process. Renaming an existing file takes 0.02 ms. If runs are waiting to be started, the files of an
-ended run get their new names directly. Otherwise they are moved to the folder `spare/` first.
+The spawner, which starts the processes of runs, uses this module. Reuse saves time. When ext4 creates a file, it examines every
+inode that was freed in the last minutes. After thousands of short runs, creating a file takes 0.3 ms, as long as starting a
+process. Renaming an existing file takes 0.02 ms. If runs are waiting to be started, the files of an ended run get their new names
+directly. Otherwise they are moved to the folder `spare/` first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Divides the load of a GPU among the runs that share it.
 
-A run is one container of a task. The driver measures the load of each process on the GPU. A process belongs to a run if it descends
-from the main process of the run, is in its session, or was started with the run's environment.
+The driver measures the load of each process on the GPU. A process belongs to a run if it descends from the main process of the run,
+is in its session, or was started with the run's environment.
 """
 
 from __future__ import annotations

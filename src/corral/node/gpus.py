@@ -1,7 +1,7 @@
 """The GPUs of the host: real GPUs, which are read through NVML, or simulated GPUs.
 
-A run is one container of a task. The load of a simulated GPU is the CPU load of the runs that have this GPU. A foreign process is a
-process that uses a GPU and belongs to no run.
+The load of a simulated GPU is the CPU load of the runs that have this GPU. A foreign process is a process that uses a GPU and
+belongs to no run.
 """
 
 from __future__ import annotations

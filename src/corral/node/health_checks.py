@@ -1,9 +1,9 @@
 """Health checks of runs that are processes: run the command of each check, and report the health when it changes.
 
-A run is one container of a task on this host. The rules are those of Docker and ECS. One success makes a run healthy. `retries`
-failures in a row make it unhealthy. Until the first success, failures before the end of the start period do not count. Docker runs
-the first check after one interval. This module runs the first checks earlier, so that dependent containers can start earlier. So
-until the first success, failures within the first interval do not count either.
+The rules are those of Docker and ECS. One success makes a run healthy. `retries` failures in a row make it unhealthy. Until the
+first success, failures before the end of the start period do not count. Docker runs the first check after one interval. This module
+runs the first checks earlier, so that dependent containers can start earlier. So until the first success, failures within the first
+interval do not count either.
 
 This module stores no state. When a new agent connects, the server sends the checks to the agent again. The server keeps the last
 reported health of a run until the agent reports the health again.

@@ -1,9 +1,9 @@
 """Keep the output of runs of `corral run` as plain files in the folder `<data>/outputs`.
 
-A run is one container of a task on this host. The engine writes the output of a run to `<data>/node/output/<run id>`. If the output
-is kept, this file has a second name in the folder, so nothing is written twice. A file with two names may be larger than others
-(`output_bounds.py`), and the agent frees no part of it that has been shipped. When the run is forgotten, only the second name is
-left. If the output is too long, the file is written anew without the beginning, and its first line says how much is missing.
+The engine writes the output of a run to `<data>/node/output/<run id>`. If the output is kept, this file has a second name in the
+folder, so nothing is written twice. A file with two names may be larger than others (`output_bounds.py`), and the agent frees no
+part of it that has been shipped. When the run is forgotten, only the second name is left. If the output is too long, the file is
+written anew without the beginning, and its first line says how much is missing.
 
 The oldest files are deleted if there are too many, if they are too large together, or if they are too old. Files of living runs are
 not deleted.

@@ -1,7 +1,7 @@
 """Lock files, by which all processes of a run, of a health check or of a session can be found.
 
-A run is one container of a task. A session runs a command of ECS ExecuteCommand. Each of these processes inherits a lock from its
-parent. The kernel releases the lock only when the last of these processes has ended or has closed the file.
+A session runs a command of ECS ExecuteCommand. Each of these processes inherits a lock from its parent. The kernel releases the
+lock only when the last of these processes has ended or has closed the file.
 """
 
 from __future__ import annotations

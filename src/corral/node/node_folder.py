@@ -1,7 +1,6 @@
 """The folder `<data>/node`: its files, locks and sockets.
 
-A run is one container of a task on this host. The agent carries out the orders of the server. The spawner starts the runs that are
-processes.
+The agent carries out the orders of the server. The spawner starts the runs that are processes.
 
 host.json       the host's id
 agent.lock      held by the agent; contains its pid

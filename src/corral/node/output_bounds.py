@@ -1,9 +1,9 @@
 """Limit the disk space of the output files of runs.
 
-A run is one container of a task on this host. The agent ships the output of runs: it sends the output to the server. The oldest
-output of a run is dropped if the run writes faster than its output is shipped, or if its output is not shipped at all. The dropped
-bytes become a hole in the file, so no offset changes. The agent limits the files that it ships. The output guard
-(`output_guard.py`) limits the files of all living runs that are processes, even while no agent runs.
+The agent ships the output of runs: it sends the output to the server. The oldest output of a run is dropped if the run writes
+faster than its output is shipped, or if its output is not shipped at all. The dropped bytes become a hole in the file, so no offset
+changes. The agent limits the files that it ships. The output guard (`output_guard.py`) limits the files of all living runs that are
+processes, even while no agent runs.
 
 A file with two names is kept after the end of its run (`kept_outputs.py`). Its limit is a setting, which the agent writes to the
 file KEPT_LIMIT of the node folder.

@@ -1,11 +1,11 @@
 """The output guard limits how fast processes print, and how much of their output is on disk.
 
-The spawner is the process that starts the processes of tasks; a run is one container of a task. The guard is a child process of the
-spawner. The guard trims each output file that uses more than its maximum on disk (`output_bounds.py`): it drops the oldest output.
-A run writes directly into its output file, so the guard can slow a run down only by a pause (SIGSTOP). While a file is above this
-limit, the guard pauses its run in two cases. In the first case, the run prints more than `FLOOD_BYTES_PER_S` on average. In the
-second case, the file uses more than twice its maximum: trimming may take seconds on a busy disk, and the file must not grow
-meanwhile. The guard resumes the run when the file has been trimmed and the average rate is below `FLOOD_BYTES_PER_S` again.
+The guard is a child process of the spawner. The guard trims each output file that uses more than its maximum on disk
+(`output_bounds.py`): it drops the oldest output. A run writes directly into its output file, so the guard can slow a run down only
+by a pause (SIGSTOP). While a file is above this limit, the guard pauses its run in two cases. In the first case, the run prints
+more than `FLOOD_BYTES_PER_S` on average. In the second case, the file uses more than twice its maximum: trimming may take seconds
+on a busy disk, and the file must not grow meanwhile. The guard resumes the run when the file has been trimmed and the average rate
+is below `FLOOD_BYTES_PER_S` again.
 
 The guard is a separate process, because the loop of the spawner may wait for a busy disk, for example when it creates a file. The
 guard is not a thread of the spawner, because the spawner must have only one thread (see `process_launch.py`). The first thread of

@@ -1,8 +1,8 @@
 """The process engine: it starts runs as plain processes of this machine, without containers.
 
-A run is one container of a task on this host. The spawner is a separate process that starts the processes and knows their state.
-This module is a client of the spawner. It has a copy of the spawner's state, and it stores the orders that the spawner has not
-confirmed yet. If the spawner is restarted, this module sends these orders again.
+The spawner is a separate process that starts the processes and knows their state. This module is a client of the spawner. It has a
+copy of the spawner's state, and it stores the orders that the spawner has not confirmed yet. If the spawner is restarted, this
+module sends these orders again.
 """
 
 from __future__ import annotations

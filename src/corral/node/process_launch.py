@@ -1,4 +1,4 @@
-"""Start the main process of a run with posix_spawn, which is the fastest method in Python. A run is one container of a task."""
+"""Start the main process of a run with posix_spawn, which is the fastest method in Python."""
 
 from __future__ import annotations
 

@@ -3,10 +3,10 @@
 A process can leave its process group and its session, close all its descriptors and clear its environment. But it stays in its
 cgroup, so the cgroup is a reliable list.
 
-A run is one container of a task on this host. The spawner is the process that starts runs. It joins the cgroup of a run, starts the
-main process of the run, and leaves the cgroup. A child process starts in the cgroup of its parent, so every process of the run is
-in the cgroup from its start. The spawner sets the memory limit only after it has left the cgroup. Otherwise the kernel could kill
-the spawner if the run exceeds the limit at once. The spawner sets the CPU share a little later, because short runs do not need one.
+It joins the cgroup of a run, starts the main process of the run, and leaves the cgroup. A child process starts in the cgroup of its
+parent, so every process of the run is in the cgroup from its start. The spawner sets the memory limit only after it has left the
+cgroup. Otherwise the kernel could kill the spawner if the run exceeds the limit at once. The spawner sets the CPU share a little
+later, because short runs do not need one.
 
 With cgroups version 2, a run has one folder. If this user has no permission for the controllers memory and cpu, the cgroup only
 lists the processes. With version 1, a run has two folders with the same name: one in the hierarchy of the controller memory, and

@@ -1,7 +1,6 @@
 """The spawner's journal. Whenever a run changes, the spawner appends the state of the run as a JSON line.
 
-A run is one container of a task on this host. The spawner starts the runs that are processes. The last line of a run in the journal
-has the present state of the run.
+The spawner starts the runs that are processes. The last line of a run in the journal has the present state of the run.
 
 The journal is not synced to disk. It is needed only while the processes of the runs may be alive, and no process survives a power
 failure. After a power failure, the boot id in the first line of the journal differs from the boot id of the machine. Then every

@@ -1,7 +1,4 @@
-"""The processes of runs: find processes that an earlier spawner started, and pause all processes of a run.
-
-A run is one container of a task on this host. The spawner is the process that starts runs.
-"""
+"""The processes of runs: find processes that an earlier spawner started, and pause all processes of a run."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
     python -m corral.node.spawner --dir <data>/node
 
-A run is one container of a task on this host. The spawner starts and stops the processes of runs, and collects their exit codes. It
-writes every change to a journal before it reports the change to the agent. If the disk is full, it writes the change later. It has
-one thread with one loop. The loop never waits for a run: starting a process takes a third of a millisecond, and everything else
-uses timers. The spawner imports few modules and needs little memory, because every host with an agent also has a spawner. A child
-process of the spawner pauses runs that print too fast (`output_guard.py`).
+The spawner starts and stops the processes of runs, and collects their exit codes. It writes every change to a journal before it
+reports the change to the agent. If the disk is full, it writes the change later. It has one thread with one loop. The loop never
+waits for a run: starting a process takes a third of a millisecond, and everything else uses timers. The spawner imports few modules
+and needs little memory, because every host with an agent also has a spawner. A child process of the spawner pauses runs that print
+too fast (`output_guard.py`).
 
 The steps of a run: write the run to the journal → start its main process, with a lock on the output file that only processes of the
 run hold → when the main process ends, kill the rest of its process group and write the exit code to the journal → when no process

@@ -1,7 +1,6 @@
 """Moves the spawner into and out of the cgroups of runs, and sets the limits of runs. `run_cgroups.py` explains the order.
 
-The spawner is the process that starts runs. A run is one container of a task on this host. If no cgroup can be used for a run, the
-run starts without a cgroup.
+If no cgroup can be used for a run, the run starts without a cgroup.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The protocol between the agent and the spawner: JSON lines over a stream socket.
 
 Both processes run on a host. The agent is connected to the server. The spawner starts the processes of runs and waits for their
-end. A run is one container of a task on a host.
+end.
 
 agent → spawner     {"start": Launch}       start a process; a second start with the same run id is ignored
                     {"stop": "run id"}      send SIGTERM, and SIGKILL after the run's grace period

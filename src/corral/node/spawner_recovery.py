@@ -1,4 +1,4 @@
-"""Recovery after a restart of the spawner, which is the process that starts runs. A run is one container of a task on this host.
+"""Recovery after a restart of the spawner, which is the process that starts runs.
 
 The module examines the runs whose end an earlier spawner did not record, and their main processes.
 """

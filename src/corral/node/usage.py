@@ -1,7 +1,4 @@
-"""Measures the CPU, memory and I/O that runs use. The agent does this only when the server requests it.
-
-A run is one container of a task on this host.
-"""
+"""Measures the CPU, memory and I/O that runs use. The agent does this only when the server requests it."""
 
 from __future__ import annotations
 

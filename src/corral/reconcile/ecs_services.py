@@ -1,7 +1,6 @@
 """The reconciler `service` starts and stops tasks until an ECS service has the tasks that it should have.
 
-A slot is the capacity of one instance, total and free. A pool is a set of slots. A task without free capacity waits in one pool.
-`reconcile/ecs_service_tasks.py` defines busy and leaving tasks.
+A task without free capacity waits in one pool. `reconcile/ecs_service_tasks.py` defines busy and leaving tasks.
 """
 
 from __future__ import annotations

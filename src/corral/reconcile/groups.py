@@ -1,7 +1,7 @@
 """The reconciler `group` launches and terminates instances until an Auto Scaling group has its desired capacity.
 
-A member is the record that a group has of one of its instances. Each call of the reconciler first updates the members from their
-instances, then continues an instance refresh, and then launches and terminates instances.
+Each call of the reconciler first updates the members from their instances, then continues an instance refresh, and then launches
+and terminates instances.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The reconciler `job-limits` cancels jobs that wait too long for the same reason (`jobStateTimeLimitActions` of their job queue).
 
-A line has the RUNNABLE jobs of a job queue that need the same resources and have the same share identifier. Only the first job of
-each line is checked, because the other jobs wait for the first job.
+Only the first job of each line is checked, because the other jobs wait for the first job.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Receivers of hand-overs. A hand-over is a message from one lane to another (`core/handovers.py`), and a receiver applies it.
 
-A lane is a database and the one thread that writes to it. The table RECEIVERS has the receivers by lane and by kind of hand-over.
+The table RECEIVERS has the receivers by lane and by kind of hand-over.
 """
 
 from __future__ import annotations

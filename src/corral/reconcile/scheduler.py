@@ -1,8 +1,6 @@
 """The scheduler, which is the reconciler `pool`. It gives the free capacity of a pool to the claims of the pool.
 
-A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. The scheduler runs when capacity becomes free, when an instance joins the pool, or when a
-claim is added.
+The scheduler runs when capacity becomes free, when an instance joins the pool, or when a claim is added.
 """
 
 from __future__ import annotations

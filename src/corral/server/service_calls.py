@@ -1,4 +1,4 @@
-"""Runs the handler of an AWS operation in the lane of its service. A lane is a database and the one thread that writes to it.
+"""Runs the handler of an AWS operation in the lane of its service.
 
 There are two exceptions: quick operations run on the event loop, and heavy operations run in reader threads. `Service`
 (`services/__init__.py`) lists both kinds.

@@ -1,7 +1,6 @@
 """Queries about blobs in a state.db, for `corral backup`, `corral restore`, `corral check` and the start of the server.
 
-A blob is a file with bytes of an S3 object or an image layer. A content is a list of blobs. A content without references is
-garbage.
+A content is a list of blobs. A content without references is garbage.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ _REFRESH = msgspec.json.Decoder(InstanceRefresh)
 class Groups:
     """The part of the state store (`Store`) with Auto Scaling groups.
 
-    A member is the record that a group has of one of its instances. The members of all groups are also in memory, because the
-    reconciler `group`, which launches and terminates instances, reads all members of a group each time it runs.
+    The members of all groups are also in memory, because the reconciler `group`, which launches and terminates instances, reads all
+    members of a group each time it runs.
     """
 
     def __init__(self, database: Database) -> None:

@@ -1,6 +1,5 @@
 """SQL of instances, and the slots derived from them.
 
-A slot is the capacity of an instance, total and free. A pool is a set of slots. A claim is an entry in the waiting list of a pool.
 An instance that waits for GPUs has a claim.
 """
 

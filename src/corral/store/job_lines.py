@@ -1,10 +1,8 @@
 """SQL of the lines of Batch jobs, and the claims of the lines.
 
-A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. A slot is the
-capacity of one instance. A pool is a set of slots. A claim is an entry in the waiting list of a pool. A line has a claim in each
-pool in which its first job may run. Each job of a line has a row in `waiting_job`. The values of this row are the place of the job
-in its line (`JobPlace`). Lines and claims are also in memory, and can be derived from the rows. Only the ranks of claims are not
-stored: the scheduler computes them before it serves a pool (`services/batch/line_claims.py`).
+A line has a claim in each pool in which its first job may run. Each job of a line has a row in `waiting_job`. The values of this
+row are the place of the job in its line (`JobPlace`). Lines and claims are also in memory, and can be derived from the rows. Only
+the ranks of claims are not stored: the scheduler computes them before it serves a pool (`services/batch/line_claims.py`).
 
 The lines of `store/fleet.py`, which `join_line` and `leave_line` change, are other lines: the claims of a pool with equal demands.
 """

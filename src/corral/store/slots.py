@@ -1,4 +1,4 @@
-"""Indexes of slots by their free resources. A slot is the capacity of one instance, total and free.
+"""Indexes of slots by their free resources.
 
 `GroupIndex` has slots with the same number of free GPUs. `SlotIndex` has any set of slots, for example all slots of a pool.
 `SelectionIndex` has the slots that certain placement rules allow, in the order in which the rules prefer them.

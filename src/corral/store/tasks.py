@@ -1,8 +1,6 @@
 """SQL of tasks, their runs and their leases. A write fails if the task has another version than the caller expects.
 
-A run is one container of a task. A lease gives a run a whole GPU, or a part of the memory of a shared GPU. A slot is the capacity
-of one instance. A pool is a set of slots. A claim is an entry in the waiting list of a pool. A task that waits for capacity has a
-claim.
+A lease gives a run a whole GPU, or a part of the memory of a shared GPU. A task that waits for capacity has a claim.
 """
 
 from __future__ import annotations

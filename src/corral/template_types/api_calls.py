@@ -1,7 +1,6 @@
 """Calls operations of Corral's services for a stack, without HTTP, with the permissions of the stack's caller.
 
-A step of a stack creates, updates or deletes one resource. A lane is a database and the one thread that writes to it: state, logs
-or metrics.
+A step of a stack creates, updates or deletes one resource.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int
 def task_rows(page: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the oldest running tasks, then the waiting tasks and lines, the next to start first.
 
-    A line is the waiting jobs of a Batch queue with the same needs. It has no member `task`.
+    It has no member `task`.
     """
     return [*page["running"], *(task for task in page["waiting"] if "instance" not in task)]
 

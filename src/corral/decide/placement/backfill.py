@@ -1,9 +1,8 @@
 """Backfill: decide whether a younger claim can use a reserved slot without delaying the claim that reserves it.
 
-A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. Claims are served in the order of their ranks: higher priorities first, then claims that wait
-longer. "Older" means a smaller rank. In this module, the oldest claim is the oldest one that does not fit now. It reserves a slot.
-Two times are computed from the time limits of the tasks that run on this slot:
+Claims are served in the order of their ranks: higher priorities first, then claims that wait longer. "Older" means a smaller rank.
+In this module, the oldest claim is the oldest one that does not fit now. It reserves a slot. Two times are computed from the time
+limits of the tasks that run on this slot:
 
 - The opening (`Opening.at_s`) is when the slot has room for the oldest claim if each task with a time limit ends at its limit, and
   no other task ends. It is unknown if tasks without a time limit hold what the oldest claim lacks.

@@ -1,4 +1,4 @@
-"""Choose which free GPUs of a slot a task gets. A slot is the capacity of one instance.
+"""Choose which free GPUs of a slot a task gets.
 
 GPUs are close to each other if data travels fast between them, for example over NVLink. The chosen GPUs are close to each other. Of
 the sets of GPUs that are equally close, the choice takes the set that leaves the other free GPUs closest to each other, for the

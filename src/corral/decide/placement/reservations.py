@@ -1,8 +1,7 @@
 """Reservations: choose the slot that is reserved for a claim that does not fit now, so that the claim does not wait for ever.
 
-A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory and placement rules. The slot that lacks
-least is the slot whose free GPUs, then free memory, then free CPU are nearest to the demand.
+A demand is what a claim needs: GPUs, CPU, memory and placement rules. The slot that lacks least is the slot whose free GPUs, then
+free memory, then free CPU are nearest to the demand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shared room: when the GPUs of a slot become free, if tasks share some of them.
 
-A slot is the capacity of one instance, total and free. Tasks that share a GPU each have some of its memory. The GPU is idle again
-when the last of them has ended. A time limit says when a task has ended at the latest.
+Tasks that share a GPU each have some of its memory. The GPU is idle again when the last of them has ended. A time limit says when a
+task has ended at the latest.
 """
 
 from __future__ import annotations

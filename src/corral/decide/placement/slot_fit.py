@@ -1,8 +1,7 @@
 """Slot fit: whether a demand fits on a slot, and which slot fits best.
 
-A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a job
-that waits in a pool. A demand is what a task or a claim needs: GPUs, CPU, memory and placement rules. A reservation keeps the free
-resources of one or more slots for an older claim, which is served first.
+A demand is what a task or a claim needs: GPUs, CPU, memory and placement rules. A reservation keeps the free resources of one or
+more slots for an older claim, which is served first.
 """
 
 from __future__ import annotations

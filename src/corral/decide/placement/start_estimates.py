@@ -1,7 +1,6 @@
 """Start estimates: the places of claims in the waiting list of a pool, and when the claims will probably start.
 
-A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. The waiting list of a pool has all its claims, in the order in which they are served.
+The waiting list of a pool has all its claims, in the order in which they are served.
 
 An estimate assumes that each task ends at its time limit, and that no new claim is served before the claims that wait now. A task
 without a time limit counts as a task that never ends. Each claim gets the first room that the claims before it leave. The start is

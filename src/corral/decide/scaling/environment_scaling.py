@@ -1,9 +1,9 @@
 """Decides how many instances a compute environment launches for its waiting jobs, and which idle instances it terminates.
 
-A demand is the number of GPUs, the CPU and the memory that a job needs. A line is the waiting jobs of one job queue that have equal
-demands and the same share identifier. A multi-node job starts only when there is room for all its nodes. Its nodes can have
-different demands, and several nodes can run on one instance. A shape is a set of instances with equal free capacity. The time that
-a decision takes depends on the number of lines and shapes, and not on the number of jobs and instances.
+A demand is the number of GPUs, the CPU and the memory that a job needs. A multi-node job starts only when there is room for all its
+nodes. Its nodes can have different demands, and several nodes can run on one instance. A shape is a set of instances with equal
+free capacity. The time that a decision takes depends on the number of lines and shapes, and not on the number of jobs and
+instances.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Decides which instances an Auto Scaling group terminates next, and how much capacity it launches.
 
-A member is an instance of a group. Capacity is counted in units: one unit for each instance or, in a weighted group, as many units
-as the weight of the instance.
+Capacity is counted in units: one unit for each instance or, in a weighted group, as many units as the weight of the instance.
 """
 
 from __future__ import annotations

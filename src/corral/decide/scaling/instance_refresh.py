@@ -1,7 +1,6 @@
 """Decides which instances of an Auto Scaling group an instance refresh replaces next, and how much of the refresh is done.
 
-A member is an instance of a group. Capacity is counted in units: one unit for each instance or, in a weighted group, as many units
-as the weight of the instance.
+Capacity is counted in units: one unit for each instance or, in a weighted group, as many units as the weight of the instance.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The lifecycle of a task: which containers can start, must stop or restart, and when and why the task ends.
-
-A run is one container of a task on a host.
-"""
+"""The lifecycle of a task: which containers can start, must stop or restart, and when and why the task ends."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ A run is a task here. ECS can list these tasks too, but ECS returns at most 100 
 starts. This page lists the first waiting tasks in the order in which they will start, and then tasks that their tags hold back. The
 page also has the number of all tasks in each state, and the number of tasks in other clusters and regions.
 
-A pool is a set of instances. A claim is an entry in the waiting list of a pool: a task, an instance launch or a line of Batch jobs.
 The place of a task is the position of its claim in this list, counted from 1. A task that its tags hold back has no claim, so it
 has no place. Several commands together make the page, so that no command keeps the lane busy for long. A reader thread counts the
 tasks.

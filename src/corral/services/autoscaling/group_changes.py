@@ -1,7 +1,7 @@
 """Changes a group or its members, and writes the scaling activity of each change.
 
-A member is an instance of a group. The operations and the reconciler `group`, which launches and terminates instances, call these
-functions. If a change needs a next step, the function marks the group, which means that the reconciler `group` runs for it.
+The operations and the reconciler `group`, which launches and terminates instances, call these functions. If a change needs a next
+step, the function marks the group, which means that the reconciler `group` runs for it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Dispatch of Batch jobs: put RUNNABLE jobs into lines, and launch the first job of a line when the scheduler finds room for it.
 
-A line has the RUNNABLE jobs of one job queue that need the same resources and have the same share identifier. A pool is a set of
-instances on which the scheduler places jobs, for example the instances of a compute environment's cluster. A claim is the entry of
-a line in the waiting list of a pool (`services/batch/line_claims.py`). The scheduler (`reconcile/scheduler.py`) gives free capacity
-to claims. A job holds vCPUs and consumable resources from its dispatch until the end of its attempt.
+The scheduler (`reconcile/scheduler.py`) gives free capacity to claims. A job holds vCPUs and consumable resources from its dispatch
+until the end of its attempt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds compute environments, and the pool of each. A pool is a set of instances on which the scheduler places tasks."""
+"""Finds compute environments, and the pool of each."""
 
 from __future__ import annotations
 

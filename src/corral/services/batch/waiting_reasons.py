@@ -2,8 +2,7 @@
 
 A reason is computed from the current state at each call, so it is never out of date. If AWS has a code for the reason, the text
 begins with this code, because `jobStateTimeLimitActions` refers to the codes. Then the text says what the job needs, what is free,
-which jobs use the rest, which jobs are before it, and what will end the wait. A line has the RUNNABLE jobs of a job queue that need
-the same resources and have the same share identifier.
+which jobs use the rest, which jobs are before it, and what will end the wait.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Runs the steps of stack operations: calls the functions of a resource's type, and waits until the resource is settled.
 
 A resource is settled when it is ready, for example when the tasks of a service run. The functions of a resource's type run in an
-attempt (`Tx.attempt`): if they fail, their effects are undone, and the step has failed with a reason. A lane is a database and the
-one thread that writes to it. Stacks are in the state lane. The steps of log groups and alarms run in the lanes of logs and metrics:
-the state lane sends the step to the other lane (a hand-over), and the other lane sends the result back.
+attempt (`Tx.attempt`): if they fail, their effects are undone, and the step has failed with a reason. Stacks are in the state lane.
+The steps of log groups and alarms run in the lanes of logs and metrics: the state lane sends the step to the other lane (a
+hand-over), and the other lane sends the result back.
 """
 
 from __future__ import annotations

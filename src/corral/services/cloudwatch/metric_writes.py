@@ -1,7 +1,7 @@
 """PutMetricData, and the function `record`, which writes all datapoints to the metric store.
 
-Datapoints come from PutMetricData, from log events (`hand_over_points`), and from Corral's own measurements (`own=True`). A lane is
-a database and the one thread that writes to it. The metric store is the database of the metrics lane.
+Datapoints come from PutMetricData, from log events (`hand_over_points`), and from Corral's own measurements (`own=True`). The
+metric store is the database of the metrics lane.
 """
 
 from __future__ import annotations

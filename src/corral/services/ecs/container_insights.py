@@ -77,7 +77,7 @@ PerformanceEvents = dict[str, list[str]]  # log stream → messages
 
 
 def used_by_runs(now: Mapping[str, Usage], before: Mapping[str, Usage], started_s: Mapping[str, float]) -> dict[str, UsedByRun]:
-    """Return the resources that each run uses, by its attempt id. A run is one container of a task.
+    """Return the resources that each run uses, by its attempt id.
 
     The CPU units are the average since the earlier measurement (`before`). Without one, they are the average since the start.
     """

@@ -2,7 +2,7 @@
 
 A container instance is an EC2 instance that has joined a cluster, or the own instance of a host, which has all GPUs of the host
 that no EC2 instance has. The own instance of a host belongs to no region: its status and its attributes are the same in every
-region. A slot is the capacity of one instance, total and free. A pool is a set of slots.
+region.
 """
 
 from __future__ import annotations

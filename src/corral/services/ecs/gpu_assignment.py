@@ -1,8 +1,7 @@
 """GPU assignment: decides which GPUs each container of a placed task gets.
 
-A run is one container of a task on a host. A slot is the capacity of one instance. A placement is the slot and the GPUs that the
-scheduler has chosen for a task. A claim is the entry of a waiting task in the waiting list of a pool. A run with `gpus=FREE_GPUS`
-requires no GPU, but gets free GPUs (`gpu_requirements.py`).
+A placement is the slot and the GPUs that the scheduler has chosen for a task. A run with `gpus=FREE_GPUS` requires no GPU, but gets
+free GPUs (`gpu_requirements.py`).
 """
 
 from __future__ import annotations

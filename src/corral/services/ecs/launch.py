@@ -1,8 +1,8 @@
 """Task launches: creates the tasks of a `LaunchRequest`. Each task is placed at once, waits, or fails.
 
-RunTask, StartTask, ECS services and Batch build a `LaunchRequest`. A slot is the capacity of one instance, and a pool is a set of
-slots. A placement is the slot and the GPUs that a task gets. A claim is the entry of a waiting task in the waiting list of a pool,
-and its rank decides its place in this list. A task that its queue options hold back gets no claim yet (`task_queue.py`).
+RunTask, StartTask, ECS services and Batch build a `LaunchRequest`. A placement is the slot and the GPUs that a task gets. A claim
+is the entry of a waiting task in the waiting list of a pool, and its rank decides its place in this list. A task that its queue
+options hold back gets no claim yet (`task_queue.py`).
 """
 
 from __future__ import annotations

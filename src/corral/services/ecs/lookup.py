@@ -1,7 +1,4 @@
-"""Names and ARNs of ECS, and functions that find clusters, their container instances and task definitions.
-
-A slot is the capacity of one container instance, total and free. A pool is a set of slots on which the scheduler places tasks.
-"""
+"""Names and ARNs of ECS, and functions that find clusters, their container instances and task definitions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Managed scaling of capacity providers: the inputs of its decisions, its metric, and the reason why a task of a provider waits.
 
-A member is the record that an Auto Scaling group has of one of its instances. A slot is the capacity of one instance, total and
-free. The reconciler `capacity-provider` (`reconcile/capacity_providers.py`) scales the groups.
+The reconciler `capacity-provider` (`reconcile/capacity_providers.py`) scales the groups.
 """
 
 from __future__ import annotations

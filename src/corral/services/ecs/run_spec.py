@@ -1,7 +1,7 @@
 """The data that a host needs to start a container: command, environment, secrets, environment files and log stream.
 
-The server sends this data to the host as an order to start a run. A run is one container of a task on a host. The server reads
-secrets and environment files when it creates the order, so no row of a task contains a secret.
+The server sends this data to the host as an order to start a run. The server reads secrets and environment files when it creates
+the order, so no row of a task contains a secret.
 """
 
 from __future__ import annotations
@@ -255,8 +255,8 @@ def secret_values(tx: Tx[Store], task: Task, container: ContainerSpec) -> tuple[
 def environment_file_slices(tx: Tx[Store], task: Task, container: ContainerSpec) -> tuple[list[tuple[Slice, ...]], str | None]:
     """Return the slices of blobs that hold each environment file, and the reason why the container cannot start.
 
-    A blob is a file with the bytes of an S3 object. The reason is None if the container can start. The server reads the slices
-    (`server/agents/environment_files.py`) before it sends the order to the host.
+    The reason is None if the container can start. The server reads the slices (`server/agents/environment_files.py`) before it
+    sends the order to the host.
     """
     found, errors, size = list[tuple[Slice, ...]](), list[str](), 0
     for value in container.environment_files:

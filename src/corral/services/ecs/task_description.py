@@ -1,7 +1,4 @@
-"""Task descriptions: a task as DescribeTasks, RunTask and StopTask return it.
-
-A pool is a set of instances. A claim is the entry of a waiting task in the waiting list of a pool.
-"""
+"""Task descriptions: a task as DescribeTasks, RunTask and StopTask return it."""
 
 from __future__ import annotations
 

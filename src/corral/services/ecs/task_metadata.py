@@ -1,7 +1,7 @@
 """The task metadata endpoint, version 4: documents about a container and its task, credentials, and statistics.
 
-The member names are those of ECS's agent. A run is one container of a task: a Docker container or a plain process. A plain process
-has no image digest, no VPC and no network counters of its own, so its documents omit these members.
+The member names are those of ECS's agent. A plain process has no image digest, no VPC and no network counters of its own, so its
+documents omit these members.
 """
 
 from __future__ import annotations

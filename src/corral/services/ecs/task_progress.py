@@ -1,8 +1,6 @@
 """Progress of placed tasks: write the new state of a task, and order its host to start and stop containers.
 
-A task refers to its instance, not to a host. `host_of` returns the host whose agent receives the orders. A run is one container of
-a task. A slot is the capacity of one instance, and a pool is a set of slots. A claim is the entry of a waiting task in the waiting
-list of a pool.
+A task refers to its instance, not to a host. `host_of` returns the host whose agent receives the orders.
 """
 
 from __future__ import annotations

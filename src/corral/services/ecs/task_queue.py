@@ -1,9 +1,8 @@
 """The task queue: unfinished tasks that are held back, members of arrays, and tasks that Corral may replace after a failure.
 
-A task that is held back gets no claim yet. A claim is an entry in the waiting list of a pool. A task is held back while the user
-holds it, while its start time has not come, while a task or an array that it needs has not ended, or while its array already runs
-as many members as it allows. A chain is a task and the tasks that replace it after failures. Queue options are tags of a task
-(`model/queue_options.py`). Only RunTask reads them: tasks of services and of Batch jobs never enter the task queue.
+A task that is held back gets no claim yet. A task is held back while the user holds it, while its start time has not come, while a
+task or an array that it needs has not ended, or while its array already runs as many members as it allows. Queue options are tags
+of a task (`model/queue_options.py`). Only RunTask reads them: tasks of services and of Batch jobs never enter the task queue.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The code of functions: zip files, in the request or in Corral's own S3.
 
-The lane is the thread that runs handlers and writes the database. Zip files are read, checked and made in other threads: for a
-request before the handler runs (`fetch`, `prepare`), for a stack when its step needs the code (`Tx.result_of`).
+Zip files are read, checked and made in other threads: for a request before the handler runs (`fetch`, `prepare`), for a stack when
+its step needs the code (`Tx.result_of`).
 """
 
 from __future__ import annotations

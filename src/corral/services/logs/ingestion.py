@@ -1,7 +1,7 @@
 """Ingestion of log events: store the events, and extract metrics from them.
 
-`ingest` stores the events of PutLogEvents and the output of tasks. A run is one container of a task. Before a run starts,
-`open_streams` creates its log stream. Then the host of the run sends the output in chunks, and `ship` stores them.
+`ingest` stores the events of PutLogEvents and the output of tasks. Before a run starts, `open_streams` creates its log stream. Then
+the host of the run sends the output in chunks, and `ship` stores them.
 """
 
 from __future__ import annotations
