@@ -61,10 +61,10 @@ def test_a_slow_reader_stops_the_sender() -> None:
         await soon(lambda: sent > before, "the sender goes on")
         sending.cancel()
         one.close("enough")
-        while await target.receive() is not None:
-            pass
-        assert target.end_reason == "enough"
-        await passing
+        while not passing.done():
+            assert await target.receive() == (b"o", PART)
+            await asyncio.sleep(0)
+        assert other.end_reason == "enough"
 
     with_links(check)
 
@@ -80,6 +80,16 @@ def test_both_ends_send_while_one_closes() -> None:
             other.send(b"i", b"late")
             received += len(message[1])
         assert received == 20 * len(PART) and other.end_reason == "the command has ended"
+
+    with_links(check)
+
+
+def test_both_ends_close() -> None:
+    async def check(one: Link, other: Link) -> None:
+        one.close("one")
+        other.close("other")
+        await soon(lambda: one._transport is None and other._transport is None, "closed")
+        assert (one.end_reason, other.end_reason) == ("one", "other")
 
     with_links(check)
 

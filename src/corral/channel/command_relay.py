@@ -18,7 +18,6 @@ Both ends of the connection send frames. A frame has one byte for its kind, four
 payload. The kinds are:
 
     to the command    i input     e end of input      w window size: rows, columns (the first frame, if there is a terminal)
-                      z end of the session (mode exec)
     to the client     o output    r standard error (without a terminal)       x exit code (mode exec: the last frame)
 """
 
@@ -36,7 +35,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-INPUT, END_OF_INPUT, WINDOW, OUTPUT, ERRORS, EXIT, END = b"i", b"e", b"w", b"o", b"r", b"x", b"z"
+INPUT, END_OF_INPUT, WINDOW, OUTPUT, ERRORS, EXIT = b"i", b"e", b"w", b"o", b"r", b"x"
 HEAD = struct.Struct("!cI")
 SIZE = struct.Struct("!HH")
 CODE = struct.Struct("!I")
@@ -226,10 +225,6 @@ class CommandRelay:
         elif kind == END_OF_INPUT:
             self._input_ended = True
             self._close_input_if_done()
-        elif kind == END:
-            if not self._child:
-                sys.exit(NO_CLIENT)  # the command has not been started
-            self._disconnect()
 
     def _write_input(self) -> None:
         assert self._input is not None

@@ -20,7 +20,7 @@ from typing import Any
 from corral.channel import command_relay
 from corral.model.agent_protocol import Execute
 from corral.node import lock_files
-from corral.node.link import Connect, attach, pass_on
+from corral.node.link import Connect, Link, attach, pass_on
 
 TERMINAL = "xterm-256color"
 KILL_RETRY_FIRST_S = 0.02
@@ -42,14 +42,10 @@ class ExecSessions:
     async def begin(self, order: Execute, environment: Mapping[str, str], connect: Connect) -> None:
         """Start a session. Raises OSError or ValueError if the relay cannot be started. `connect` opens a link to the server."""
         run_id, lock = order.run.run_id, str(self._data / "sessions" / order.session_id)
+        to_server = await connect()
         ours, theirs = socket.socketpair()
         with theirs:
             to_relay = await attach(ours)
-            try:
-                to_server = await connect()
-            except OSError:
-                to_relay.close("")
-                raise
             held = lock_files.open_locked(lock)
             self._of_run.setdefault(run_id, set()).add(lock)
             kind = "tty" if order.has_terminal else "pipe"
@@ -69,8 +65,8 @@ class ExecSessions:
                 os.close(held)
                 self._forget_if_ended(run_id, lock)
                 # If the relay was not started, no process has `theirs` open any more, and both links end.
-                self._spawn(pass_on(to_relay, to_server))
-                self._spawn(pass_on(to_server, to_relay))
+                self._spawn(_pass_output(to_relay, to_server))
+                self._spawn(_pass_input(to_server, to_relay))
         self._relays[lock] = relay
         self._spawn(self._wait_for_relay(relay, run_id, lock))
         if run_id not in self._of_run:
@@ -133,3 +129,14 @@ class ExecSessions:
         """End the sessions of an agent that was killed."""
         with contextlib.suppress(FileNotFoundError):
             self._kill({entry.path for entry in os.scandir(self._data / "sessions")})
+
+
+async def _pass_output(relay: Link, server: Link) -> None:
+    await pass_on(relay, server)
+    server.close("the session has ended")
+    await relay.abort("the session has ended")
+
+
+async def _pass_input(server: Link, relay: Link) -> None:
+    await pass_on(server, relay)
+    await relay.abort("the session has ended")

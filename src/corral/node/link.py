@@ -19,11 +19,12 @@ from typing import cast
 
 import msgspec
 
-from corral.channel.command_relay import END, HEAD
+from corral.channel.command_relay import HEAD
 from corral.node import node_folder
 
 SOCKET = "core.sock"
 MESSAGE = b"m"  # the payload is a message of `model/agent_protocol.py` as JSON
+END = b"z"  # the last message; the payload says why the link ends
 MESSAGE_MAX_BYTES = 256 * 1024 * 1024
 UNREAD_MAX_BYTES = 256 * 1024  # if more bytes of messages wait for `receive`, the link reads no more
 CLOSE_S = 30.0  # how long the other end may take to close the connection
@@ -42,8 +43,7 @@ class Link(asyncio.Protocol):
         self.end_reason = ""
         self._opened = opened
         self._transport: asyncio.Transport | None = None
-        self._bytes = bytearray()  # of frames that are not complete
-        self._needed = HEAD.size  # how many bytes `_bytes` needs before the next frame can be parsed further
+        self._bytes = bytearray()  # of a frame that is not complete
         self._messages: deque[Message] = deque()
         self._unread_bytes = 0
         self._reading_paused = False
@@ -97,7 +97,7 @@ class Link(asyncio.Protocol):
             await self._lost.wait()
 
     def _end(self, reason: str) -> None:
-        self.end_reason = self.end_reason or reason
+        self.end_reason = self.end_reason or reason or LOST
         self._writable.set()
         self._wake()
 
@@ -127,45 +127,37 @@ class Link(asyncio.Protocol):
         self._writable.set()
 
     def data_received(self, data: bytes) -> None:
-        if self.end_reason:
-            return  # this end waits for the other end to close the connection
+        assert self._transport is not None
         self._bytes += data
-        if len(self._bytes) < self._needed:
-            return
-        at, size, length = 0, len(self._bytes), 0
-        while size - at >= HEAD.size and not self.end_reason:
+        at, size = 0, len(self._bytes)
+        while size - at >= HEAD.size:
             kind, length = HEAD.unpack_from(self._bytes, at)
             if length > MESSAGE_MAX_BYTES:
                 self.close(f"a message has {length} bytes; at most {MESSAGE_MAX_BYTES} are possible")
-            end = at + HEAD.size + length
+                self._transport.close()
+                return
+            start, end = at + HEAD.size, at + HEAD.size + length
             if size < end:
                 break
-            payload = bytes(memoryview(self._bytes)[at + HEAD.size : end])
+            payload = bytes(memoryview(self._bytes)[start:end])
             at = end
             if kind == END:
-                self._ended_by_the_other(payload.decode(errors="replace"))
-            else:
+                self._end(payload.decode(errors="replace"))
+                self._transport.close()
+            elif not self.end_reason:
                 self._messages.append((kind, payload))
                 self._unread_bytes += length
-        self._needed = HEAD.size if size - at < HEAD.size else HEAD.size + length
         del self._bytes[:at]
         self._wake()
         if self._unread_bytes > UNREAD_MAX_BYTES and not self._reading_paused and not self.end_reason:
-            assert self._transport is not None
             self._reading_paused = True
             self._transport.pause_reading()
 
-    def _ended_by_the_other(self, reason: str) -> None:
-        self._end(reason or LOST)
-        if self._transport is not None:
-            self._transport.close()
-
 
 async def pass_on(source: Link, target: Link) -> None:
-    """Send everything that `source` receives to `target`, no faster than `target` takes it. Then close `target`."""
-    while (message := await source.receive()) is not None:
+    """Send everything that `source` receives to `target`, no faster than `target` takes it, until one of them has ended."""
+    while not target.end_reason and (message := await source.receive()) is not None:
         await target.send_slowly(*message)
-    target.close(source.end_reason)
 
 
 async def attach(connection: socket.socket) -> Link:
