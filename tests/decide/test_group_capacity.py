@@ -18,9 +18,9 @@ from corral.decide.scaling.instance_refresh import (
     percentage_complete,
     step_refresh,
 )
-from corral.decide.scaling.lifecycle_hooks import verdict
 from corral.decide.scaling.termination_policies import ScaleIn
 from corral.model.group import ABANDON, CONTINUE, SPOT, GroupMember, InstanceRefresh, LifecycleAction, LifecycleState, TaskWait
+from corral.services.autoscaling.lifecycle_hooks import verdict
 
 NOW = 1_000_000.0
 S = LifecycleState

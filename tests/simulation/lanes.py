@@ -18,7 +18,7 @@ from corral.core.database import CommitFailed, Database, Handover
 from corral.core.handovers import Done, receive
 from corral.core.transactions import Outcome, Receiver, Reconciler, Tx
 from corral.store import Store
-from corral.store.definitions import Definitions
+from corral.store.revisions import Definitions
 from corral.telemetry import LogStore, MetricStore
 from memory_files import MEMORY
 from simulation.agenda import Stuck, Waiting

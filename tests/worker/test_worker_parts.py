@@ -15,9 +15,9 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from corral.worker import Item, Totals
 from corral.worker.batches import Batches, NextBatch
 from corral.worker.errors import is_transient, retried
+from corral.worker.feeder import Prefetch
 from corral.worker.feeder_process import receive_frame, send_frame
 from corral.worker.items import objects_of
-from corral.worker.prefetch import Prefetch
 from corral.worker.results import ResultTarget, result_of
 from corral.worker.settlement import Fate, HeldMessage, Settlement, Settler, delay_s
 from corral.worker.visibility import VisibilityKeeper

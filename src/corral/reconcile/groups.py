@@ -12,7 +12,6 @@ from typing import Any
 from corral.core.transactions import Tx
 from corral.decide.scaling.group_capacity import COUNTED, CapacityRequest, Why, capacity_of, plan_capacity
 from corral.decide.scaling.instance_refresh import ACTIVE, CANCELLED, CANCELLING, FAILED, ROLLING_BACK, SUCCESSFUL, step_refresh
-from corral.decide.scaling.lifecycle_hooks import verdict
 from corral.decide.scaling.termination_policies import ScaleIn
 from corral.fleet.leaving_tasks import busy_of, named, still_awaited
 from corral.model.compute_environment import environment_key
@@ -33,6 +32,7 @@ from corral.model.instance import Instance, InstanceState
 from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.instance_refreshes import rolled_back
 from corral.services.autoscaling.launch_sources import SOURCES, current_source, distribution_of, type_rank
+from corral.services.autoscaling.lifecycle_hooks import verdict
 from corral.services.autoscaling.scheduled_actions import run_due_actions
 from corral.services.ecs.managed_scaling import ManagedDraining, need_of, protect_members, provider_of_group
 from corral.store import Store

@@ -87,7 +87,7 @@ RECEIVERS: dict[str, dict[str, Receiver]] = {
     "metrics": {
         "points": receive_points,
         "action results": _once_needed("alarm_actions", "receive_action_results"),
-        "alarm watches": _once_needed("alarm_watches", "receive_alarm_watches"),
+        "alarm watches": _once_needed("alarm_state", "receive_alarm_watches"),
         "tracking alarms": _once_needed("alarms", "receive_tracking_alarms"),
         "stack step": run_stack_step,
     },

@@ -5,6 +5,10 @@ Preflight requests are not signed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
 from msgspec import Struct
 
 from corral import aws
@@ -12,7 +16,6 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
-from corral.decide.objects.cors import cors_headers
 from corral.model.settings import Settings
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.lanes import Lane
@@ -89,3 +92,42 @@ class Preflight(Struct, eq=False):
 
     def refuse(self, error: ApiError) -> aws.Response:
         return aws.serialize_refusal(self.head, error, self.request_id)
+
+
+# A rule of PutBucketCors: AllowedOrigins, AllowedMethods, AllowedHeaders, ExposeHeaders, MaxAgeSeconds.
+CorsRule = Mapping[str, Any]
+
+
+def cors_headers(
+    rules: Sequence[CorsRule], origin: str, method: str, headers: Sequence[str] | None = None
+) -> list[tuple[str, str]] | None:
+    """Return the CORS headers of the response.
+
+    Return None if no rule allows the request. For a preflight, `headers` are the requested headers.
+    """
+    for rule in rules:
+        matched = next((each for each in rule["AllowedOrigins"] if _matches(each, origin)), None)
+        if matched is None or method not in rule["AllowedMethods"]:
+            continue
+        allowed = [each.lower() for each in rule.get("AllowedHeaders", ())]
+        if not all(any(_matches(each, name.lower()) for each in allowed) for name in headers or ()):
+            continue
+        return _headers(rule, "*" if matched == "*" else origin, headers)
+    return None
+
+
+def _headers(rule: CorsRule, origin: str, requested: Sequence[str] | None) -> list[tuple[str, str]]:
+    found = [("Access-Control-Allow-Origin", origin), ("Access-Control-Allow-Methods", ", ".join(rule["AllowedMethods"]))]
+    if requested:
+        found.append(("Access-Control-Allow-Headers", ", ".join(name.lower() for name in requested)))
+    if rule.get("ExposeHeaders"):
+        found.append(("Access-Control-Expose-Headers", ", ".join(rule["ExposeHeaders"])))
+    if "MaxAgeSeconds" in rule:
+        found.append(("Access-Control-Max-Age", str(rule["MaxAgeSeconds"])))
+    if origin != "*":
+        found.append(("Access-Control-Allow-Credentials", "true"))
+    return [*found, ("Vary", "Origin, Access-Control-Request-Headers, Access-Control-Request-Method")]
+
+
+def _matches(pattern: str, value: str) -> bool:
+    return fnmatchcase(value, pattern.replace("[", "[[]").replace("?", "[?]"))

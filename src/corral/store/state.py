@@ -7,11 +7,9 @@ from pathlib import Path
 
 from corral.core.database import Database
 from corral.store.buckets import BucketChangeCount, BucketDocuments, Buckets
-from corral.store.change_sets import ChangeSets
 from corral.store.claims import Claims
 from corral.store.client_tokens import ClientTokens
 from corral.store.clusters import Clusters
-from corral.store.definitions import Definitions
 from corral.store.ecs_services import EcsServices
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
@@ -27,9 +25,9 @@ from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.private_environments import PrivateEnvironments
 from corral.store.queues import Queues
-from corral.store.revisions import Revisions
+from corral.store.revisions import Definitions, Revisions
 from corral.store.scaling_requests import ScalingRequests
-from corral.store.stacks import Stacks
+from corral.store.stacks import ChangeSets, Stacks
 from corral.store.stored_resources import StoredResources
 from corral.store.task_queue import TaskQueue
 from corral.store.tasks import Tasks

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 from .errors import LOG, explained, is_transient, retried
 from .items import Item, S3Object, item_of
 from .object_reader import ObjectReader
-from .prefetch import Prefetch
 from .queue_lookup import QueueInfo
 from .queue_requests import QueueRequests
 from .results import ResultTarget, ResultWriter
@@ -68,6 +67,51 @@ class FeederEvents(Protocol):
 
     def empty(self, feeder: int) -> None:
         """The queue is empty, the feeder holds no messages, and it does not receive again. Only with the option `once`."""
+
+
+class Prefetch:
+    """Slots for messages and a budget of bytes. A thread that receives messages waits here while the feeder holds enough."""
+
+    def __init__(self, slots_max: int, bytes_max: int) -> None:
+        self.slots_max = slots_max
+        self._slots = slots_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def take_slots(self, count: int) -> int:
+        """Wait until `count` slots are free, take them, and return `count`. Return 0 after `close`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._slots >= count)
+            if self._closed:
+                return 0
+            self._slots -= count
+            return count
+
+    def take_bytes(self, size: int) -> None:
+        """Wait until `size` bytes are free and take them. If `size` exceeds the limit, wait until no bytes are taken."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._bytes == 0 or self._bytes + size <= self._bytes_max)
+            self._bytes += size
+
+    def add_bytes(self, more: int) -> None:
+        """Correct an estimate without waiting, for example if decoded data is larger than its object."""
+        with self._changed:
+            self._bytes += more
+            self._changed.notify_all()
+
+    def give(self, slots: int, size: int = 0) -> None:
+        with self._changed:
+            self._slots += slots
+            self._bytes -= size
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End all waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 class Feeder:

@@ -5,6 +5,7 @@ An action is the wait of one instance for one hook, during its launch or its ter
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from time import gmtime, strftime
 from typing import Any
 
@@ -234,3 +235,20 @@ def _send_test(tx: Tx[Store], group: Group, target: str, hook: Document) -> None
 def _iso(at_s: float) -> str:
     ms = round(at_s * 1000)
     return f"{strftime('%Y-%m-%dT%H:%M:%S', gmtime(ms // 1000))}.{ms % 1000:03d}Z"
+
+
+def verdict(actions: Iterable[LifecycleAction], now_s: float) -> tuple[str | None, float | None]:
+    """Return the result, and the time of the next timeout. The result is None while a hook still waits.
+
+    A hook that has timed out counts with its default result. The result is ABANDON as soon as one hook abandons, and CONTINUE when
+    all hooks continue.
+    """
+    deadlines: list[float] = []
+    for action in actions:
+        deadline_s = min(action.deadline_s, action.last_deadline_s)
+        result = action.result or (action.default_result if deadline_s <= now_s else "")
+        if result == ABANDON:
+            return ABANDON, None
+        if not result:
+            deadlines.append(deadline_s)
+    return (None, min(deadlines)) if deadlines else (CONTINUE, None)

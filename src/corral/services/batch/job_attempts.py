@@ -10,10 +10,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral.core.transactions import Tx
-from corral.decide.tasks.job_retry import retries
 from corral.fleet.instances import TERMINATED
 from corral.model.instance import ec2_id
-from corral.model.job import HOST_TERMINATED, TIMED_OUT, Attempt, Job, JobKind, JobState
+from corral.model.job import HOST_TERMINATED, TIMED_OUT, Attempt, ExitRule, Job, JobKind, JobSpec, JobState
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.batch import dispatch
 from corral.services.batch.job_progress import check, finish, make_runnable, parent_of
@@ -185,3 +184,33 @@ def _follow_nodes(tx: Tx[Store], job: Job) -> None:
         attempt = replace(main.attempts[-1], status_reason=job.status_reason)
         succeeded = main.state is JobState.SUCCEEDED and not is_final
         _conclude(tx, job, attempt, succeeded=succeeded, is_final=is_final)
+
+
+def retries(spec: JobSpec, ended: int, attempt: Attempt) -> bool:
+    """Return whether a job gets another attempt. `ended` is the number of its ended attempts, including this failed attempt.
+
+    The first rule of `evaluateOnExit` whose patterns all match decides. If no rule matches, the job is retried.
+    """
+    if ended >= spec.attempts_max:
+        return False
+    return next((rule.retries for rule in spec.exit_rules if matches(rule, attempt)), True)
+
+
+def matches(rule: ExitRule, attempt: Attempt) -> bool:
+    """Return whether all patterns of a rule match a failed attempt. A pattern that is not given matches everything."""
+    code = "" if attempt.exit_code is None else str(attempt.exit_code)
+    return (
+        _matches(rule.on_status_reason, attempt.status_reason)
+        and _matches(rule.on_reason, attempt.reason)
+        and _matches(rule.on_exit_code, code)
+    )
+
+
+def _matches(pattern: str, value: str) -> bool:
+    """Match a pattern as AWS documents it: an exact text, or the beginning of a text if the pattern ends with an asterisk.
+
+    Upper and lower case differ. The pattern "*" also matches a missing reason or exit code.
+    """
+    if not pattern:
+        return True
+    return value.startswith(pattern[:-1]) if pattern.endswith("*") else value == pattern

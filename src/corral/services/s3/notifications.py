@@ -7,19 +7,20 @@ before it sends a test message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import combinations
 from time import gmtime, strftime
 from typing import Any
 from urllib.parse import quote_plus
 
 import orjson
+from msgspec import Struct
 
 from corral.access.caller import Caller
 from corral.core.errors import S3_FILTER_RULE_NAME, ApiError
 from corral.core.transactions import Tx
-from corral.decide.objects.notifications import Notification, ambiguous, matching
 from corral.model.objects import BUCKET_NOTIFICATION, Bucket, ObjectVersion
 from corral.model.queue import Queue
 from corral.services.s3.errors import InvalidArgument
@@ -225,3 +226,38 @@ def _record(
 def _iso(at_s: float) -> str:
     ms = round(at_s * 1000)
     return f"{strftime('%Y-%m-%dT%H:%M:%S', gmtime(ms // 1000))}.{ms % 1000:03d}Z"
+
+
+class Notification(Struct, frozen=True):
+    id: str
+    target: str  # the ARN of the destination
+    events: tuple[str, ...]  # names or patterns, for example "s3:ObjectCreated:Put" and "s3:ObjectCreated:*"
+    prefix: str = ""
+    suffix: str = ""
+
+
+def matching(notifications: Iterable[Notification], event: str, key: str) -> list[Notification]:
+    """Return the notifications that match `event`, such as "s3:ObjectCreated:Put", on the object with this key."""
+    return [
+        each
+        for each in notifications
+        if key.startswith(each.prefix) and key.endswith(each.suffix) and any(_covers(pattern, event) for pattern in each.events)
+    ]
+
+
+def ambiguous(notifications: Sequence[Notification]) -> bool:
+    """Whether one event could match two of these notifications. S3 refuses such a configuration."""
+    return any(
+        _overlap(one.prefix, other.prefix, str.startswith)
+        and _overlap(one.suffix, other.suffix, str.endswith)
+        and any(_covers(a, b) or _covers(b, a) for a in one.events for b in other.events)
+        for one, other in combinations(notifications, 2)
+    )
+
+
+def _covers(pattern: str, event: str) -> bool:
+    return pattern == event or (pattern.endswith("*") and event.startswith(pattern[:-1]))
+
+
+def _overlap(one: str, other: str, has: Callable[[str, str], bool]) -> bool:
+    return has(one, other) or has(other, one)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.decide.objects.cors import cors_headers
+from corral.server.cors import cors_headers
 
 RULES: list[dict[str, Any]] = [
     {"AllowedOrigins": ["http://*.example.com"], "AllowedMethods": ["PUT", "POST"], "AllowedHeaders": ["x-amz-*", "Content-Type"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.decide.objects.notifications import Notification, ambiguous, matching
+from corral.services.s3.notifications import Notification, ambiguous, matching
 
 CREATED, PUT, DELETED = "s3:ObjectCreated:*", "s3:ObjectCreated:Put", "s3:ObjectRemoved:Delete"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from corral.decide.tasks.job_retry import retries
 from corral.model.job import Attempt, ExitRule, JobSpec
 from corral.model.task import Demand
+from corral.services.batch.job_attempts import retries
 
 HOST = "Host EC2 (instance i-0123456789abcdef0) terminated."
 EXITED = "Essential container in task exited"
