@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "configuration": {"model", "process/data_folder"},
     "functions": set(),
     "node": {"model", "channel", "process"},
-    "access": {"model", "decide", "store", "core", "services", "operations"},
+    "access": {"model", "decide", "store", "core"},
     "operations": {"model", "decide", "store", "core", "access"},
     "template_types": {"model", "decide", "store", "core", "aws", "access", "operations"},
     "fleet": {"model", "decide", "store", "telemetry", "core", "services"},

@@ -18,11 +18,10 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from corral.access import sessions
+from corral.access import aws_policies, sessions
 from corral.decide.policies.policy import check_identity_policy, read_policy
 from corral.model.principal import role_session
 from corral.operations.services import SERVICES
-from corral.services.iam import aws_policies
 from corral.worker.object_reader import OBJECTS_PATH, contents_of
 from corral.worker.signed_http import SignedHttp
 from harness import MAKING_A_CLIENT, REGION, SESSION, Corral, container, eventually

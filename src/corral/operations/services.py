@@ -3,20 +3,24 @@
 Each service has a lane, which is a database and the one thread that writes to it, and a handler for each operation. The module of a
 service has a table `HANDLERS`, and as many of the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `FETCH`, `PREPARE`,
 `PIECES` and `SETTLE` as it needs. The fields of `Service` describe these tables. The first request to a service imports its module,
-so that unused services do not slow down the start.
+so that unused services do not slow down the start. The module `permissions` of a service is imported with the first request that
+needs permissions. It has the function `needed_permissions`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.blob import Admission, Slice
+
+if TYPE_CHECKING:
+    from corral.access.permissions import Permission
 
 Handler = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]  # (transaction, parameters, caller) → response
 Split = Callable[[dict[str, Any]], list[dict[str, Any]]]
@@ -102,6 +106,23 @@ def _load(lane: str, module: str) -> Service:
         pieces=tables.get("PIECES", {}),
         settle=tables.get("SETTLE", {}),
     )
+
+
+def needed_permissions(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> list[Permission]:
+    """Return all permissions that the caller needs for an operation. `params` are the parameters of the request.
+
+    For S3, `params` has only the parameters in the head of the request, because the body has not arrived yet. Corral's own
+    operations have no resources.
+    """
+    if service == "corral":
+        from corral.access.permissions import on_resources  # imported with the first request of a container
+
+        return on_resources(f"corral:{operation}", (), {})
+    folder = MODULES[service][1].partition(".")[0]
+    needed: list[Permission] = import_module(f"corral.services.{folder}.permissions").needed_permissions(
+        tx, caller, operation, params
+    )
+    return needed
 
 
 SERVICES = Services()

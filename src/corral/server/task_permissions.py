@@ -13,7 +13,7 @@ from corral.core.errors import ApiError
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
-from corral.operations.services import SERVICES
+from corral.operations.services import SERVICES, needed_permissions
 from corral.server.lanes import Lane
 from corral.store import Store
 
@@ -57,7 +57,6 @@ class TaskPermissions:
         An operation that is open to containers needs no policy, but a policy can deny it.
         """
         from corral.access.authorization import refusal  # imported with the first request of a container
-        from corral.access.permissions import permissions
 
         required = exchange.required(caller)
         if required is None:
@@ -71,7 +70,7 @@ class TaskPermissions:
         params = await asyncio.to_thread(required.params) if large else required.params()
 
         def decide(tx: Tx[Store]) -> str | None:
-            needed = permissions(tx, caller, required.service, operation, params)
+            needed = needed_permissions(tx, caller, required.service, operation, params)
             return refusal(tx, caller, role, needed, is_open=is_open)
 
         why = self._state.read_now(decide, self._settings, self._ids)

@@ -10,12 +10,12 @@ from typing import Any
 
 from corral.access.authorization import policies_of_role, refusal
 from corral.access.caller import Caller
-from corral.access.permissions import Permission, permissions
+from corral.access.permissions import Permission
 from corral.aws.direct_input import denied, direct_input
 from corral.aws.direct_input import request_of as request_of
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import UNKNOWN_RESOURCE
-from corral.operations.services import SERVICES
+from corral.operations.services import SERVICES, needed_permissions
 from corral.template_types.resource_types import TemplateType
 
 
@@ -42,7 +42,7 @@ def authorize(tx: Tx[Any], caller: Caller, service: str, operation: str, params:
     """Raise the service's access denied error if the caller is a program in a container whose role does not allow the operation."""
     if caller.confined:
         is_open = operation in SERVICES[service].open_to_containers
-        _require(tx, caller, service, permissions(tx, caller, service, operation, params), is_open=is_open)
+        _require(tx, caller, service, needed_permissions(tx, caller, service, operation, params), is_open=is_open)
 
 
 def authorize_step(tx: Tx[Any], caller: Caller, type_: TemplateType) -> None:

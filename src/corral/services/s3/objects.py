@@ -307,10 +307,10 @@ def _check_delete(tx: Tx[Store], bucket: Bucket, named: dict[str, Any], caller: 
     DeleteObject earlier, because this key is in the URL.
     """
     from corral.access.authorization import policies_of_role, refusal  # imported only here: few callers need it
-    from corral.access.permissions import permissions
+    from corral.services.s3.permissions import needed_permissions
 
     role = policies_of_role(tx, caller.account, caller.principal.name)
-    needed = permissions(tx, caller, "s3", "DeleteObject", {**named, "Bucket": bucket.name})
+    needed = needed_permissions(tx, caller, "DeleteObject", {**named, "Bucket": bucket.name})
     if (why := refusal(tx, caller, role, needed, is_open=True)) is not None:
         raise AccessDenied(why)
 

@@ -1,25 +1,21 @@
-"""Finds the resources and the tasks that a request to AWS Batch concerns.
-
-`access/permissions.py` lists the permissions that the request needs for these resources and tasks. A `JobTask` has the parts of a
-task definition that matter for permissions: the roles, and the settings that give access to the host.
-"""
+"""The permissions that operations of AWS Batch need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from msgspec import Struct
-
 from corral.access.caller import Caller
+from corral.access.permissions import Params, Permission, on_resources, pass_profile, pass_role, request_tags
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
+from corral.decide.policies.conditions import Context
+from corral.services.batch.definition_rules import check_job_definition
 from corral.services.batch.job_definitions import TASKS, JobDefinition, find_definition
 from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QUEUE, RESOURCE, arn, short
+from corral.services.batch.task_documents import all_task_properties
 from corral.services.ecs.lookup import split_definition
+from corral.services.ecs.permissions import host_permissions
 from corral.store import Store
 
-Params = Mapping[str, Any]
+ACTIONS = {"CancelJobs": "CancelJob", "TerminateJobs": "TerminateJob"}  # operation → action, where their names differ
 # The request members that name a resource, and the kind of the resource.
 MEMBERS = {
     "computeEnvironment": ENVIRONMENT,
@@ -37,12 +33,21 @@ MANY_JOBS = frozenset({"CancelJobs", "TerminateJobs"})
 POLICIES = frozenset({"DeleteSchedulingPolicy", "UpdateSchedulingPolicy"})
 
 
-class JobTask(Struct, frozen=True):
-    roles: tuple[str, ...]  # the names or ARNs of jobRoleArn and executionRoleArn
-    definition: dict[str, Any]  # an ECS task definition, or at least its members that matter for permissions
+def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The permissions on the resources, to pass the roles of jobs and compute environments, and to run jobs on the host."""
+    share: Context = {"batch:shareidentifier": (params["shareIdentifier"],)} if params.get("shareIdentifier") else {}
+    action, arns = f"batch:{ACTIONS.get(operation, operation)}", _arns(tx, caller, operation, params)
+    needed = on_resources(action, arns, {**share, **request_tags(params)})
+    tasks = _tasks(tx, caller, operation, params)
+    roles = [task.get(member) for task in tasks for member in ("taskRoleArn", "executionRoleArn")]
+    needed += [pass_role(tx, caller, role, "ecs-tasks") for role in dict.fromkeys(roles) if role]
+    if params.get("serviceRole"):
+        needed.append(pass_role(tx, caller, params["serviceRole"], "batch"))
+    needed += pass_profile(tx, caller, (params.get("computeResources") or {}).get("instanceRole") or "")
+    return needed + next((host for task in tasks if (host := host_permissions(task))), [])
 
 
-def arns_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[str]:
+def _arns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[str]:
     """Return the ARNs of the resources that a request names.
 
     As on AWS, return none for operations that list or describe. ListTagsForResource is an exception.
@@ -71,20 +76,23 @@ def arns_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> li
     return [*found, *(named(ENVIRONMENT, each) for each in environments)]
 
 
-def tasks_of(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[JobTask]:
-    """Return the tasks that a request registers or submits.
+def _tasks(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Params]:
+    """Return the ECS task definitions that a request registers, or whose tasks it submits.
 
     If the job definition of the request is unknown, return none: the handler refuses the request.
     """
     if operation == "RegisterJobDefinition":
-        nodes = (params.get("nodeProperties") or {}).get("nodeRangeProperties") or ()
-        return [task for each in (params, *nodes) for task in _given(each)]
+        try:
+            check_job_definition({**params})
+        except ApiError:  # the handler raises the same error later, if the caller has the permissions
+            return []
+        return [{**task, "containerDefinitions": task["containers"]} for task in all_task_properties({**params})]
     if operation != "SubmitJob":
         return []
     found = _definition(tx, caller, params)
     names = (split_definition(each) for each in (found.document[TASKS] if found is not None else ()))
     documents = (tx.store.definitions.get(caller.region, family, revision) for family, revision in names)
-    return [JobTask(_roles(each[2], "taskRoleArn"), each[2]) for each in documents if each is not None]
+    return [each[2] for each in documents if each is not None]
 
 
 def _definition(tx: Tx[Store], caller: Caller, params: Params) -> JobDefinition | None:
@@ -93,17 +101,3 @@ def _definition(tx: Tx[Store], caller: Caller, params: Params) -> JobDefinition 
         return find_definition(tx, caller.region, params.get("jobDefinition", ""))
     except ApiError:
         return None
-
-
-def _given(properties: Params) -> Iterator[JobTask]:
-    """Yield the tasks of a job definition or of a range of nodes, from a request."""
-    container = properties.get("containerProperties") or properties.get("container")
-    if container:
-        volumes = container.get("volumes") or []
-        yield JobTask(_roles(container, "jobRoleArn"), {"containerDefinitions": [container], "volumes": volumes})
-    for task in (properties.get("ecsProperties") or {}).get("taskProperties") or ():
-        yield JobTask(_roles(task, "taskRoleArn"), {**task, "containerDefinitions": task.get("containers") or []})
-
-
-def _roles(document: Params, member: str) -> tuple[str, ...]:
-    return tuple(document[each] for each in (member, "executionRoleArn") if document.get(each))

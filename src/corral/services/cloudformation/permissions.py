@@ -1,0 +1,58 @@
+"""The permissions that operations of CloudFormation need."""
+
+from __future__ import annotations
+
+from corral.access.caller import Caller
+from corral.access.permissions import Params, Permission, on_resources, pass_role, read_object, request_tags
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.decide.policies.conditions import Context
+from corral.decide.policies.policy import UNKNOWN_RESOURCE
+from corral.services.cloudformation.stack_descriptions import stack_with_resource
+from corral.services.cloudformation.template_sources import addresses
+from corral.store import Store
+
+# Operations on a change set. A request with the ARN of a change set does not need the name of a stack.
+CHANGE_SETS = frozenset({"DeleteChangeSet", "DescribeChangeSet", "ExecuteChangeSet", "GetTemplate"})
+CONDITION_MEMBERS = {
+    "cloudformation:changesetname": "ChangeSetName",
+    "cloudformation:rolearn": "RoleARN",
+    "cloudformation:stackpolicyurl": "StackPolicyURL",
+    "cloudformation:templateurl": "TemplateURL",
+}
+
+
+def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The permissions on the stack that the handler will find, to read the objects of the request, and to pass the stack's role.
+
+    The resources of a stack need their own permissions, which are checked when the stack creates the resources.
+    """
+    given = params.get("StackName") or ""
+    change_set = params.get("ChangeSetName") or ""
+    if operation in CHANGE_SETS and change_set.startswith("arn:"):
+        found = tx.store.change_sets.get(change_set)
+        given = found.stack_id if found is not None else ""
+    arns = []
+    if given.startswith("arn:"):
+        arns = [given]
+    elif given:
+        stack = tx.store.stacks.named(caller.region, given)
+        arns = [stack.id if stack is not None else f"arn:aws:cloudformation:{caller.region}:{caller.account}:stack/{given}/*"]
+    elif operation == "DescribeStackResources":
+        arns = [_stack_of_resource(tx, caller, params.get("PhysicalResourceId", ""))]
+    context: Context = {
+        **request_tags(params),
+        **{key: (params[member],) for key, member in CONDITION_MEMBERS.items() if isinstance(params.get(member), str)},
+    }
+    needed = on_resources(f"cloudformation:{operation}", arns or ([UNKNOWN_RESOURCE] if change_set else []), context)
+    needed += [read_object(each.bucket, each.key, each.version_id) for each in addresses(tx, params)]
+    if params.get("RoleARN"):
+        needed.append(pass_role(tx, caller, params["RoleARN"], "cloudformation"))
+    return needed
+
+
+def _stack_of_resource(tx: Tx[Store], caller: Caller, physical_id: str) -> str:
+    try:
+        return stack_with_resource(tx, caller, physical_id).id
+    except ApiError:  # the handler raises the same error later, if the caller has the permissions
+        return UNKNOWN_RESOURCE

@@ -1,0 +1,93 @@
+"""The permissions that operations of S3 need. They follow from the head of a request, because its body has not arrived yet."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+from corral.access.caller import Caller
+from corral.access.permissions import Params, Permission
+from corral.core.transactions import Tx
+from corral.decide.policies.conditions import Context
+from corral.decide.policies.policy import NO_RESOURCE
+from corral.store import Store
+
+# Operation → action, for actions whose name is not the operation's.
+ACTIONS = {
+    "CompleteMultipartUpload": "PutObject",
+    "CopyObject": "PutObject",
+    "CreateMultipartUpload": "PutObject",
+    "DeleteBucketAnalyticsConfiguration": "PutAnalyticsConfiguration",
+    "DeleteBucketCors": "PutBucketCORS",
+    "DeleteBucketEncryption": "PutEncryptionConfiguration",
+    "DeleteBucketIntelligentTieringConfiguration": "PutIntelligentTieringConfiguration",
+    "DeleteBucketInventoryConfiguration": "PutInventoryConfiguration",
+    "DeleteBucketLifecycle": "PutLifecycleConfiguration",
+    "DeleteBucketMetricsConfiguration": "PutMetricsConfiguration",
+    "DeleteBucketOwnershipControls": "PutBucketOwnershipControls",
+    "DeleteBucketReplication": "PutReplicationConfiguration",
+    "DeleteBucketTagging": "PutBucketTagging",
+    "DeleteObjects": "DeleteObject",
+    "DeletePublicAccessBlock": "PutBucketPublicAccessBlock",
+    "GetBucketAccelerateConfiguration": "GetAccelerateConfiguration",
+    "GetBucketAnalyticsConfiguration": "GetAnalyticsConfiguration",
+    "GetBucketCors": "GetBucketCORS",
+    "GetBucketEncryption": "GetEncryptionConfiguration",
+    "GetBucketIntelligentTieringConfiguration": "GetIntelligentTieringConfiguration",
+    "GetBucketInventoryConfiguration": "GetInventoryConfiguration",
+    "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
+    "GetBucketMetricsConfiguration": "GetMetricsConfiguration",
+    "GetBucketNotificationConfiguration": "GetBucketNotification",
+    "GetBucketReplication": "GetReplicationConfiguration",
+    "GetObjectLockConfiguration": "GetBucketObjectLockConfiguration",
+    "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
+    "HeadBucket": "ListBucket",
+    "HeadObject": "GetObject",
+    "ListBucketAnalyticsConfigurations": "GetAnalyticsConfiguration",
+    "ListBucketIntelligentTieringConfigurations": "GetIntelligentTieringConfiguration",
+    "ListBucketInventoryConfigurations": "GetInventoryConfiguration",
+    "ListBucketMetricsConfigurations": "GetMetricsConfiguration",
+    "ListBuckets": "ListAllMyBuckets",
+    "ListMultipartUploads": "ListBucketMultipartUploads",
+    "ListObjectVersions": "ListBucketVersions",
+    "ListObjects": "ListBucket",
+    "ListObjectsV2": "ListBucket",
+    "ListParts": "ListMultipartUploadParts",
+    "PostObject": "PutObject",
+    "PutBucketAccelerateConfiguration": "PutAccelerateConfiguration",
+    "PutBucketAnalyticsConfiguration": "PutAnalyticsConfiguration",
+    "PutBucketCors": "PutBucketCORS",
+    "PutBucketEncryption": "PutEncryptionConfiguration",
+    "PutBucketIntelligentTieringConfiguration": "PutIntelligentTieringConfiguration",
+    "PutBucketInventoryConfiguration": "PutInventoryConfiguration",
+    "PutBucketLifecycleConfiguration": "PutLifecycleConfiguration",
+    "PutBucketMetricsConfiguration": "PutMetricsConfiguration",
+    "PutBucketNotificationConfiguration": "PutBucketNotification",
+    "PutBucketReplication": "PutReplicationConfiguration",
+    "PutObjectLockConfiguration": "PutBucketObjectLockConfiguration",
+    "PutPublicAccessBlock": "PutBucketPublicAccessBlock",
+    "UploadPart": "PutObject",
+    "UploadPartCopy": "PutObject",
+}
+
+
+def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    bucket, key, version = params.get("Bucket"), params.get("Key"), params.get("VersionId")
+    action = f"s3:{ACTIONS.get(operation, operation)}"
+    if version and action in ("s3:GetObject", "s3:DeleteObject", "s3:GetObjectTagging", "s3:GetObjectAcl"):
+        action = {"s3:GetObjectTagging": "s3:GetObjectVersionTagging", "s3:GetObjectAcl": "s3:GetObjectVersionAcl"}.get(
+            action, f"{action}Version"
+        )
+    if bucket is None:
+        return [Permission(action, NO_RESOURCE)]
+    context: Context = {
+        name: (params[member],)
+        for name, member in (("s3:prefix", "Prefix"), ("s3:delimiter", "Delimiter"))
+        if params.get(member) is not None
+    }
+    resource = f"arn:aws:s3:::{bucket}" if key is None else f"arn:aws:s3:::{bucket}/{key}"
+    needed = [Permission(action, resource, context)]
+    if operation in ("CopyObject", "UploadPartCopy") and params.get("CopySource"):
+        source, _, source_version = params["CopySource"].partition("?versionId=")
+        reads = "s3:GetObjectVersion" if source_version else "s3:GetObject"
+        needed.append(Permission(reads, f"arn:aws:s3:::{unquote(source).removeprefix('/')}"))
+    return needed
