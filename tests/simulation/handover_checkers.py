@@ -88,7 +88,7 @@ class PoliciesAreAsked(Checker):
             member = {"ALARM": "AlarmActions", "OK": "OKActions"}.get(alarm.state.value, "")
             remembered = alarms.requested(alarm.id)  # not right after a start or a failed commit
             values = {each.policy: (each.period_value, each.newest_value) for each in remembered or ()}
-            for policy in json.loads(alarm.config).get(member, ()):
+            for policy in alarm.config.params.get(member, ()):
                 about = (policy, alarm.name)
                 said = found.get(about, ())[1:] if remembered is None else values.get(policy, ())
                 expected[about] = (alarm.state.value, *said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import Any
 
@@ -55,6 +56,28 @@ class Suppression(Struct, frozen=True):
 METRIC, COMPOSITE = "MetricAlarm", "CompositeAlarm"
 
 
+class StoredConfig:
+    """The stored parameters of PutMetricAlarm or PutCompositeAlarm, and what is parsed from them.
+
+    An alarm has the same object until its configuration changes. So a configuration is parsed once, and not in each evaluation.
+    """
+
+    __slots__ = ("params", "parsed", "text", "timed")
+
+    def __init__(self, text: str) -> None:
+        self.text = text  # JSON
+        self.params: dict[str, Any] = json.loads(text)
+        self.parsed: Any = (
+            None  # metric alarms: an AlarmConfig (`services/cloudwatch/alarm_config.py`); composite alarms: an AlarmRule
+        )
+        self.timed: Any = None  # alarms for scale-ins: the seconds that all windows cover together, and the AlarmConfig for them
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoredConfig) and self.text == other.text
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Alarm(Struct, frozen=True):
     """A row of the table `alarm`."""
 
@@ -62,7 +85,7 @@ class Alarm(Struct, frozen=True):
     region: str
     name: str
     kind: str  # METRIC or COMPOSITE
-    config: str  # JSON: the stored parameters of PutMetricAlarm or PutCompositeAlarm
+    config: StoredConfig
     created_s: float
     configured_s: float
     actions_enabled: bool = True

@@ -42,7 +42,7 @@ from corral.decide.metrics.statistics import value_of
 from corral.model.alarm import COMPOSITE, Alarm, AlarmEvaluation, AlarmState, Datapoint
 from corral.model.metric import RETENTION_S, Summary
 from corral.services.cloudwatch.alarm_actions import SCALING, last_period_value, peak_of, request_scaling, update_newest_value
-from corral.services.cloudwatch.alarm_config import TRACKS_IN, TRACKS_OUT, AlarmConfig, stored_params, timed_config
+from corral.services.cloudwatch.alarm_config import TRACKS_IN, TRACKS_OUT, AlarmConfig, timed_config
 from corral.services.cloudwatch.alarm_state import newest_second_reason, reason_data, reason_of, set_state
 from corral.services.cloudwatch.composite_alarms import evaluate_composite
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, compute, newest_second, series_values
@@ -297,7 +297,7 @@ def _change_state(
         unit=series.unit if series else None,
         **({"window": window} if window else {}),
     )
-    counted = "DatapointsToAlarm" in stored_params(alarm.config)
+    counted = "DatapointsToAlarm" in alarm.config.params
     reason = reason or reason_of(evaluation, config.criteria, counted=counted)
     return set_state(tx, alarm, evaluation.state, reason + WINDOW_TEXTS[window].format(period_s=config.period_s), data)
 
@@ -401,7 +401,7 @@ def _has_recent_breach(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
 
 def _peak(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConfig) -> float | None:
     """Return the value of the second that breaches most in the last period. Return None if the alarm has no scaling policy."""
-    return peak_of(list(_seconds(tx, config, config.period_s).values()), alarm) if SCALING in alarm.config else None
+    return peak_of(list(_seconds(tx, config, config.period_s).values()), alarm) if SCALING in alarm.config.text else None
 
 
 def _seconds(tx: Tx[MetricStore], config: AlarmConfig, last_s: int) -> Mapping[int, float]:

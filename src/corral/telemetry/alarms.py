@@ -15,7 +15,7 @@ from math import inf
 from typing import Any
 
 from corral.core.database import Database, Row
-from corral.model.alarm import Alarm, AlarmState, HistoryItem, ScalingRequest, Suppression
+from corral.model.alarm import Alarm, AlarmState, HistoryItem, ScalingRequest, StoredConfig, Suppression
 from corral.model.metric import Metric
 
 COLUMNS = (
@@ -274,7 +274,7 @@ def _drop(index: dict[Any, dict[int, None]], key: Any, alarm_id: int) -> None:
 def _values(alarm: Alarm) -> tuple[Any, ...]:
     """Return the values of an alarm in the order of COLUMNS, without the id."""
     return (
-        alarm.region, alarm.name, alarm.kind, alarm.config, alarm.created_s, alarm.configured_s, alarm.actions_enabled,
+        alarm.region, alarm.name, alarm.kind, alarm.config.text, alarm.created_s, alarm.configured_s, alarm.actions_enabled,
         alarm.state.value, alarm.reason, alarm.reason_data, alarm.updated_s, alarm.transitioned_s, alarm.acted_state.value,
         alarm.suppression.by, alarm.suppression.until_s,
     )  # fmt: skip
@@ -282,7 +282,7 @@ def _values(alarm: Alarm) -> tuple[Any, ...]:
 
 def _alarm(row: Row) -> Alarm:
     return Alarm(
-        id=row[0], region=row[1], name=row[2], kind=row[3], config=row[4], created_s=row[5], configured_s=row[6],
+        id=row[0], region=row[1], name=row[2], kind=row[3], config=StoredConfig(row[4]), created_s=row[5], configured_s=row[6],
         actions_enabled=bool(row[7]), state=AlarmState(row[8]), reason=row[9], reason_data=row[10], updated_s=row[11],
         transitioned_s=row[12], acted_state=AlarmState(row[13]), suppression=Suppression(row[14], row[15]),
     )  # fmt: skip

@@ -15,7 +15,6 @@ from msgspec.structs import astuple
 
 from corral.core.transactions import Tx
 from corral.model.alarm import Alarm, AlarmState, ScalingRequest
-from corral.services.cloudwatch.alarm_config import stored_params
 from corral.services.cloudwatch.alarm_history import add_item
 from corral.services.cloudwatch.alarm_notifications import notify
 from corral.services.cloudwatch.common import alarm_arn
@@ -88,9 +87,9 @@ def request_scaling(
     measured_s: float | None = None,
 ) -> None:
     """Replace the requests of the alarm to scaling policies. ScalingRequest describes the parameters."""
-    if SCALING in alarm.config:
+    if SCALING in alarm.config.text:
         actions = dict.fromkeys(_current_actions(alarm)) if alarm.actions_enabled else ()
-        threshold = stored_params(alarm.config)["Threshold"]
+        threshold = alarm.config.params["Threshold"]
         values = period_value, newest_value, peak_value, threshold, alarm.transitioned_s, whole, measured_s
         policies = [action for action in actions if SCALING in action]
         _request(tx, alarm, [ScalingRequest(policy, alarm.state, *values) for policy in policies])
@@ -98,7 +97,7 @@ def request_scaling(
 
 def update_newest_value(tx: Tx[MetricStore], alarm: Alarm, newest_value: float, measured_s: float | None = None) -> None:
     """Send the requests of an alarm in ALARM again, with the value of the newest second. The period value does not change."""
-    if SCALING not in alarm.config:
+    if SCALING not in alarm.config.text:
         return
     last = _last_request(tx, alarm)
     if last is None:
@@ -124,7 +123,7 @@ def peak_of(values: Sequence[float], alarm: Alarm) -> float | None:
 
     Return None if there are no values.
     """
-    extreme = max if stored_params(alarm.config)["ComparisonOperator"].startswith("Greater") else min
+    extreme = max if alarm.config.params["ComparisonOperator"].startswith("Greater") else min
     return extreme(values, default=None)
 
 
@@ -134,7 +133,7 @@ def announce_policies(tx: Tx[MetricStore], alarm: Alarm, before: Alarm | None = 
     The next evaluation of the alarm sends new requests. The last window is evaluated again for this, because an alarm without new
     datapoints has no later evaluation.
     """
-    if SCALING in alarm.config or (before is not None and SCALING in before.config):
+    if SCALING in alarm.config.text or (before is not None and SCALING in before.config.text):
         _request(tx, alarm, [], again=True)
         tx.store.alarms.set_evaluated(alarm.id, 0.0)
         tx.mark(f"alarm:{alarm.id}")
@@ -142,13 +141,13 @@ def announce_policies(tx: Tx[MetricStore], alarm: Alarm, before: Alarm | None = 
 
 def withdraw_requests(tx: Tx[MetricStore], alarm: Alarm, *, deleted: bool = False) -> None:
     """Withdraw the requests of an alarm when the alarm is disabled or deleted."""
-    if SCALING in alarm.config:
+    if SCALING in alarm.config.text:
         _request(tx, alarm, [], again=deleted, deleted=deleted)
 
 
 def _current_actions(alarm: Alarm) -> list[str]:
     """Return the actions for the current state of the alarm."""
-    found: list[str] = stored_params(alarm.config).get(ACTION_MEMBERS[alarm.state], [])
+    found: list[str] = alarm.config.params.get(ACTION_MEMBERS[alarm.state], [])
     return found
 
 
@@ -160,7 +159,7 @@ def _request(
         return
     tx.store.alarms.set_requested(alarm.id, requests)
     arn = alarm_arn(alarm.region, tx.settings.account, alarm.name)
-    params = stored_params(alarm.config)
+    params = alarm.config.params
     actions = () if deleted else (action for member in ACTION_MEMBERS.values() for action in params.get(member, ()))
     policies = list(dict.fromkeys(action for action in actions if SCALING in action))
     payload = {"alarm": arn, "policies": policies, "requests": [astuple(each) for each in requests], "asked_s": tx.now_s}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -15,7 +14,7 @@ from msgspec import Struct, structs
 
 from corral.core.errors import ApiError
 from corral.decide.metrics.alarm_evaluation import is_conclusive, is_level
-from corral.model.alarm import Alarm, Criteria, MissingData
+from corral.model.alarm import Alarm, Criteria, MissingData, StoredConfig
 from corral.model.durations import DAY_S, HOUR_S, MINUTE_S
 from corral.model.metric import COLLECTOR_NAMESPACE, Metric
 from corral.model.settings import Settings
@@ -25,7 +24,6 @@ from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricSta
 HIGH_RESOLUTION_STEP_S = 10
 # Corral publishes the metrics in these namespaces once a second.
 OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/ECS/ManagedScaling", "AWS/AutoScaling", "Corral/GPU", COLLECTOR_NAMESPACE})
-CACHED_MAX = 10_000
 # A member of a stored alarm and its two values: whether a target tracking policy uses the alarm for scale-outs or for scale-ins.
 # Responses do not contain this member.
 TRACKS, TRACKS_OUT, TRACKS_IN = "_tracks", "out", "in"
@@ -65,7 +63,11 @@ class AlarmConfig(Struct, frozen=True):
 
 
 def alarm_config(alarm: Alarm) -> AlarmConfig:
-    return _parsed(alarm.region, alarm.config)
+    config = alarm.config
+    if config.parsed is None:
+        config.parsed = _parse(alarm.region, config.params)
+    parsed: AlarmConfig = config.parsed
+    return parsed
 
 
 def timed_config(alarm: Alarm, settings: Settings) -> AlarmConfig:
@@ -77,16 +79,18 @@ def timed_config(alarm: Alarm, settings: Settings) -> AlarmConfig:
     config = alarm_config(alarm)
     if config.tracks != TRACKS_IN or settings.alarm_timing != "fast":
         return config
-    return _low_for(alarm.region, alarm.config, max(1, ceil(settings.scaling.target_tracking_in_s)))
+    seconds = max(1, ceil(settings.scaling.target_tracking_in_s))
+    if alarm.config.timed is None or alarm.config.timed[0] != seconds:
+        alarm.config.timed = seconds, _low_for(config, seconds)
+    low: AlarmConfig = alarm.config.timed[1]
+    return low
 
 
-@lru_cache(maxsize=CACHED_MAX)
-def _low_for(region: str, config: str, seconds: int) -> AlarmConfig:
+def _low_for(parsed: AlarmConfig, seconds: int) -> AlarmConfig:
     """Return a configuration whose windows together cover this number of seconds, for an alarm that causes scale-ins.
 
     The windows are shorter than the period of the alarm only if a few seconds can represent a whole window (`is_level`).
     """
-    parsed = _parsed(region, config)
     periods = max(1, ceil(seconds / parsed.period_s))
     criteria = structs.replace(parsed.criteria, periods=periods, to_alarm=periods)
     if not parsed.is_level:
@@ -99,25 +103,16 @@ def _low_for(region: str, config: str, seconds: int) -> AlarmConfig:
     return structs.replace(parsed, criteria=criteria, period_s=period_s, step_s=step_s)
 
 
-@lru_cache(maxsize=CACHED_MAX)
-def stored_params(config: str) -> dict[str, Any]:
-    """Return the stored parameters of PutMetricAlarm or PutCompositeAlarm. Callers must not change the returned dict."""
-    params: dict[str, Any] = json.loads(config)
-    return params
-
-
-def config_json(params: Mapping[str, Any], members: Iterable[str]) -> str:
-    """Return the given members of a request as JSON. An update of the alarm replaces all of them."""
-    return json.dumps({member: params[member] for member in members if member in params}, separators=(",", ":"))
+def stored_config(params: Mapping[str, Any], members: Iterable[str]) -> StoredConfig:
+    """Return the given members of a request. An update of the alarm replaces all of them."""
+    return StoredConfig(json.dumps({member: params[member] for member in members if member in params}, separators=(",", ":")))
 
 
 def other_alarm_type(name: str) -> ApiError:
     return ValidationException(f"An alarm with the name {name} and of another type exists already.")
 
 
-@lru_cache(maxsize=CACHED_MAX)
-def _parsed(region: str, config: str) -> AlarmConfig:
-    params = stored_params(config)
+def _parse(region: str, params: dict[str, Any]) -> AlarmConfig:
     queries = parse_queries(queries_of(params), region, "Metrics")
     stats = [query.source for query in queries if isinstance(query.source, MetricStat)]
     metrics = tuple(dict.fromkeys(stat.metric for stat in stats))

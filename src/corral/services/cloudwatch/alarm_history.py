@@ -65,7 +65,7 @@ def add_item(tx: Tx[MetricStore], alarm: Alarm, item: str, summary: str, data: d
 
 def add_configuration_item(tx: Tx[MetricStore], alarm: Alarm, change: str) -> None:
     """Add an item about a change of the configuration. `change` is Create, Update or Delete."""
-    config = {"alarmName": alarm.name, "actionsEnabled": alarm.actions_enabled, **json.loads(alarm.config)}
+    config = {"alarmName": alarm.name, "actionsEnabled": alarm.actions_enabled, **alarm.config.params}
     data = {"type": change, f"{PAST_TENSE[change]}Alarm": config}
     add_item(tx, alarm, "ConfigurationUpdate", f'Alarm "{alarm.name}" {PAST_TENSE[change]}', data)
 

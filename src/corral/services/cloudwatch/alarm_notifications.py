@@ -9,7 +9,6 @@ from typing import Any
 from corral.core.transactions import Tx
 from corral.model.alarm import METRIC, Alarm
 from corral.model.json_documents import read_json
-from corral.services.cloudwatch.alarm_config import stored_params
 from corral.services.cloudwatch.alarm_history import previous_state
 from corral.services.cloudwatch.common import alarm_arn, timestamp
 from corral.services.ec2.zones import region_title
@@ -35,7 +34,7 @@ def notify(tx: Tx[MetricStore], alarm: Alarm, topic_arn: str) -> None:
 
 
 def _message(tx: Tx[MetricStore], alarm: Alarm, region: str) -> dict[str, Any]:
-    params = stored_params(alarm.config)
+    params = alarm.config.params
     about = {
         "AlarmName": alarm.name,
         "AlarmDescription": params.get("AlarmDescription"),

@@ -14,7 +14,7 @@ from corral.core.transactions import Tx
 from corral.decide.metrics.alarm_evaluation import breaches, suppress
 from corral.model.alarm import COMPOSITE, METRIC, Alarm, AlarmEvaluation, AlarmState, Criteria, MissingData, Suppression
 from corral.services.cloudwatch.alarm_actions import run_actions
-from corral.services.cloudwatch.alarm_config import alarm_config, stored_params
+from corral.services.cloudwatch.alarm_config import alarm_config
 from corral.services.cloudwatch.alarm_history import add_state_item
 from corral.services.cloudwatch.common import alarm_name, timestamp
 from corral.telemetry import MetricStore
@@ -57,7 +57,7 @@ def run_composite_actions(tx: Tx[MetricStore], alarm: Alarm) -> Alarm:
     """
     if alarm.acted_state is alarm.state:
         return _write(tx, alarm, alarm.but(suppression=Suppression()))
-    params = stored_params(alarm.config)
+    params = alarm.config.params
     suppression = Suppression()
     if "ActionsSuppressor" in params:
         suppressor = tx.store.alarms.get(alarm.region, alarm_name(params["ActionsSuppressor"]))

@@ -12,7 +12,7 @@ from corral.model.alarm import COMPOSITE, METRIC, Alarm, AlarmState
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric
 from corral.services.cloudwatch.alarm_actions import ACTION_MEMBERS, announce_policies, request_scaling, withdraw_requests
-from corral.services.cloudwatch.alarm_config import alarm_config, stored_params
+from corral.services.cloudwatch.alarm_config import alarm_config
 from corral.services.cloudwatch.alarm_history import add_configuration_item
 from corral.services.cloudwatch.alarm_state import set_state
 from corral.services.cloudwatch.common import ALARM_PAGES, alarm_arn, dimensions_of
@@ -51,7 +51,7 @@ def describe_alarms_for_metric(tx: Tx[MetricStore], params: dict[str, Any], call
     found = [
         alarm
         for alarm in tx.store.alarms.watchers(metric)
-        if "Metrics" not in (stored := stored_params(alarm.config)) and wanted.items() <= stored.items()
+        if "Metrics" not in (stored := alarm.config.params) and wanted.items() <= stored.items()
     ]
     return {"MetricAlarms": [_described(alarm, caller) for alarm in sorted(found, key=lambda alarm: alarm.name)]}
 
@@ -200,7 +200,7 @@ def _page(params: dict[str, Any], found: Iterable[Alarm], describe: Describe) ->
 
 
 def _all_actions(alarm: Alarm) -> list[str]:
-    stored = stored_params(alarm.config)
+    stored = alarm.config.params
     return [action for member in ACTION_MEMBERS.values() for action in stored.get(member, ())]
 
 
@@ -213,7 +213,7 @@ def _arn(alarm: Alarm, caller: Caller) -> str:
 
 
 def _described(alarm: Alarm, caller: Caller) -> dict[str, Any]:
-    stored = {member: value for member, value in stored_params(alarm.config).items() if member[0] != "_"}
+    stored = {member: value for member, value in alarm.config.params.items() if member[0] != "_"}
     one_metric = "Metrics" not in stored and alarm.kind == METRIC
     return {
         **_identity(alarm, caller),

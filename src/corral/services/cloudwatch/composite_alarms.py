@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from corral.access.caller import Caller
@@ -10,7 +9,7 @@ from corral.core.transactions import Tx
 from corral.decide.metrics.alarm_rule import AlarmRule, AlarmRuleError, alarms_of, evaluate_rule, parse_rule
 from corral.model.alarm import COMPOSITE, Alarm, AlarmState
 from corral.services.cloudwatch.alarm_actions import check_actions
-from corral.services.cloudwatch.alarm_config import config_json, other_alarm_type, stored_params
+from corral.services.cloudwatch.alarm_config import other_alarm_type, stored_config
 from corral.services.cloudwatch.alarm_history import add_configuration_item
 from corral.services.cloudwatch.alarm_state import composite_reason, composite_reason_data, run_composite_actions, set_state
 from corral.services.cloudwatch.common import alarm_arn, alarm_name
@@ -24,7 +23,6 @@ STORED_MEMBERS = (
 )  # fmt: skip
 PERIODS = ("ActionsSuppressorWaitPeriod", "ActionsSuppressorExtensionPeriod")
 UNSUPPORTED_ACTIONS = ("autoscaling", "automate", "swf")  # a composite alarm cannot call these services
-CACHED_RULES_MAX = 1000
 
 
 def put_composite_alarm(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -44,7 +42,7 @@ def put_composite_alarm(tx: Tx[MetricStore], params: dict[str, Any], caller: Cal
     children = [(child, True) for child in named]
     if "ActionsSuppressor" in params:
         children.append((alarm_name(params["ActionsSuppressor"]), False))
-    config, enabled = config_json(params, STORED_MEMBERS), params.get("ActionsEnabled", True)
+    config, enabled = stored_config(params, STORED_MEMBERS), params.get("ActionsEnabled", True)
     arn = alarm_arn(caller.region, caller.account, name)
     before = alarms.get(caller.region, name)
     if before is None:
@@ -128,12 +126,10 @@ def _names_in(rule: AlarmRule) -> list[str]:
 
 
 def _rule_of(alarm: Alarm) -> AlarmRule:
-    return _parsed_rule(stored_params(alarm.config)["AlarmRule"])
-
-
-@lru_cache(maxsize=CACHED_RULES_MAX)
-def _parsed_rule(text: str) -> AlarmRule:
-    return parse_rule(text)
+    if alarm.config.parsed is None:
+        alarm.config.parsed = parse_rule(alarm.config.params["AlarmRule"])
+    rule: AlarmRule = alarm.config.parsed
+    return rule
 
 
 def _arn(tx: Tx[MetricStore], alarm: Alarm) -> str:

@@ -13,7 +13,7 @@ from corral.decide.metrics.statistics import parse_statistic
 from corral.model.alarm import METRIC, Alarm
 from corral.model.durations import DAY_S, HOUR_S, MINUTE_S, WEEK_S
 from corral.services.cloudwatch.alarm_actions import announce_policies, check_actions
-from corral.services.cloudwatch.alarm_config import TRACKS, alarm_config, config_json, other_alarm_type, queries_of
+from corral.services.cloudwatch.alarm_config import TRACKS, alarm_config, other_alarm_type, queries_of, stored_config
 from corral.services.cloudwatch.alarm_history import add_configuration_item
 from corral.services.cloudwatch.common import alarm_arn, dimension_faults
 from corral.services.cloudwatch.errors import (
@@ -55,7 +55,7 @@ def check_config(params: dict[str, Any], region: str) -> list[MetricDataQuery]:
 
 def store_alarm(tx: Tx[MetricStore], params: dict[str, Any], region: str) -> None:
     name, alarms = params["AlarmName"], tx.store.alarms
-    config, enabled = config_json(params, STORED_MEMBERS), params.get("ActionsEnabled", True)
+    config, enabled = stored_config(params, STORED_MEMBERS), params.get("ActionsEnabled", True)
     before = alarms.get(region, name)
     if before is None:
         alarm = Alarm(0, region, name, METRIC, config, tx.now_s, tx.now_s, enabled, updated_s=tx.now_s, transitioned_s=tx.now_s)
