@@ -181,7 +181,7 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
     )
     lent = execute(
         "SELECT instance.id, count(*) FROM instance JOIN gpu ON gpu.host_id = instance.host_id "
-        "WHERE region = '' AND owner != instance.id AND present = 1 AND excluded = 0 GROUP BY instance.id"
+        "WHERE region = '' AND gpu.instance_id != instance.id AND present = 1 AND excluded = 0 GROUP BY instance.id"
     )
     withheld = execute(f"SELECT id FROM gpu WHERE excluded OR foreign_use != '' OR {is_held}")
     attributes: dict[str, dict[str, str]] = {}

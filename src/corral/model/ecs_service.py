@@ -155,8 +155,8 @@ class EcsService(Struct, frozen=True):
         return service_key(self.region, self.cluster, self.name)
 
     @property
-    def scaling_owner(self) -> str:
-        """The owner of the scaling policies of the service, as `store/scaling_requests.py` names it."""
+    def scaling_target(self) -> str:
+        """What the scaling policies of the service scale, as `store/scaling_requests.py` names it."""
         return f"ecs:service/{self.cluster}/{self.name}"
 
     @property

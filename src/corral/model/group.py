@@ -182,9 +182,9 @@ class InstanceRefresh(Struct, frozen=True):
         return replace(self, **changes)
 
 
-def scaling_key(region: str, owner: str) -> str:
-    """Return the key of the reconciler that applies scaling policies. `owner` is what the policies scale, for example a group."""
-    return f"scaling:{region}/{owner}"
+def scaling_key(region: str, target: str) -> str:
+    """Return the key of the reconciler that applies scaling policies. `target` is what the policies scale, for example a group."""
+    return f"scaling:{region}/{target}"
 
 
 def provider_key(region: str, group: str) -> str:

@@ -22,8 +22,8 @@ def receive_scaling_requests(tx: Tx[Store], payload: dict[str, Any]) -> None:
     """Replace the stored requests of one alarm to scaling policies, and the stored policies that the actions of this alarm name."""
     requests = [ScalingRequest(policy, AlarmState(state), *values) for policy, state, *values in payload["requests"]]
     tx.store.scaling.set_policies(payload["alarm"], payload["policies"])
-    for region, owner in sorted(tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])):
-        tx.mark(scaling_key(region, owner))
+    for region, target in sorted(tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])):
+        tx.mark(scaling_key(region, target))
 
 
 def receive_notification(tx: Tx[Store], payload: dict[str, Any]) -> None:

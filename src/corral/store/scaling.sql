@@ -5,7 +5,7 @@ CREATE TABLE scaling_request (
     policy       TEXT NOT NULL,                 -- ARN
     alarm        TEXT NOT NULL,                 -- ARN
     region       TEXT NOT NULL,                 -- of the policy
-    owner        TEXT NOT NULL,                 -- what the policy scales: GROUP or NAMESPACE:RESOURCE; empty if unknown
+    target       TEXT NOT NULL,                 -- what the policy scales: GROUP or NAMESPACE:RESOURCE; empty if unknown
     state        TEXT NOT NULL,                 -- the state of the alarm
     period_value REAL,                          -- see model.alarm.ScalingRequest, also for the next two columns
     newest_value REAL,
@@ -19,7 +19,7 @@ CREATE TABLE scaling_request (
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
 CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
-CREATE INDEX scaling_request_owner ON scaling_request (region, owner);
+CREATE INDEX scaling_request_target ON scaling_request (region, target);
 
 -- The scaling policies that the actions of an alarm name. The actions can be for any state of the alarm.
 CREATE TABLE policy_alarm (

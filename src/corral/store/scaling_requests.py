@@ -1,6 +1,6 @@
 """SQL of scaling requests, of the alarms of scaling policies, and of the activities of Application Auto Scaling.
 
-A row of `scaling_request` is the current request of an alarm to a scaling policy. The owner of a policy is the Auto Scaling group
+A row of `scaling_request` is the current request of an alarm to a scaling policy. The target of a policy is the Auto Scaling group
 or the ECS service that the policy scales.
 """
 
@@ -27,38 +27,38 @@ class ScalingRequests:
         self._execute = database.execute
 
     def put(self, alarm: str, requests: Sequence[ScalingRequest], asked_s: float) -> set[tuple[str, str]]:
-        """Replace all requests of this alarm. Return the region and the owner of each policy that has or had a request.
+        """Replace all requests of this alarm. Return the region and the target of each policy that has or had a request.
 
         A new request keeps the progress of the old request to the same policy: what the policy has done (`Progress`). The
         reconciler `scaling`, which applies policies, ignores the progress if the alarm has entered its state again.
         """
-        sql = "DELETE FROM scaling_request WHERE alarm = ? RETURNING policy, region, owner, progress"
+        sql = "DELETE FROM scaling_request WHERE alarm = ? RETURNING policy, region, target, progress"
         rows = self._execute(sql, (alarm,)).fetchall()
-        owners = {(region, owner) for _, region, owner, _ in rows}
+        targets = {(region, target) for _, region, target, _ in rows}
         known = {policy: progress for policy, _, _, progress in rows}
         for each in requests:
-            region, owner = owner_of_policy(each.policy)
-            owners.add((region, owner))
+            region, target = target_of_policy(each.policy)
+            targets.add((region, target))
             values = (each.period_value, each.newest_value, each.peak_value, each.threshold, each.since_s, each.whole)
             self._execute(
                 "INSERT INTO scaling_request VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    each.policy, alarm, region, owner, each.state.value, *values, each.measured_s, asked_s,
+                    each.policy, alarm, region, target, each.state.value, *values, each.measured_s, asked_s,
                     known.get(each.policy, "{}"),
                 ),
             )  # fmt: skip
-        return owners
+        return targets
 
     def of_policy(self, policy: str) -> dict[str, ScalingRequest]:
         """The requests to a policy, by alarm ARN."""
         rows = self._execute(f"SELECT alarm, {_COLUMNS} FROM scaling_request WHERE policy = ? ORDER BY alarm", (policy,))
         return {alarm: _request(*values) for alarm, *values in rows}
 
-    def of_owner(self, region: str, owner: str) -> list[tuple[str, ScalingRequest, Progress]]:
-        """The requests to the policies of an owner, with the ARNs of their alarms. Requests of the same policy are adjacent."""
+    def of_target(self, region: str, target: str) -> list[tuple[str, ScalingRequest, Progress]]:
+        """The requests to the policies of a target, with the ARNs of their alarms. Requests of the same policy are adjacent."""
         rows = self._execute(
-            f"SELECT alarm, progress, {_COLUMNS} FROM scaling_request WHERE region = ? AND owner = ? ORDER BY policy, alarm",
-            (region, owner),
+            f"SELECT alarm, progress, {_COLUMNS} FROM scaling_request WHERE region = ? AND target = ? ORDER BY policy, alarm",
+            (region, target),
         )
         return [(alarm, _request(*values), _PROGRESS.decode(progress)) for alarm, progress, *values in rows]
 
@@ -119,12 +119,12 @@ class ScalingRequests:
         return found
 
 
-def owner_of_policy(arn: str) -> tuple[str, str]:
-    """Return the region and the owner in the ARN of a scaling policy.
+def target_of_policy(arn: str) -> tuple[str, str]:
+    """Return the region and the target in the ARN of a scaling policy.
 
-    The owner of a policy of an Auto Scaling group is the name of the group. The owner of a policy of Application Auto Scaling is
+    The target of a policy of an Auto Scaling group is the name of the group. The target of a policy of Application Auto Scaling is
     NAMESPACE:RESOURCE, for example ecs:service/CLUSTER/SERVICE. The name of a group has no colon, so the two kinds cannot be
-    confused. The owner is empty if the ARN has neither form.
+    confused. The target is empty if the ARN has neither form.
     """
     region = arn.split(":", 4)[3] if arn.count(":") >= 4 else ""
     if _RESOURCE in arn:

@@ -606,7 +606,7 @@ CREATE TABLE scaling_request (
     policy       TEXT NOT NULL,                 -- ARN
     alarm        TEXT NOT NULL,                 -- ARN
     region       TEXT NOT NULL,                 -- of the policy
-    owner        TEXT NOT NULL,                 -- what the policy scales: GROUP or NAMESPACE:RESOURCE; empty if unknown
+    target       TEXT NOT NULL,                 -- what the policy scales: GROUP or NAMESPACE:RESOURCE; empty if unknown
     state        TEXT NOT NULL,                 -- the state of the alarm
     period_value REAL,                          -- see model.alarm.ScalingRequest, also for the next two columns
     newest_value REAL,
@@ -620,7 +620,7 @@ CREATE TABLE scaling_request (
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
 CREATE TABLE schema_origin (digest TEXT NOT NULL, corral TEXT NOT NULL);
-INSERT INTO "schema_origin" VALUES('fd1ea40d7ffa78476d567968fe9d8acf','');
+INSERT INTO "schema_origin" VALUES('d3c6e13650de5df618dde9e014b531d8','');
 CREATE TABLE stack (
     id         TEXT PRIMARY KEY,                -- the ARN
     region     TEXT NOT NULL,
@@ -844,7 +844,7 @@ CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT N
 CREATE INDEX tag_of_image ON image_tag (image);
 CREATE INDEX part_of_image ON image_part (repository, digest);
 CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
-CREATE INDEX scaling_request_owner ON scaling_request (region, owner);
+CREATE INDEX scaling_request_target ON scaling_request (region, target);
 CREATE INDEX policy_alarm_alarm ON policy_alarm (alarm);
 CREATE INDEX target_activity_resource ON target_activity (region, resource, number);
 CREATE INDEX target_activity_started ON target_activity (started_at);

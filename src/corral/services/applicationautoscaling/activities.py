@@ -15,7 +15,7 @@ from corral.model.ecs_service import EcsService
 from corral.model.group import scaling_key
 from corral.model.numbers import whole_number
 from corral.operations.stored_resources import Params
-from corral.services.applicationautoscaling.names import DIMENSION, NAMESPACE, PAGES, check_place, owner_of, resource_of
+from corral.services.applicationautoscaling.names import DIMENSION, NAMESPACE, PAGES, check_place, resource_of, scaling_target
 from corral.services.ecs.services import set_desired_count
 from corral.store import Store
 from corral.store.stored_resources import Document
@@ -92,7 +92,7 @@ def follow_activity(tx: Tx[Store], key: str) -> None:
     else:
         return
     tx.watch(_key(region, resource), ())
-    tx.mark(scaling_key(region, owner_of(resource)))  # all tasks run now, so a policy may want the next scale-out
+    tx.mark(scaling_key(region, scaling_target(resource)))  # all tasks run now, so a policy may want the next scale-out
 
 
 def running_tasks(tx: Tx[Store], service: EcsService) -> int:

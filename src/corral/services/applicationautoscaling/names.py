@@ -56,8 +56,8 @@ def resource_of(params: Params) -> str:
     return resource
 
 
-def owner_of(resource: str) -> str:
-    """Return the owner of the policies of a target, as `store/scaling_requests.py` names it."""
+def scaling_target(resource: str) -> str:
+    """Return what the policies of a target scale, as `store/scaling_requests.py` names it."""
     return f"{NAMESPACE}:{resource}"
 
 
@@ -83,7 +83,7 @@ def registered(tx: Tx[Store], caller: Caller, params: Params) -> Document:
 def put_target(tx: Tx[Store], region: str, target: Document) -> None:
     """Store a target, and apply its policies again, because its limits or its suspended state may have changed."""
     tx.store.stored.put(SERVICE, TARGET, region, target["ResourceId"], target, tx.now_s)
-    tx.mark(scaling_key(region, owner_of(target["ResourceId"])))
+    tx.mark(scaling_key(region, scaling_target(target["ResourceId"])))
 
 
 def documents_of(tx: Tx[Store], region: str, type_: str, resource: str) -> Iterator[Document]:

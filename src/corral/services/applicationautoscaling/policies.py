@@ -26,9 +26,9 @@ from corral.services.applicationautoscaling.names import (
     documents_of,
     key_of,
     listed,
-    owner_of,
     registered,
     resource_of,
+    scaling_target,
     shown,
 )
 from corral.services.cloudwatch import target_tracking
@@ -79,7 +79,7 @@ def put_scaling_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
     elif before is not None:
         target_tracking.delete_alarms(tx, caller.region, before)
     tx.store.stored.put(SERVICE, POLICY, caller.region, key_of(resource, name), policy, tx.now_s, caller.owner)
-    tx.mark(scaling_key(caller.region, owner_of(resource)))
+    tx.mark(scaling_key(caller.region, scaling_target(resource)))
     return {"PolicyARN": policy["PolicyARN"], "Alarms": target_tracking.alarms_of(policy)}
 
 
@@ -157,7 +157,7 @@ def delete_scaling_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict
         raise not_found("scaling policy found", resource, DIMENSION, f"policy name: {name}")
     tx.store.stored.drop(SERVICE, POLICY, caller.region, key_of(resource, name))
     target_tracking.delete_alarms(tx, caller.region, policy)
-    tx.mark(scaling_key(caller.region, owner_of(resource)))
+    tx.mark(scaling_key(caller.region, scaling_target(resource)))
     return {}
 
 

@@ -37,9 +37,9 @@ from corral.services.applicationautoscaling.names import (
     documents_of,
     find_target,
     listed,
-    owner_of,
     put_target,
     resource_of,
+    scaling_target,
     service_of,
     shown,
 )
@@ -129,7 +129,7 @@ def deregister_scalable_target(tx: Tx[Store], params: Params, caller: Caller) ->
     for type_ in (POLICY, SCHEDULE):
         for key, _ in list(tx.store.stored.with_prefix(SERVICE, type_, caller.region, f"{resource}|")):
             tx.store.stored.drop(SERVICE, type_, caller.region, key)
-    tx.mark(scaling_key(caller.region, owner_of(resource)))
+    tx.mark(scaling_key(caller.region, scaling_target(resource)))
     return {}
 
 

@@ -206,7 +206,7 @@ def _write(tx: Tx[Store], service: EcsService) -> None:
     """Store a service and mark it. Its scaling policies are decided again too, because its desired count may have changed."""
     tx.store.ecs_services.put(service)
     tx.mark(f"service:{service.key}")
-    tx.mark(scaling_key(service.region, service.scaling_owner))
+    tx.mark(scaling_key(service.region, service.scaling_target))
 
 
 def _reconfigure(tx: Tx[Store], service: EcsService) -> None:
