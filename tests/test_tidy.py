@@ -129,8 +129,8 @@ def is_tidy(path: Path) -> None:
         assert not our_modules(names)
         return
     shared = {"core/errors"} if room == "decide" else set() if room in ("cli", "channel", "functions", "worker") else EVERYONE
-    if room == "services" and path.name == "errors.py":
-        shared = shared | {"aws"}  # the classes of errors come from botocore's models
+    if room == "services" and path.name in ("errors.py", "handlers.py"):
+        shared = shared | {"aws"}  # errors and operations come from botocore's models
     allowed = MAY_IMPORT[room] | EXCEPTIONS.get(str(path.relative_to(ROOT)), set()) | {room} | shared
     folders = {name.split("/")[0] for name in allowed}
     refused = {module for module in our_modules(names) if not is_allowed(module, allowed)} - folders

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral.aws.handlers import handlers_in
 from corral.operations.services import Handler
 from corral.services.autoscaling import (
     activities,
@@ -16,43 +17,18 @@ from corral.services.autoscaling import (
     scheduled_actions,
 )
 
-HANDLERS: dict[str, Handler] = {
+HANDLERS: dict[str, Handler] = handlers_in(
+    "autoscaling",
+    activities,
+    group_instances,
+    group_tags,
+    groups,
+    instance_refreshes,
+    launch_configurations,
+    lifecycle_hooks,
+    scaling_policies,
+    scheduled_actions,
+) | {
     **launch_configurations.HANDLERS,
     **group_settings.HANDLERS,
-    "AttachInstances": group_instances.attach_instances,
-    "BatchDeleteScheduledAction": scheduled_actions.batch_delete_scheduled_action,
-    "BatchPutScheduledUpdateGroupAction": scheduled_actions.batch_put_scheduled_update_group_action,
-    "CancelInstanceRefresh": instance_refreshes.cancel_instance_refresh,
-    "CompleteLifecycleAction": lifecycle_hooks.complete_lifecycle_action,
-    "CreateAutoScalingGroup": groups.create_auto_scaling_group,
-    "CreateOrUpdateTags": group_tags.create_or_update_tags,
-    "DeleteAutoScalingGroup": groups.delete_auto_scaling_group,
-    "DeleteLifecycleHook": lifecycle_hooks.delete_lifecycle_hook,
-    "DeletePolicy": scaling_policies.delete_policy,
-    "DeleteScheduledAction": scheduled_actions.delete_scheduled_action,
-    "DeleteTags": group_tags.delete_tags,
-    "DescribeAutoScalingGroups": groups.describe_auto_scaling_groups,
-    "DescribeAutoScalingInstances": group_instances.describe_auto_scaling_instances,
-    "DescribeInstanceRefreshes": instance_refreshes.describe_instance_refreshes,
-    "DescribeLaunchConfigurations": launch_configurations.describe_launch_configurations,
-    "DescribeLifecycleHooks": lifecycle_hooks.describe_lifecycle_hooks,
-    "DescribePolicies": scaling_policies.describe_policies,
-    "DescribeScalingActivities": activities.describe_scaling_activities,
-    "DescribeScheduledActions": scheduled_actions.describe_scheduled_actions,
-    "DescribeTags": group_tags.describe_tags,
-    "DetachInstances": group_instances.detach_instances,
-    "EnterStandby": group_instances.enter_standby,
-    "ExecutePolicy": scaling_policies.execute_policy,
-    "ExitStandby": group_instances.exit_standby,
-    "PutLifecycleHook": lifecycle_hooks.put_lifecycle_hook,
-    "PutScalingPolicy": scaling_policies.put_scaling_policy,
-    "PutScheduledUpdateGroupAction": scheduled_actions.put_scheduled_update_group_action,
-    "RecordLifecycleActionHeartbeat": lifecycle_hooks.record_lifecycle_action_heartbeat,
-    "RollbackInstanceRefresh": instance_refreshes.rollback_instance_refresh,
-    "SetDesiredCapacity": groups.set_desired_capacity,
-    "SetInstanceHealth": group_instances.set_instance_health,
-    "SetInstanceProtection": group_instances.set_instance_protection,
-    "StartInstanceRefresh": instance_refreshes.start_instance_refresh,
-    "TerminateInstanceInAutoScalingGroup": group_instances.terminate_instance_in_auto_scaling_group,
-    "UpdateAutoScalingGroup": groups.update_auto_scaling_group,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral.aws.handlers import handlers_in
 from corral.operations.services import Fetch, Handler, Prepare, Settle
 from corral.services.cloudformation import (
     change_sets,
@@ -12,35 +13,9 @@ from corral.services.cloudformation import (
     template_sources,
 )
 
-HANDLERS: dict[str, Handler] = {
-    "CancelUpdateStack": stack_requests.cancel_update_stack,
-    "ContinueUpdateRollback": stack_requests.continue_update_rollback,
-    "CreateChangeSet": change_sets.create_change_set,
-    "CreateStack": stack_requests.create_stack,
-    "DeleteChangeSet": change_sets.delete_change_set,
-    "DeleteStack": stack_requests.delete_stack,
-    "DescribeAccountLimits": exports.describe_account_limits,
-    "DescribeChangeSet": change_sets.describe_change_set,
-    "DescribeStackEvents": stack_descriptions.describe_stack_events,
-    "DescribeStackResource": stack_descriptions.describe_stack_resource,
-    "DescribeStackResources": stack_descriptions.describe_stack_resources,
-    "DescribeStacks": stack_descriptions.describe_stacks,
-    "ExecuteChangeSet": change_sets.execute_change_set,
-    "GetStackPolicy": stack_requests.get_stack_policy,
-    "GetTemplate": template_requests.get_template,
-    "GetTemplateSummary": template_requests.get_template_summary,
-    "ListChangeSets": change_sets.list_change_sets,
-    "ListExports": exports.list_exports,
-    "ListImports": exports.list_imports,
-    "ListStackResources": stack_descriptions.list_stack_resources,
-    "ListStacks": stack_descriptions.list_stacks,
-    "RollbackStack": stack_requests.rollback_stack,
-    "SetStackPolicy": stack_requests.set_stack_policy,
-    "SignalResource": stack_requests.signal_resource,
-    "UpdateStack": stack_requests.update_stack,
-    "UpdateTerminationProtection": stack_requests.update_termination_protection,
-    "ValidateTemplate": template_requests.validate_template,
-}
+HANDLERS: dict[str, Handler] = handlers_in(
+    "cloudformation", change_sets, exports, stack_descriptions, stack_requests, template_requests
+)
 
 _WITH_TEMPLATE = ("CreateChangeSet", "CreateStack", "GetTemplateSummary", "UpdateStack", "ValidateTemplate")
 FETCH: dict[str, Fetch] = dict.fromkeys((*_WITH_TEMPLATE, "SetStackPolicy"), template_sources.fetch)

@@ -1,5 +1,6 @@
 """The operations of S3 and their handlers."""
 
+from corral.aws.handlers import handlers_in
 from corral.services.s3 import (
     acl,
     bucket_configurations,
@@ -12,39 +13,7 @@ from corral.services.s3 import (
     post_object,
 )
 
-HANDLERS = {
-    "CreateBucket": buckets.create_bucket,
-    "DeleteBucket": buckets.delete_bucket,
-    "HeadBucket": buckets.head_bucket,
-    "ListBuckets": buckets.list_buckets,
-    "GetBucketLocation": buckets.get_bucket_location,
-    "PutBucketVersioning": buckets.put_bucket_versioning,
-    "GetBucketVersioning": buckets.get_bucket_versioning,
-    "PutObject": objects.put_object,
-    "GetObject": objects.get_object,
-    "HeadObject": objects.head_object,
-    "GetObjectAttributes": objects.get_object_attributes,
-    "DeleteObject": objects.delete_object,
-    "DeleteObjects": objects.delete_objects,
-    "CopyObject": object_copy.copy_object,
-    "ListObjects": listing.list_objects,
-    "ListObjectsV2": listing.list_objects_v2,
-    "ListObjectVersions": listing.list_object_versions,
-    "CreateMultipartUpload": multipart_uploads.create_multipart_upload,
-    "UploadPart": multipart_uploads.upload_part,
-    "UploadPartCopy": multipart_uploads.upload_part_copy,
-    "CompleteMultipartUpload": multipart_uploads.complete_multipart_upload,
-    "AbortMultipartUpload": multipart_uploads.abort_multipart_upload,
-    "ListMultipartUploads": multipart_uploads.list_multipart_uploads,
-    "ListParts": multipart_uploads.list_parts,
-    "PutObjectTagging": object_details.put_object_tagging,
-    "GetObjectTagging": object_details.get_object_tagging,
-    "DeleteObjectTagging": object_details.delete_object_tagging,
-    "PostObject": post_object.post_object,
-    "GetBucketAcl": acl.get_bucket_acl,
-    "PutBucketAcl": acl.put_bucket_acl,
-    "GetObjectAcl": acl.get_object_acl,
-    "PutObjectAcl": acl.put_object_acl,
+HANDLERS = handlers_in("s3", acl, buckets, listing, multipart_uploads, object_copy, object_details, objects, post_object) | {
     **bucket_configurations.HANDLERS,
 }
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from corral.access.caller import Caller
+from corral.aws.handlers import handlers_in
 from corral.core.transactions import Tx
 from corral.services.ssm import listing, parameters
 from corral.store import Store
@@ -16,19 +17,6 @@ def resume_session(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     return {"SessionId": params["SessionId"]}
 
 
-HANDLERS = {
-    "PutParameter": parameters.put_parameter,
-    "GetParameter": parameters.get_parameter,
-    "GetParameters": parameters.get_parameters,
-    "GetParameterHistory": parameters.get_parameter_history,
-    "DeleteParameter": parameters.delete_parameter,
-    "DeleteParameters": parameters.delete_parameters,
-    "GetParametersByPath": listing.get_parameters_by_path,
-    "DescribeParameters": listing.describe_parameters,
-    "LabelParameterVersion": parameters.label_parameter_version,
-    "UnlabelParameterVersion": parameters.unlabel_parameter_version,
-    "AddTagsToResource": parameters.add_tags_to_resource,
-    "RemoveTagsFromResource": parameters.remove_tags_from_resource,
-    "ListTagsForResource": parameters.list_tags_for_resource,
+HANDLERS = handlers_in("ssm", listing, parameters) | {
     "ResumeSession": resume_session,
 }
