@@ -6,6 +6,9 @@ resource that the handler will find.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from corral.access.caller import Caller
 from corral.access.permissions import RUN_ON_HOST, Params, Permission, pass_role, request_tags
 from corral.core.errors import ApiError
@@ -18,29 +21,26 @@ from corral.services.ecs.host_access import setting_with_host_access
 from corral.services.ecs.lookup import find_definition, short, split_definition
 from corral.store import Store
 
-CLUSTERS = frozenset(
-    {
-        "DeleteCluster",
-        "ListAttributes",
-        "ListContainerInstances",
-        "PutClusterCapacityProviders",
-        "UpdateCluster",
-        "UpdateClusterSettings",
-    }
-)
-TASKS = frozenset({"DescribeTasks", "ExecuteCommand", "GetTaskProtection", "StopTask", "UpdateTaskProtection"})
-INSTANCES = frozenset(
-    {"DeregisterContainerInstance", "DescribeContainerInstances", "UpdateContainerAgent", "UpdateContainerInstancesState"}
-)
-ATTRIBUTES = frozenset({"DeleteAttributes", "PutAttributes"})
-DEFINITIONS = frozenset({"DeleteTaskDefinitions", "DeregisterTaskDefinition"})
-SERVICES = frozenset(
-    {"CreateService", "DeleteService", "DescribeServices", "ListServiceDeployments", "UpdateService", "UpdateServicePrimaryTaskSet"}
-)
-TASK_SETS = frozenset({"CreateTaskSet", "DeleteTaskSet", "DescribeTaskSets", "UpdateTaskSet"})
-DEPLOYMENTS = frozenset({"ContinueServiceDeployment", "DescribeServiceDeployments", "StopServiceDeployment"})
-PROVIDERS = frozenset({"DeleteCapacityProvider", "DescribeCapacityProviders", "UpdateCapacityProvider"})
-TAGS = frozenset({"TagResource", "UntagResource", "ListTagsForResource"})
+# The last part of a resource's ARN, the request members that can name the resource, and the operations.
+RESOURCES = (
+    ("cluster/{name}", ("clusters", "clusterName", "cluster"),
+     "CreateCluster DeleteCluster DescribeClusters ListAttributes ListContainerInstances PutClusterCapacityProviders UpdateCluster "
+     "UpdateClusterSettings"),
+    ("task/{cluster}/{name}", ("tasks", "task"), "DescribeTasks ExecuteCommand GetTaskProtection StopTask UpdateTaskProtection"),
+    ("container-instance/{cluster}/{name}", ("containerInstances", "containerInstance"),
+     "DeregisterContainerInstance DescribeContainerInstances UpdateContainerAgent UpdateContainerInstancesState"),
+    ("container-instance/{cluster}/{name}", ("attributes",), "DeleteAttributes PutAttributes"),
+    ("task-definition/{name}", ("taskDefinitions", "taskDefinition"), "DeleteTaskDefinitions DeregisterTaskDefinition"),
+    ("service/{cluster}/{name}", ("services", "serviceName", "service"),
+     "CreateService DeleteService DescribeServices ListServiceDeployments UpdateService UpdateServicePrimaryTaskSet"),
+    ("task-set/{cluster}/{service}/ecs-svc/{name}", ("taskSets", "taskSet"),
+     "CreateTaskSet DeleteTaskSet DescribeTaskSets UpdateTaskSet"),
+    ("{name}", ("serviceDeploymentArns", "serviceDeploymentArn", "serviceRevisionArns"),
+     "ContinueServiceDeployment DescribeServiceDeployments DescribeServiceRevisions StopServiceDeployment"),
+    ("capacity-provider/{name}", ("capacityProviders", "capacityProvider", "name"),
+     "DeleteCapacityProvider DescribeCapacityProviders UpdateCapacityProvider"),
+)  # fmt: skip
+FORMS = {operation: (form, members) for form, members, operations in RESOURCES for operation in operations.split()}
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
@@ -92,47 +92,28 @@ def host_permissions(definition: Params) -> list[Permission]:
 
 def _arns(caller: Caller, operation: str, params: Params) -> list[str]:
     """Return the ARNs of the resources that a request names. Return NO_RESOURCE for an operation that has no resource on AWS."""
-
-    def arn(resource: str) -> str:
-        return lookup.arn(caller.account, caller.region, resource)
-
-    cluster = _cluster_of(params)
-    if operation in CLUSTERS:
-        return [arn(f"cluster/{cluster}")]
-    if operation == "RegisterTaskDefinition":
-        return [arn(f"task-definition/{params.get('family', '')}:*")]
-    if operation == "CreateCluster":
-        return [arn(f"cluster/{params.get('clusterName') or DEFAULT_CLUSTER}")]
-    if operation == "DescribeClusters":
-        return [arn(f"cluster/{short(each)}") for each in params.get("clusters") or [cluster]]
-    if operation in TASKS:
-        return [arn(f"task/{cluster}/{short(each)}") for each in _named(params, "tasks", "task")]
-    if operation in INSTANCES:
-        return [
-            arn(f"container-instance/{cluster}/{short(each)}") for each in _named(params, "containerInstances", "containerInstance")
-        ]
-    if operation in ATTRIBUTES:
-        targets = dict.fromkeys(short(each.get("targetId") or "") for each in params.get("attributes") or ())
-        return [arn(f"container-instance/{cluster}/{each}") for each in targets]
-    if operation in DEFINITIONS:
-        return [arn(f"task-definition/{_revision(each)}") for each in _named(params, "taskDefinitions", "taskDefinition")]
-    if operation in SERVICES:
-        given = params.get("serviceName") if operation == "CreateService" else None
-        return [arn(f"service/{cluster}/{short(each)}") for each in ([given] if given else _named(params, "services", "service"))]
-    if operation in TASK_SETS:
-        service = short(params.get("service") or "")
-        given = params.get("taskSets") or [params.get("taskSet") or "*"]
-        return [arn(f"task-set/{cluster}/{service}/ecs-svc/{short(each)}") for each in given]
-    if operation in DEPLOYMENTS:
-        return [arn(_resource(each)) for each in _named(params, "serviceDeploymentArns", "serviceDeploymentArn")]
-    if operation == "DescribeServiceRevisions":
-        return [arn(_resource(each)) for each in _named(params, "serviceRevisionArns", "")]
-    if operation in PROVIDERS:
-        given = params.get("capacityProvider") or params.get("name") or "*"
-        return [arn(f"capacity-provider/{short(each)}") for each in params.get("capacityProviders") or [given]]
-    if operation in TAGS:
+    if operation in ("TagResource", "UntagResource", "ListTagsForResource"):
         return [params.get("resourceArn", UNKNOWN_RESOURCE)]
-    return [NO_RESOURCE]
+    if operation == "RegisterTaskDefinition":
+        return [lookup.arn(caller.account, caller.region, f"task-definition/{params.get('family', '')}:*")]
+    if operation not in FORMS:
+        return [NO_RESOURCE]
+    form, members = FORMS[operation]
+    given = next((params[member] for member in members if params.get(member)), DEFAULT_CLUSTER if "clusters" in members else "*")
+    names = dict.fromkeys(_name(form, each) for each in ([given] if isinstance(given, str) else given))
+    scope = {"cluster": _cluster_of(params), "service": short(params.get("service") or "")}
+    return [lookup.arn(caller.account, caller.region, form.format(name=name, **scope)) for name in names]
+
+
+def _name(form: str, given: Any) -> str:
+    """Return the name of a resource as its ARN contains it."""
+    if isinstance(given, Mapping):  # an attribute of a container instance
+        return short(given.get("targetId") or "")
+    if form.startswith("task-definition"):
+        return _revision(given)
+    if form == "{name}":  # an ARN, of which the handler ignores the account
+        return str(given).split(":", 5)[-1]
+    return short(given)
 
 
 def _cluster_of(params: Params) -> str:
@@ -146,11 +127,6 @@ def _cluster_in(resource_arn: str, params: Params) -> str:
     return names[0] if len(names) > 1 or (names and kind == "cluster") else _cluster_of(params)
 
 
-def _named(params: Params, several: str, one: str) -> list[str]:
-    """Return the resources that a request names in the member `several` or `one`. Return ["*"] if it names none."""
-    return params.get(several) or [params.get(one) or "*"]
-
-
 def _revision(given: str) -> str:
     """Return FAMILY:REVISION. The number of the revision has no leading zeros."""
     try:
@@ -158,8 +134,3 @@ def _revision(given: str) -> str:
     except ApiError:  # the handler raises the same error later, if the caller has the permissions
         return short(given)
     return family if revision is None else f"{family}:{revision}"
-
-
-def _resource(given: str) -> str:
-    """Return the last part of the ARN of a service deployment or service revision. The handler ignores the account in this ARN."""
-    return given.split(":", 5)[-1]
