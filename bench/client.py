@@ -25,6 +25,7 @@ JSON = {  # service: the prefix of its targets, the version of its JSON, the nam
     "logs": ("Logs_20140328", "1.1", "logs"),
     "sqs": ("AmazonSQS", "1.0", "sqs"),
     "cloudwatch": ("GraniteServiceVersion20100801", "1.0", "monitoring"),
+    "corral": ("Corral", "1.1", "corral"),
 }
 QUERY = {
     "sts": "2011-06-15",

@@ -32,6 +32,7 @@ NAMES = (
     "throughput",
     "jobs",
     "calls",
+    "polling",
     "starting",
     "fleet",
     "queue_fleet",
