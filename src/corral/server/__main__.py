@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -68,7 +68,6 @@ from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, tak
 from corral.server.configuration import read_configuration
 from corral.server.deleted_folder import EXIT_CODE as DELETED
 from corral.server.deleted_folder import FolderDeleted, stop_tasks, until_deleted
-from corral.server.exec.websocket_sessions import WebSocketSessions
 from corral.server.front_door import FrontDoor
 from corral.server.functions.runner import FunctionRunner
 from corral.server.http.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
@@ -86,6 +85,7 @@ from corral.telemetry import LogStore, MetricStore
 from corral.version import full_version
 
 if TYPE_CHECKING:
+    from corral.server.exec.data_channel import DataChannel
     from corral.server.pages.status_pages import StatusPages
 
 LOG = logging.getLogger("corral.server")
@@ -231,7 +231,13 @@ async def _serve(options: ServerOptions) -> None:
         revocation = SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file))
         return StatusPages(state, logs, settings, names, status, revocation, agents, data / OUTPUTS)
 
-    limits = ConnectionLimits(connections_allowed())
+    @cache
+    def open_data_channel() -> DataChannel:
+        from corral.server.exec.data_channel import DataChannel  # imported with the first websocket, because few servers get one
+
+        return DataChannel(settings, state, agents, clock, names, began_s)
+
+    began_s, limits = clock.now_s(), ConnectionLimits(connections_allowed())
     front_door = FrontDoor(
         settings,
         lanes,
@@ -244,8 +250,7 @@ async def _serve(options: ServerOptions) -> None:
         limits.memory,
         MetricsPage(lanes, agents.history, clock),
     )
-    sessions = WebSocketSessions(settings, state, agents, clock, names)
-    server = HttpServer(front_door, sessions, blobs, limits, clock)
+    server = HttpServer(front_door, open_data_channel, blobs, limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(listeners))

@@ -1,23 +1,26 @@
-"""The HTTP server: it passes requests to `front_door.py`, and websockets to `websocket_sessions.py`."""
+"""The HTTP server: it passes requests to `front_door.py`, and websockets to `exec/data_channel.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from corral import aws
 from corral.blobs import Blobs
 from corral.core.clock import Clock
-from corral.server.exec.websocket_sessions import WebSocketSessions
 from corral.server.front_door import FrontDoor
 from corral.server.http.connection import ClientGone, HttpConnection, HttpProtocol
 from corral.server.http.connection_limits import ConnectionLimits
 from corral.server.http.open_connections import OpenConnections
 from corral.server.http.request_body import end_body
 from corral.server.http.response_sender import Sender
+
+if TYPE_CHECKING:
+    from corral.server.exec.data_channel import DataChannel
 
 SECOND_S = 1.0
 GRACE_S = 3.0  # how long requests may take after `exit`
@@ -26,8 +29,9 @@ BACKLOG = 2048
 
 class HttpServer:
     def __init__(
-        self, front_door: FrontDoor, sessions: WebSocketSessions, blobs: Blobs, limits: ConnectionLimits, clock: Clock
+        self, front_door: FrontDoor, sessions: Callable[[], DataChannel], blobs: Blobs, limits: ConnectionLimits, clock: Clock
     ) -> None:
+        """`sessions` returns what serves websockets. It is called with each websocket."""
         self._front_door = front_door
         self._sessions = sessions
         self._blobs = blobs
@@ -76,7 +80,7 @@ class HttpServer:
     def _websocket(self, request: aws.Request) -> asyncio.Protocol:
         from corral.server.http.websocket import WebSocket  # imported here, because few servers ever open a websocket
 
-        return WebSocket(self._open, request, self._sessions.serve)
+        return WebSocket(self._open, request, self._sessions().serve)
 
     async def _shut_down(self) -> None:
         """Close idle connections. Wait until all requests have their responses, but not longer than GRACE_S."""
