@@ -1,4 +1,4 @@
-"""Random runs: graphs of tasks, arrays, holds, times, requeues, lost hosts, and restarts of the server after any commit.
+"""Random tasks in the task queue: graphs, arrays, holds, times, requeues, lost hosts, and restarts of the server after any commit.
 
 A model knows what each task waits for, and how each chain of requeued tasks ended. After each commit it checks that no task got in
 line too early and that no array exceeded its limit. At the end, every task must have ended, for the right reason.
