@@ -1,4 +1,4 @@
-"""What other clients feel while ten clients poll Corral's own operations, as the screens of `corral top` and `corral ps` do."""
+"""The response times of ListTasks while ten clients poll Corral's own operations, as `corral top` and `corral ps` do."""
 
 from __future__ import annotations
 
