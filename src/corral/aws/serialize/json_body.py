@@ -66,7 +66,7 @@ def members_writer(
 
     def write(value: Any) -> dict[str, Any]:
         out = {}
-        for key, item in value.items() if value.__class__ is dict else _items(value, name):
+        for key, item in value.items() if value.__class__ is dict else mapping_items(value, name):
             if item is None:
                 continue
             member = lookup(key)
@@ -85,7 +85,8 @@ def members_writer(
     return write
 
 
-def _items(value: Any, name: str) -> Any:
+def mapping_items(value: Any, name: str) -> Any:
+    """Return the items of a value of the handler's result, which must be a mapping. `name` is the name of its shape."""
     try:
         return value.items()
     except AttributeError:
@@ -140,7 +141,7 @@ def _map(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -> JsonWriter
     write_value = json_writer(shape.value, writers, scalar)
 
     def write(value: Any) -> dict[str, Any]:
-        return {_string(key): write_value(item) for key, item in _items(value, shape.name) if item is not None}
+        return {_string(key): write_value(item) for key, item in mapping_items(value, shape.name) if item is not None}
 
     return write
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from corral.aws.models import form_name
+from corral.aws.serialize.json_body import mapping_items
 from corral.aws.serialize.text import text_writer
 from corral.aws.shapes import Shape
 from corral.aws.timestamps import TEXT_TIMESTAMP_FORMAT
@@ -49,7 +50,7 @@ def members_writer(name: str, members: Iterable[tuple[str, Shape]], writers: Xml
     by_name = {member: xml_writer(shape, form_name(member, shape), writers) for member, shape in members}
 
     def write(value: Any, out: list[str]) -> None:
-        for key, item in _items(value, name):
+        for key, item in mapping_items(value, name):
             if item is None:
                 continue
             write_member = by_name.get(key)
@@ -133,7 +134,7 @@ def _map(shape: Shape, tag: str, writers: XmlWriters) -> XmlWriter:
     write_value = xml_writer(shape.value, shape.value.serialization.get("name", "value"), writers)
 
     def write(value: Any, out: list[str]) -> None:
-        for key, item in _items(value, shape.name):
+        for key, item in mapping_items(value, shape.name):
             if item is not None:
                 out.append(opening)
                 write_key(key, out)
@@ -152,13 +153,6 @@ def _inside(tag: str, write_inner: XmlWriter) -> XmlWriter:
         out.append(closing)
 
     return write
-
-
-def _items(value: Any, name: str) -> Any:
-    try:
-        return value.items()
-    except AttributeError:
-        raise WrongResult(f"{name} must be a mapping, not {type(value).__name__}") from None
 
 
 _COMPOUND: dict[str, Callable[[Shape, str, XmlWriters], XmlWriter]] = {

@@ -7,7 +7,7 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.group import DELETING, PROCESSES, Group
-from corral.services.autoscaling import group_changes
+from corral.services.autoscaling import groups
 from corral.services.autoscaling.cloudformation_updates import (
     drain,
     end_rolling_update,
@@ -25,23 +25,18 @@ from corral.template_types.resource_types import Properties, ResourceStep, Templ
 
 SERVICE = "autoscaling"
 SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
-DEFAULTS: dict[str, Any] = {  # member of UpdateAutoScalingGroup → its value when an update of the stack removes the property
-    "DefaultCooldown": group_changes.COOLDOWN_S,
-    "HealthCheckType": "EC2",
-    "HealthCheckGracePeriod": 0,
-    "TerminationPolicies": ["Default"],
-    "NewInstancesProtectedFromScaleIn": False,
-    "CapacityRebalance": False,
-    "MaxInstanceLifetime": 0,
-    "DefaultInstanceWarmup": -1,
-    "Context": "",
-    "PlacementGroup": "",
-    "DeletionProtection": "none",
-}
 ATTACHED = {  # property → the operations that add and remove its elements, and the member with the elements
     "LoadBalancerNames": ("AttachLoadBalancers", "DetachLoadBalancers", "LoadBalancerNames"),
     "TargetGroupARNs": ("AttachLoadBalancerTargetGroups", "DetachLoadBalancerTargetGroups", "TargetGroupARNs"),
     "TrafficSources": ("AttachTrafficSources", "DetachTrafficSources", "TrafficSources"),
+}
+# Member of UpdateAutoScalingGroup → its value when an update of the stack removes the property.
+DEFAULTS: dict[str, Any] = {
+    **{name: value for name, value in groups.DEFAULTS.items() if name not in ATTACHED},
+    "MaxInstanceLifetime": 0,
+    "DefaultInstanceWarmup": -1,
+    "Context": "",
+    "PlacementGroup": "",
 }
 
 

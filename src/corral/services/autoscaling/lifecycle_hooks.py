@@ -28,7 +28,6 @@ from corral.operations.stored_resources import Params
 from corral.services.autoscaling.errors import LimitExceededFault, ValidationError
 from corral.services.autoscaling.names import (
     HOOK,
-    arn_of,
     changeable_group,
     document_of,
     documents_of,
@@ -37,7 +36,7 @@ from corral.services.autoscaling.names import (
     find_member,
     put_document,
 )
-from corral.services.autoscaling.notifications import publish, send_test
+from corral.services.autoscaling.notifications import publish, send_test, test_message
 from corral.services.sqs.queue_names import queue_with_arn
 from corral.services.sqs.send_message import deliver
 from corral.store import Store
@@ -220,16 +219,7 @@ def _send_test(tx: Tx[Store], group: Group, target: str, hook: Document) -> None
             f"Unable to publish test message to notification target {target} using IAM role {hook.get('RoleARN', '')}: {why}. "
             "Please check your target and role configuration and try to put lifecycle hook again."
         )
-    message = {
-        "AccountId": tx.settings.account,
-        "RequestId": tx.ids.uuid(),
-        "AutoScalingGroupARN": arn_of(tx, group),
-        "AutoScalingGroupName": group.name,
-        "Service": "AWS Auto Scaling",
-        "Event": "autoscaling:TEST_NOTIFICATION",
-        "Time": _iso(tx.now_s),
-    }
-    deliver(tx, queue, orjson.dumps(message).decode(), sender=SENDER)
+    deliver(tx, queue, orjson.dumps(test_message(tx, group)).decode(), sender=SENDER)
 
 
 def _iso(at_s: float) -> str:

@@ -58,7 +58,11 @@ def notify(tx: Tx[Store], activity: ScalingActivity) -> None:
 
 def send_test(tx: Tx[Store], group: Group, topic_arn: str) -> None:
     """Publish the test message for a new configuration."""
-    message = {
+    publish(tx, topic_arn, f'Auto Scaling: test notification for group "{group.name}"', test_message(tx, group))
+
+
+def test_message(tx: Tx[Store], group: Group) -> dict[str, Any]:
+    return {
         "AccountId": tx.settings.account,
         "RequestId": tx.ids.uuid(),
         "AutoScalingGroupARN": arn_of(tx, group),
@@ -67,7 +71,6 @@ def send_test(tx: Tx[Store], group: Group, topic_arn: str) -> None:
         "Event": TEST,
         "Time": _iso(tx.now_s),
     }
-    publish(tx, topic_arn, f'Auto Scaling: test notification for group "{group.name}"', message)
 
 
 def publish(tx: Tx[Store], topic_arn: str, subject: str, message: dict[str, Any]) -> None:

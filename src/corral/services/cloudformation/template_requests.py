@@ -24,6 +24,7 @@ from corral.decide.templates import (
 )
 from corral.decide.templates.compilation import transform_names
 from corral.decide.templates.expansion import FOR_EACH
+from corral.decide.templates.template import ParameterDeclaration
 from corral.model.stack import Stack
 from corral.services.cloudformation.errors import InsufficientCapabilitiesException, ValidationError
 from corral.services.cloudformation.lookup import find_change_set, find_stack
@@ -145,16 +146,17 @@ def require_capabilities(template: Template, given: Iterable[str], *, expands: b
 def validate_template(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     template = _described_template(_given(params))
     return {
-        "Parameters": [
-            {
-                "ParameterKey": each.name,
-                **({"DefaultValue": each.default} if each.default is not None else {}),
-                "NoEcho": each.no_echo,
-                **({"Description": each.description} if each.description else {}),
-            }
-            for each in template.parameters.values()
-        ],
+        "Parameters": [_parameter(each) for each in template.parameters.values()],
         **_common(template),
+    }
+
+
+def _parameter(parameter: ParameterDeclaration) -> dict[str, Any]:
+    return {
+        "ParameterKey": parameter.name,
+        **({"DefaultValue": parameter.default} if parameter.default is not None else {}),
+        "NoEcho": parameter.no_echo,
+        **({"Description": parameter.description} if parameter.description else {}),
     }
 
 
@@ -174,11 +176,8 @@ def get_template_summary(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
     return {
         "Parameters": [
             {
-                "ParameterKey": each.name,
-                **({"DefaultValue": each.default} if each.default is not None else {}),
+                **_parameter(each),
                 "ParameterType": each.type,
-                "NoEcho": each.no_echo,
-                **({"Description": each.description} if each.description else {}),
                 "ParameterConstraints": {"AllowedValues": list(each.allowed_values)} if each.allowed_values is not None else {},
             }
             for each in template.parameters.values()
