@@ -36,7 +36,7 @@ def rows(bench: Bench) -> list[Row]:
     what = f"ListTasks while {CLIENTS} clients poll status, hosts, GPUs and runs, 64 tasks run and {WAITING:,} wait"
     note = f"of {len(times_s):,}; p50 {percentile(times_s, 50) * 1e3:.1f} ms; the server used {cpu_s / for_s:.0%} of a core"
     p99_ms, alone_ms = (percentile(each, 99) * 1e3 for each in (times_s, alone))
-    return [Row(f"{what}, p99", p99_ms, "ms", alone_ms, "nobody polls", BUDGET_P99_MS, note)]
+    return [Row(f"{what}, p99", p99_ms, "ms", alone_ms, "without polls", BUDGET_P99_MS, note)]
 
 
 def _fill(local: Local) -> None:
