@@ -82,5 +82,6 @@ def test_both_packages_can_be_installed_and_either_can_be_removed(tmp_path: Path
 def test_all_files_have_the_same_version() -> None:
     for path in (REPOSITORY / "pyproject.toml", REPOSITORY / "packages" / "worker" / "pyproject.toml"):
         assert tomllib.loads(path.read_text())["project"]["version"] == corral.__version__
+    assert f"\n## {corral.__version__}\n" in (REPOSITORY / "CHANGELOG.md").read_text()
     links = REPOSITORY / "packages" / "worker" / "corral_worker"
     assert links.resolve() == REPOSITORY / "src" / "corral" / "worker"
