@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from corral.core.errors import ApiError
-from corral.model.queue_limits import IN_FLIGHT_MAX
+from corral.model.sqs_limits import IN_FLIGHT_MAX
 from corral.services.sqs import receive_message
 from queues.queue_world import ACCOUNT, REGION, ROOT, World, bodies
 

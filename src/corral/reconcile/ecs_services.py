@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.decide.placement.rules import matching
 from corral.decide.placement.slot_fit import covers
+from corral.decide.placement.strategies import matching
 from corral.decide.tasks.service_plan import (
     SHORT_RUN_S,
     Percentages,
@@ -59,7 +59,7 @@ from corral.reconcile.ecs_task_sets import step_task_sets
 from corral.services.ecs.capacity_providers import service_capacity
 from corral.services.ecs.launch import launch
 from corral.services.ecs.lookup import cluster_record, pools_of, slots_of
-from corral.services.ecs.placement_constraints import placement_rules
+from corral.services.ecs.placement_rules import placement_rules
 from corral.services.ecs.rollouts import write_event
 from corral.services.ecs.service_description import STOPPED_READ
 from corral.services.ecs.service_health import all_healthy, tasks_with_health

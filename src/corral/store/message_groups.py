@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from corral.model.queue import MessageDraft, Queue, QueueMessage
-from corral.model.queue_limits import RECEIVE_MAX_MESSAGES
+from corral.model.sqs_limits import RECEIVE_MAX_MESSAGES
 from corral.store.messages import MESSAGE_COLUMNS, Messages, fit_response
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from corral.core.database import Database, Row
 from corral.model.queue import Counts, MoveTask, Queue, QueueActivity, dead_letters_arn
-from corral.model.queue_limits import MOVE_TASKS_MAX
+from corral.model.sqs_limits import MOVE_TASKS_MAX
 from corral.store.message_groups import MessageGroups
 from corral.store.queue_counters import SINCE_START_MS, QueueCounter
 

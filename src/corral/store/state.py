@@ -33,9 +33,10 @@ from corral.store.task_queue import TaskQueue
 from corral.store.tasks import Tasks
 
 SCHEMA = (
-    "schema.sql", "task_history.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql",
-    "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql", "change_sets.sql", "functions.sql", "jobs.sql",
-    "job_definitions.sql", "job_lines.sql", "private_environments.sql", "task_queue.sql",
+    "clusters.sql", "stored_resources.sql", "hosts.sql", "tasks.sql", "task_history.sql", "instance_usage.sql", "queues.sql",
+    "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql",
+    "change_sets.sql", "functions.sql", "jobs.sql", "job_definitions.sql", "job_lines.sql", "private_environments.sql",
+    "task_queue.sql",
 )  # fmt: skip
 
 

@@ -620,7 +620,7 @@ CREATE TABLE scaling_request (
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
 CREATE TABLE schema_origin (digest TEXT NOT NULL, corral TEXT NOT NULL);
-INSERT INTO "schema_origin" VALUES('d3c6e13650de5df618dde9e014b531d8','');
+INSERT INTO "schema_origin" VALUES('020023505fd9eca52d5ddcdf1cb1956b','');
 CREATE TABLE stack (
     id         TEXT PRIMARY KEY,                -- the ARN
     region     TEXT NOT NULL,
@@ -789,6 +789,7 @@ CREATE TABLE waiting_job (
 ) WITHOUT ROWID;
 CREATE TABLE watch (key TEXT NOT NULL, changed TEXT NOT NULL, PRIMARY KEY (key, changed)) WITHOUT ROWID;
 CREATE INDEX task_definition_by_status ON task_definition (status, region, family, revision);
+CREATE INDEX client_token_expiry ON client_token (expires_at);
 CREATE INDEX instance_terminated ON instance (terminated_at) WHERE state = 'terminated';
 CREATE INDEX instance_of_region ON instance (region, id);
 CREATE UNIQUE INDEX instance_of_host ON instance (host_id) WHERE region = '';
@@ -815,7 +816,6 @@ CREATE TRIGGER lease_is_final BEFORE UPDATE ON lease
 BEGIN
     SELECT RAISE(ABORT, 'a lease cannot be changed');
 END;
-CREATE INDEX client_token_expiry ON client_token (expires_at);
 CREATE INDEX task_history_id ON task_history (substr(id, 1, 8));
 CREATE INDEX task_history_name ON task_history (name, region);
 CREATE INDEX task_history_failed ON task_history (number) WHERE failed = 1;

@@ -1,11 +1,11 @@
-"""The constraints of SQS. botocore's model of SQS has almost no constraints, so the numbers are in `model/queue_limits.py`.
+"""The constraints of SQS. botocore's model of SQS has almost no constraints, so the numbers are in `model/sqs_limits.py`.
 
 This table does not cover the contents of messages. The handlers in `services/sqs/` check them, because an invalid message in a
 batch request must not fail the other messages.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording
-from corral.model.queue_limits import (
+from corral.model.sqs_limits import (
     ACTIONS_MAX,
     BATCH_ENTRY_ID_MAX_CHARACTERS,
     BATCH_MAX_ENTRIES,

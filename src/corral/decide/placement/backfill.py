@@ -33,9 +33,9 @@ from collections.abc import Sequence
 from math import inf
 
 from corral.decide.placement.gpu_choice import gpus_for
-from corral.decide.placement.rules import allows
 from corral.decide.placement.shared_room import SharedRoom
 from corral.decide.placement.slot_fit import has_gpus
+from corral.decide.placement.strategies import allows
 from corral.model.placement import Ending, Opening, Placement, Pool, Slot
 from corral.model.task import ALL_GPUS, Demand
 

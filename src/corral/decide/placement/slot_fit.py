@@ -7,7 +7,7 @@ more slots for an older claim, which is served first.
 from __future__ import annotations
 
 from corral.decide.placement.gpu_choice import fullest_shared, shared_gpu
-from corral.decide.placement.rules import select
+from corral.decide.placement.strategies import select
 from corral.model.placement import FreeSlots, Pool, Reservation, Slot
 from corral.model.task import ALL_GPUS, Demand
 

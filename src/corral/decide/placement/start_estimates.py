@@ -19,9 +19,9 @@ from math import inf
 
 from msgspec import Struct
 
-from corral.decide.placement.rules import allows
 from corral.decide.placement.shared_room import SharedRoom
 from corral.decide.placement.slot_fit import covers
+from corral.decide.placement.strategies import allows
 from corral.decide.tasks.lifecycle import duration_text
 from corral.model.placement import Claim, Pool, Slot
 from corral.model.task import ALL_GPUS, Demand

@@ -12,7 +12,7 @@ from math import ceil
 
 from msgspec import Struct
 
-from corral.decide.placement.rules import matching
+from corral.decide.placement.strategies import matching
 from corral.model.placement import Slot
 from corral.model.task import ALL_GPUS, Demand
 

@@ -15,7 +15,7 @@ import corral
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.instance_query import parse_instance_query
-from corral.decide.placement.rules import ZONE, values_of, zone_of
+from corral.decide.placement.strategies import ZONE, values_of, zone_of
 from corral.fleet import instances
 from corral.model.gpu import GpuDevice
 from corral.model.instance import Instance, InstanceState, ec2_id
@@ -29,7 +29,7 @@ from corral.services.ecs.errors import (
     TargetNotFoundException,
 )
 from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_slot, short, slots_of
-from corral.services.ecs.placement_constraints import check_expression
+from corral.services.ecs.placement_rules import check_expression
 from corral.services.ecs.tags import instance_tags
 from corral.store import HOLD_PREFIX, Store
 

@@ -11,7 +11,7 @@ import orjson
 from corral.services.ecs.errors import ClientException
 from corral.services.ecs.fargate import unfit_for_fargate
 from corral.services.ecs.gpu_requirements import sharing_strategy
-from corral.services.ecs.placement_constraints import check_definition_constraints
+from corral.services.ecs.placement_rules import check_definition_constraints
 from corral.services.ecs.task_spec import dependencies
 
 Definition = dict[str, Any]

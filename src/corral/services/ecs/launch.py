@@ -32,7 +32,7 @@ from corral.services.ecs.errors import ClientException, InvalidParameterExceptio
 from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
 from corral.services.ecs.launch_checks import check_container_overrides, check_network, check_spec
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
-from corral.services.ecs.placement_constraints import placement_rules
+from corral.services.ecs.placement_rules import placement_rules
 from corral.services.ecs.private_environments import use_private_objects
 from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_progress import mark_provider, start_runs

@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.decide.placement.rules import zone_of
+from corral.decide.placement.strategies import zone_of
 from corral.fleet.host_options import host_clusters
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, cluster_pool
 from corral.model.numbers import whole_number

@@ -25,7 +25,7 @@ from corral.services.ecs.errors import (
     UnsupportedFeatureException,
 )
 from corral.services.ecs.lookup import arn, find_cluster, find_definition, short
-from corral.services.ecs.placement_constraints import placement_rules
+from corral.services.ecs.placement_rules import placement_rules
 from corral.services.ecs.rollouts import abandon_rollout, begin_rollout, current_rollout, new_deployment, put
 from corral.services.ecs.service_description import service_arn, service_description
 from corral.services.ecs.tags import check_tags

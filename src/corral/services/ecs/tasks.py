@@ -21,7 +21,7 @@ from corral.services.ecs.capacity_providers import capacity_of
 from corral.services.ecs.errors import ClientException, ConflictException, InvalidParameterException, ServiceNotFoundException
 from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
 from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_definition, find_slot, pools_of, short
-from corral.services.ecs.placement_constraints import failure_reason
+from corral.services.ecs.placement_rules import failure_reason
 from corral.services.ecs.private_environments import check_private_objects
 from corral.services.ecs.tags import task_tags
 from corral.services.ecs.task_capacity import Capacity

@@ -32,7 +32,7 @@ from corral.decide.policies.filter_policy import (
 from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
 from corral.model.json_documents import read_json
 from corral.model.queue import Queue
-from corral.model.queue_limits import ATTRIBUTES_MAX, DEDUPLICATION_MS
+from corral.model.sqs_limits import ATTRIBUTES_MAX, DEDUPLICATION_MS
 from corral.services.sns.errors import (
     AuthorizationErrorException,
     BatchEntryIdsNotDistinctException,

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from corral.model.queue_limits import ATTRIBUTE_NAME_MAX_CHARACTERS, ATTRIBUTE_TYPE_MAX_CHARACTERS, ATTRIBUTES_MAX
+from corral.model.sqs_limits import ATTRIBUTE_NAME_MAX_CHARACTERS, ATTRIBUTE_TYPE_MAX_CHARACTERS, ATTRIBUTES_MAX
 from corral.services.sqs.errors import InvalidMessageContents, InvalidParameterValue, MissingParameter
 
 MessageAttributes = Mapping[str, Mapping[str, Any]]

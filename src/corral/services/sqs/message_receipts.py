@@ -12,7 +12,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import mark_leaving, messages_gone
 from corral.model.queue import Queue
-from corral.model.queue_limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
+from corral.model.sqs_limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
 from corral.services.sqs.batches import BatchEntry, check_ids, run_batch
 from corral.services.sqs.errors import InvalidParameterValue, MessageNotInflight, ReceiptHandleIsInvalid, invalid
 from corral.services.sqs.queue_names import now_ms, queue_at, wait_key

@@ -12,7 +12,7 @@ from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
 from corral.model.queue import Queue
-from corral.model.queue_limits import (
+from corral.model.sqs_limits import (
     DELAY_MAX_S,
     KMS_REUSE_MAX_S,
     KMS_REUSE_MIN_S,

@@ -8,7 +8,7 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.queue import Queue, queue_arn
-from corral.model.queue_limits import QUEUE_NAME_MAX_CHARACTERS
+from corral.model.sqs_limits import QUEUE_NAME_MAX_CHARACTERS
 from corral.services.sqs.errors import InvalidAddress, InvalidParameterValue, no_such_queue
 from corral.store import Store
 

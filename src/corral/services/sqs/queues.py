@@ -10,7 +10,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import messages_gone
 from corral.model.queue import Queue, queue_arn
-from corral.model.queue_limits import PAGE_MAX, PURGE_INTERVAL_S
+from corral.model.sqs_limits import PAGE_MAX, PURGE_INTERVAL_S
 from corral.operations.pagination import Pagination, names
 from corral.operations.tags import TagRules
 from corral.services.sqs.errors import (

@@ -13,7 +13,7 @@ from corral.core.transactions import Tx
 from corral.fleet import leaving_tasks
 from corral.fleet.leaving_tasks import messages_gone
 from corral.model.queue import Queue, QueueMessage, sent_at_ms
-from corral.model.queue_limits import DEDUPLICATION_MS, IN_FLIGHT_MAX
+from corral.model.sqs_limits import DEDUPLICATION_MS, IN_FLIGHT_MAX
 from corral.services.sqs.errors import NOT_FOR_THIS_TYPE, OverLimit, invalid
 from corral.services.sqs.message_content import body_digest, digest, load_attributes, select_attributes
 from corral.services.sqs.message_receipts import handle_of

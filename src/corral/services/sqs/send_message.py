@@ -16,7 +16,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
 from corral.model.queue import MessageDraft, Queue
-from corral.model.queue_limits import BATCH_MAX_BYTES, DEDUPLICATION_MS, DELAY_MAX_S, FIFO_ID_MAX_CHARACTERS
+from corral.model.sqs_limits import BATCH_MAX_BYTES, DEDUPLICATION_MS, DELAY_MAX_S, FIFO_ID_MAX_CHARACTERS
 from corral.services.sqs.batches import BatchEntry, check_ids, failure
 from corral.services.sqs.errors import (
     NOT_FOR_THIS_TYPE,

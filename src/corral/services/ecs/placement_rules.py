@@ -1,6 +1,6 @@
 """Placement constraints and strategies: conversion from ECS's form to `PlacementRules`.
 
-Requests and task definitions have ECS's form. `decide/placement/rules.py` applies the rules.
+Requests and task definitions have ECS's form. `decide/placement/strategies.py` applies the rules.
 """
 
 from __future__ import annotations

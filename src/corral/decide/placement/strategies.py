@@ -1,4 +1,4 @@
-"""Placement rules: decide which slots the constraints of a task allow, and which of them its strategy prefers.
+"""Placement strategies and constraints: decide which slots the constraints of a task allow, and which of them its strategy prefers.
 
 A demand is the number of GPUs, the CPU, the memory and the placement rules of a task. A part is a set of slots with equal values of
 the attributes over which tasks are spread.
