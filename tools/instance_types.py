@@ -1,4 +1,4 @@
-"""Generate src/corral/services/ec2/instance_types.jsonl.gz: the sizes and prices of EC2's instance types.
+"""Generate src/corral/fleet/instance_types.jsonl.gz: the sizes and prices of EC2's instance types.
 
     pip download --no-deps moto==5.2.5
     python tools/instance_types.py moto-5.2.5-py3-none-any.whl aws-prices-us-east-1.csv
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = "moto/ec2/resources/instance_types.json.gz"
-TARGET = Path(__file__).parent.parent / "src/corral/services/ec2/instance_types.jsonl.gz"
+TARGET = Path(__file__).parent.parent / "src/corral/fleet/instance_types.jsonl.gz"
 COLUMNS = (
     "type", "vcpus", "cores", "memory_mib", "gpus", "gpu", "accelerators", "architectures", "processor", "clock_ghz",
     "current", "metal", "burstable", "hypervisor", "storage", "network", "interfaces", "addresses", "efa", "usage",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from command import Cli
-from corral.services.ec2.instance_types import price_of
+from corral.fleet.instance_types import price_of
 from eventually import eventually
 
 SMALLEST_H = 60 / 3600  # a start is billed for a minute at least

@@ -9,10 +9,11 @@ from corral.core.clock import VirtualClock
 from corral.core.errors import ApiError
 from corral.core.ids import RandomIds
 from corral.core.transactions import Tx
+from corral.fleet.instance_types import is_known, price_of
 from corral.model.instance import TypeMapping
 from corral.model.principal import root_user
 from corral.model.settings import Settings
-from corral.services.ec2.instance_types import TypeSize, describe_instance_types, is_known, price_of, size_of
+from corral.services.ec2.instance_types import TypeSize, describe_instance_types, size_of
 from corral.store import Store
 
 CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from corral.core.transactions import Tx
+from corral.fleet.instance_types import Price, price_of
 from corral.fleet.machine_cost import COST_DIGITS, HOUR_S, machine_report
-from corral.services.ec2.instance_types import Price, price_of
 from corral.store import Store
 from corral.store.instance_usage import UsageTotal
 

@@ -14,11 +14,11 @@ from msgspec import Struct, field
 
 from corral.core.transactions import Tx
 from corral.decide.placement.place import place_newcomer, room_for_newcomer, why_waiting
+from corral.fleet.clusters import is_active_cluster
 from corral.model.group import provider_key
 from corral.model.instance import GROUP_TAG, HOST_POOL, Instance, InstanceState
 from corral.model.placement import INSTANCE, Claim, Placement, Unplaceable, claim_rank
 from corral.model.task import Demand, StopCode
-from corral.services.ecs.lookup import is_active_cluster
 from corral.services.ecs.task_progress import begin_stop, mark_service
 from corral.store import Store
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.transactions import Tx
+from corral.fleet.clusters import slots_of
 from corral.fleet.host_options import host_clusters
 from corral.model.agent_protocol import Measured
 from corral.model.ecs_service import STARTED_BY
@@ -23,7 +24,6 @@ from corral.model.queue import QueueActivity
 from corral.model.run import RunState, Usage, run_of_attempt
 from corral.model.task import Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
-from corral.services.ecs.lookup import slots_of
 from corral.store import Store
 
 GPU_NAMESPACE = "Corral/GPU"

@@ -12,9 +12,8 @@ from typing import Any
 
 from corral.core.transactions import Tx
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
+from corral.model.task import ecs_arn, is_host_image
 from corral.model.task_record import ContainerRecord, GpuUse, TaskRecord
-from corral.services.ecs.lookup import arn, split_definition
-from corral.services.ecs.task_spec import is_host_image
 from corral.store import Store
 from corral.store.task_history import HistoryFilter, StoredTask, is_glob
 
@@ -42,11 +41,11 @@ def history_page(tx: Tx[Store], wanted: HistoryFilter, limit: int, *, latest: bo
 
 def _description(tx: Tx[Store], stored: StoredTask) -> dict[str, Any]:
     account, record = tx.settings.account, stored.record
-    task_arn = arn(account, stored.region, f"task/{stored.cluster}/{stored.id}")
+    task_arn = ecs_arn(account, stored.region, f"task/{stored.cluster}/{stored.id}")
     description = {
         "taskArn": task_arn,
-        "clusterArn": arn(account, stored.region, f"cluster/{stored.cluster}"),
-        "taskDefinitionArn": arn(account, stored.region, f"task-definition/{record.definition}"),
+        "clusterArn": ecs_arn(account, stored.region, f"cluster/{stored.cluster}"),
+        "taskDefinitionArn": ecs_arn(account, stored.region, f"task-definition/{record.definition}"),
         "lastStatus": "STOPPED",
         "desiredStatus": "STOPPED",
         "group": record.group,
@@ -114,8 +113,8 @@ def _container(record: ContainerRecord) -> dict[str, Any]:
 
 def _program(tx: Tx[Store], region: str, record: TaskRecord) -> dict[str, Any]:
     """Return the command of the first essential container, its folder and its image."""
-    family, revision = split_definition(record.definition)
-    found = tx.store.definitions.get(region, family, revision)
+    family, _, revision = record.definition.rpartition(":")
+    found = tx.store.definitions.get(region, family, int(revision))
     if found is None:
         return {}
     main = next(each.name for each in record.containers if each.essential)

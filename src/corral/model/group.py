@@ -86,6 +86,10 @@ class TaskWait(Struct, frozen=True):
     drains: bool = False  # managed draining: the instance waits until all its tasks have ended, except daemon tasks
 
 
+def group_arn(account: str, region: str, uid: str, name: str) -> str:
+    return f"arn:aws:autoscaling:{region}:{account}:autoScalingGroup:{uid}:autoScalingGroupName/{name}"
+
+
 class Group(Struct, frozen=True):
     region: str
     name: str
@@ -111,6 +115,9 @@ class Group(Struct, frozen=True):
     @property
     def key(self) -> str:
         return group_key(self.region, self.name)
+
+    def arn(self, account: str) -> str:
+        return group_arn(account, self.region, self.uid, self.name)
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)

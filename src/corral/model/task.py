@@ -12,6 +12,16 @@ from corral.model.run import RunState, attempt_id
 
 INDEX_VARIABLE = "CORRAL_INDEX"  # contains the index of a member of an array
 NAME_TAG = "corral:name"  # the tag with the name that the user has chosen for a task
+HOST_IMAGE = "corral/host"
+
+
+def is_host_image(image: str) -> bool:
+    """Whether the image name requests a plain process on this machine, even if Docker is available."""
+    return image == HOST_IMAGE or image.startswith(f"{HOST_IMAGE}:")
+
+
+def ecs_arn(account: str, region: str, resource: str) -> str:
+    return f"arn:aws:ecs:{region}:{account}:{resource}"
 
 
 class TaskState(StrEnum):

@@ -22,6 +22,7 @@ from corral.decide.tasks.service_plan import (
     next_start_s,
     replica_plan,
 )
+from corral.fleet.clusters import pools_of, slots_of
 from corral.fleet.leaving_tasks import still_awaited
 from corral.model.ecs_service import (
     ACTIVE,
@@ -58,7 +59,7 @@ from corral.reconcile.ecs_service_tasks import (
 from corral.reconcile.ecs_task_sets import step_task_sets
 from corral.services.ecs.capacity_providers import service_capacity
 from corral.services.ecs.launch import launch
-from corral.services.ecs.lookup import cluster_record, pools_of, slots_of
+from corral.services.ecs.lookup import cluster_record
 from corral.services.ecs.placement_rules import placement_rules
 from corral.services.ecs.rollouts import write_event
 from corral.services.ecs.service_description import STOPPED_READ

@@ -9,6 +9,7 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.tasks.service_plan import Percentages, ServicePlan, next_start_s, replica_plan
+from corral.fleet.clusters import slots_of
 from corral.model.ecs_service import DRAINING, FAILED_CHECKS, EcsService, ServiceTask, TaskSet
 from corral.model.task import TaskState
 from corral.reconcile.ecs_service_tasks import (
@@ -27,7 +28,7 @@ from corral.reconcile.ecs_service_tasks import (
 )
 from corral.services.ecs.capacity_providers import service_capacity
 from corral.services.ecs.launch import launch
-from corral.services.ecs.lookup import cluster_record, slots_of
+from corral.services.ecs.lookup import cluster_record
 from corral.services.ecs.rollouts import write_event
 from corral.services.ecs.service_description import STOPPED_READ
 from corral.services.ecs.service_health import tasks_with_health

@@ -95,6 +95,6 @@ def _mapping(file: ConfigurationFile, name: str, value: Any) -> TypeMapping:
 
 def _is_known(name: str) -> bool:
     """Return whether AWS has a type with this name."""
-    from corral.services.ec2.instance_types import is_known  # imported here, because it takes memory and few users define types
+    from corral.fleet.instance_types import is_known  # imported here, because it takes memory and few users define types
 
     return is_known(name)

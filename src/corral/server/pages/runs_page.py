@@ -22,12 +22,12 @@ from corral.core.errors import api_error
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.decide.placement.start_estimates import estimates
+from corral.fleet.clusters import is_active_cluster, pools_of
 from corral.model.placement import TASK, Claim
 from corral.model.queue_options import HOLD_TAG
 from corral.model.settings import Settings
 from corral.model.task import Demand, Task, TaskState
 from corral.server.lanes import Lane
-from corral.services.ecs.lookup import is_active_cluster, pools_of
 from corral.services.ecs.task_description import task_descriptions
 from corral.store import Store
 

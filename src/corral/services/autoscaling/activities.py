@@ -12,13 +12,13 @@ import orjson
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import NAMED_MAX, busy_on, named
-from corral.model.group import Group, ScalingActivity
+from corral.model.group import Group, ScalingActivity, group_arn
 from corral.model.instance import HOST_POOL
 from corral.model.numbers import whole_number
 from corral.model.placement import INSTANCE
 from corral.operations.stored_resources import Params
 from corral.services.autoscaling.errors import ValidationError
-from corral.services.autoscaling.names import ACTIVITY_PAGES, find_group, group_arn
+from corral.services.autoscaling.names import ACTIVITY_PAGES, find_group
 from corral.services.autoscaling.notifications import notify
 from corral.services.ecs.managed_scaling import tasks_to_drain
 from corral.services.ecs.task_description import why_claim_waits

@@ -16,7 +16,7 @@ from corral.services.autoscaling.cloudformation_updates import (
     replaces_group,
     restore_group,
 )
-from corral.services.autoscaling.names import HOOK, POLICY, SCHEDULE, arn_of, document_of, find_group
+from corral.services.autoscaling.names import HOOK, POLICY, SCHEDULE, document_of, find_group
 from corral.services.ec2.cloudformation_instances import init_of
 from corral.store import Store
 from corral.template_types.api_calls import call, request_of
@@ -77,7 +77,7 @@ def _create_group(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
 
 
 def _group_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
-    return {"AutoScalingGroupARN": arn_of(tx, find_group(tx, caller, identity))}
+    return {"AutoScalingGroupARN": find_group(tx, caller, identity).arn(tx.settings.account)}
 
 
 def _update_group(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:

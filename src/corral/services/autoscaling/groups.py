@@ -26,7 +26,7 @@ from corral.services.autoscaling.group_tags import filter_groups, new_tags, tag_
 from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
 from corral.services.autoscaling.launch_sources import SOURCES, by_id, checked_sources
 from corral.services.autoscaling.lifecycle_hooks import put_hook
-from corral.services.autoscaling.names import PAGES, arn_of, changeable_group, find_group
+from corral.services.autoscaling.names import PAGES, changeable_group, find_group
 from corral.services.ec2 import default_vpc
 from corral.services.ec2.zones import zone_id, zone_names
 from corral.store import Store
@@ -335,7 +335,7 @@ def group_view(tx: Tx[Store], group: Group, *, with_instances: bool = True) -> d
         "VPCZoneIdentifier": "",
         **settings,
         "AutoScalingGroupName": group.name,
-        "AutoScalingGroupARN": arn_of(tx, group),
+        "AutoScalingGroupARN": group.arn(tx.settings.account),
         "AvailabilityZoneIds": [zone_id(zone) for zone in group.settings["AvailabilityZones"]],
         "MinSize": group.min_size,
         "MaxSize": group.max_size,

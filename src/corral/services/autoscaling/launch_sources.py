@@ -17,6 +17,7 @@ from corral.core.transactions import Tx
 from corral.decide.scaling.group_capacity import Distribution, on_demand_units
 from corral.decide.scaling.instance_mix import TypeOption, next_market, ordered
 from corral.decide.scaling.instance_requirements import TypeFacts, meets
+from corral.fleet.instance_types import InstanceType, every_type, price_of
 from corral.fleet.instances import InstanceRequest, fits_ever
 from corral.model.group import CONFIGURATION, ON_DEMAND, SPOT, TEMPLATE, Group, GroupMember, LaunchSource
 from corral.model.instance import GROUP_TAG, TypeMapping
@@ -26,7 +27,6 @@ from corral.operations.stored_resources import find
 from corral.operations.tags import is_reserved
 from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
-from corral.services.ec2.instance_types import InstanceType, every_type, price_of
 from corral.services.ec2.launch_specs import instance_request, merged, template_data
 from corral.store import Store
 

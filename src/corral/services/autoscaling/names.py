@@ -39,14 +39,6 @@ ACTIVITY_PAGES = _pages(100, 100)
 SMALL_PAGES = _pages(50, 50)
 
 
-def group_arn(account: str, region: str, uid: str, name: str) -> str:
-    return f"arn:aws:autoscaling:{region}:{account}:autoScalingGroup:{uid}:autoScalingGroupName/{name}"
-
-
-def arn_of(tx: Tx[Store], group: Group) -> str:
-    return group_arn(tx.settings.account, group.region, group.uid, group.name)
-
-
 def find_group(tx: Tx[Store], caller: Caller, name: str) -> Group:
     """Find a group by its name or ARN."""
     if name.startswith("arn:"):

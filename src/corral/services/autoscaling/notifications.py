@@ -13,9 +13,9 @@ import orjson
 
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.model.group import Group, ScalingActivity
+from corral.model.group import Group, ScalingActivity, group_arn
 from corral.model.instance import ec2_id
-from corral.services.autoscaling.names import NOTIFICATION, arn_of, documents_of, group_arn
+from corral.services.autoscaling.names import NOTIFICATION, documents_of
 from corral.services.sns.publish import deliver
 from corral.store import Store
 
@@ -65,7 +65,7 @@ def test_message(tx: Tx[Store], group: Group) -> dict[str, Any]:
     return {
         "AccountId": tx.settings.account,
         "RequestId": tx.ids.uuid(),
-        "AutoScalingGroupARN": arn_of(tx, group),
+        "AutoScalingGroupARN": group.arn(tx.settings.account),
         "AutoScalingGroupName": group.name,
         "Service": "AWS Auto Scaling",
         "Event": TEST,

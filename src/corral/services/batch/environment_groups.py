@@ -19,6 +19,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.scaling.group_capacity import COUNTED
 from corral.decide.scaling.instance_choice import FAMILIES, TypeShape
+from corral.fleet.instance_types import CPU_UNITS, InstanceType, find_type, price_of, types_of_family
 from corral.fleet.instances import InstanceRequest, fits_ever
 from corral.model.compute_environment import SPOT, ComputeEnvironment
 from corral.model.group import DELETING, ENVIRONMENT, Group, GroupMember
@@ -29,7 +30,6 @@ from corral.services.autoscaling.groups import create_auto_scaling_group
 from corral.services.batch.environments import SERVICE, TYPE
 from corral.services.batch.errors import ClientException
 from corral.services.ec2 import default_vpc, launch_templates
-from corral.services.ec2.instance_types import CPU_UNITS, InstanceType, find_type, price_of, types_of_family
 from corral.services.ec2.launch_specs import instance_profile
 from corral.services.ec2.resources import every
 from corral.services.ssm import public_parameters

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from corral.core.transactions import Tx
+from corral.fleet.clusters import has_host
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.instance import HOST_POOL, cluster_pool
-from corral.services.ecs.lookup import has_host
 from corral.store import Store
 
 ENVIRONMENTS_CACHED_MAX = 256

@@ -9,9 +9,9 @@ from typing import Any
 from corral.core.transactions import Tx
 from corral.model.alarm import METRIC, Alarm
 from corral.model.json_documents import read_json
+from corral.operations.regions import region_title
 from corral.services.cloudwatch.alarm_history import previous_state
 from corral.services.cloudwatch.common import alarm_arn, timestamp
-from corral.services.ec2.zones import region_title
 from corral.telemetry import MetricStore
 
 SUBJECT_MAX_CHARACTERS = 100

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.fleet.instance_types import CPU_UNITS
 from corral.model.instance import INTERRUPTED_AT, Instance, InstanceState, ec2_id
 from corral.operations.stored_resources import Document
 from corral.services.ec2.errors import InvalidInstanceID, InvalidInstanceIDMalformed
 from corral.services.ec2.filters import filtered
-from corral.services.ec2.instance_types import CPU_UNITS
 from corral.store import Store
 
 CODES = {

@@ -1,18 +1,14 @@
-"""Regions and availability zones. The regions are read from botocore's partitions. Every region has the zones a, b and c."""
+"""Regions and availability zones. Every region has the zones a, b and c."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
-
-import orjson
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.operations.regions import region_names
 from corral.operations.stored_resources import Document, Params
 from corral.services.ec2.errors import InvalidParameterValue, invalid_value
 from corral.services.ec2.filters import filtered
@@ -27,28 +23,6 @@ ZONE_FILTERS = filtered(
         "group-name": "GroupName", "opt-in-status": "OptInStatus",
     }
 )  # fmt: skip
-
-
-@cache
-def region_names(region: str) -> tuple[str, ...]:
-    """Return the regions of the partition that contains `region`. The result always contains `region`."""
-    found = _regions_with(region)
-    return tuple(sorted({name for name in found if not name.endswith("-global")} | {region}))
-
-
-@cache
-def region_title(region: str) -> str:
-    """Return the name of a region for people, such as `US East (N. Virginia)`."""
-    return str(_regions_with(region).get(region, {}).get("description", region))
-
-
-def _regions_with(region: str) -> dict[str, Any]:
-    """Return the regions of the partition that contains `region`, from botocore's data."""
-    package = find_spec("botocore")
-    assert package is not None and package.origin is not None
-    partitions = orjson.loads((Path(package.origin).parent / "data" / "partitions.json").read_bytes())["partitions"]
-    regions: dict[str, Any] = next((each["regions"] for each in partitions if region in each["regions"]), partitions[0]["regions"])
-    return regions
 
 
 def zone_names(region: str) -> list[str]:

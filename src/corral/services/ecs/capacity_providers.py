@@ -15,28 +15,17 @@ from msgspec.structs import replace
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.fleet.clusters import has_host, pools_of, slots_of
 from corral.fleet.host_options import host_clusters
 from corral.model.group import DELETING, Group, group_key, provider_key
 from corral.model.instance import HOST_POOL, Instance, cluster_pool
 from corral.operations.pagination import among
-from corral.services.autoscaling.names import arn_of
 from corral.services.ecs.errors import (
     ClientException,
     InvalidParameterException,
     UnsupportedFeatureException,
 )
-from corral.services.ecs.lookup import (
-    HOST_CLUSTER_DETAILS,
-    HOST_PROVIDER,
-    PAGES,
-    arn,
-    cluster_record,
-    find_cluster,
-    has_host,
-    pools_of,
-    short,
-    slots_of,
-)
+from corral.services.ecs.lookup import HOST_CLUSTER_DETAILS, HOST_PROVIDER, PAGES, arn, cluster_record, find_cluster, short
 from corral.services.ecs.managed_scaling import group_name, provider_of_group, unprotect_members
 from corral.services.ecs.tags import check_tags
 from corral.services.ecs.task_capacity import Capacity
@@ -78,7 +67,7 @@ def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
     group = _existing_group(tx, caller, params["autoScalingGroupProvider"]["autoScalingGroupArn"])
     if provider_of_group(tx, caller.region, group.name) is not None and not _exists(tx, caller, name):
         raise ClientException(GROUP_IN_USE)
-    given = {**params["autoScalingGroupProvider"], "autoScalingGroupArn": arn_of(tx, group)}
+    given = {**params["autoScalingGroupProvider"], "autoScalingGroupArn": group.arn(tx.settings.account)}
     document = {
         "name": name,
         "status": "ACTIVE",
@@ -191,7 +180,7 @@ def checked_strategy(strategy: list[dict[str, Any]], of_cluster: Collection[str]
 def _existing_group(tx: Tx[Store], caller: Caller, given: str) -> Group:
     """Find the Auto Scaling group of a request by its name or ARN."""
     group = tx.store.groups.get(caller.region, given.rpartition("autoScalingGroupName/")[2])
-    if group is None or (given.startswith("arn:") and given != arn_of(tx, group)) or group.status == DELETING:
+    if group is None or (given.startswith("arn:") and given != group.arn(tx.settings.account)) or group.status == DELETING:
         raise ClientException(
             f"The specified Auto Scaling group '{given}' does not exist. Specify the name or ARN of an Auto Scaling group of "
             "this Region and try again."

@@ -7,12 +7,13 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
+from corral.fleet.clusters import has_host
 from corral.model.ecs_service import FAILED, INACTIVE, EcsService
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.model.stack import StackStatus
 from corral.services.ecs.capacity_providers import PROVIDER_IN_USE
 from corral.services.ecs.errors import ResourceInUseException
-from corral.services.ecs.lookup import HOST_PROVIDER, arn, cluster_record, has_host, short, split_definition
+from corral.services.ecs.lookup import HOST_PROVIDER, arn, cluster_record, short, split_definition
 from corral.services.ecs.rollouts import BREAKER, current_rollout
 from corral.services.ecs.tags import set_reserved_tags
 from corral.store import Store

@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.fleet.clusters import has_host, slots_of
 from corral.fleet.host_options import host_clusters
 from corral.fleet.instances import join_created_cluster
 from corral.model.group import provider_key
@@ -22,7 +23,7 @@ from corral.services.ecs.errors import (
     InvalidParameterException,
     ResourceInUseException,
 )
-from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, cluster_record, find_cluster, has_host, short, slots_of
+from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, cluster_record, find_cluster, short
 from corral.services.ecs.tags import check_tags
 from corral.store import Store
 

@@ -14,12 +14,13 @@ import orjson
 from msgspec import Struct
 
 from corral.core.transactions import Tx
+from corral.fleet.clusters import slots_of
 from corral.fleet.own_metrics import service_of
 from corral.model.instance import ec2_id
 from corral.model.run import RunState, Usage
 from corral.model.task import Run, Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
-from corral.services.ecs.lookup import slots_of, split_definition
+from corral.services.ecs.lookup import split_definition
 from corral.services.ecs.task_spec import spec_of
 from corral.services.logs.common import now_ms
 from corral.services.logs.ingestion import ingest

@@ -17,6 +17,7 @@ from corral.core.transactions import Tx
 from corral.decide.placement.instance_query import parse_instance_query
 from corral.decide.placement.strategies import ZONE, values_of, zone_of
 from corral.fleet import instances
+from corral.fleet.clusters import slots_of
 from corral.model.gpu import GpuDevice
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.placement import Slot
@@ -28,7 +29,7 @@ from corral.services.ecs.errors import (
     InvalidParameterException,
     TargetNotFoundException,
 )
-from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_slot, short, slots_of
+from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_slot, short
 from corral.services.ecs.placement_rules import check_expression
 from corral.services.ecs.tags import instance_tags
 from corral.store import HOLD_PREFIX, Store

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from corral.model.task import is_host_image
 from corral.services.ecs.errors import ClientException
-from corral.services.ecs.task_spec import is_host_image
 
 HOST = "host"
 # Linux capabilities that let a container control the host. Other capabilities affect only the container itself.

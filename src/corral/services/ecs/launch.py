@@ -23,6 +23,8 @@ from corral.decide.placement.place import (
     why_never,
 )
 from corral.decide.placement.slot_fit import amounts
+from corral.fleet.clusters import pools_of
+from corral.fleet.private_environments import use_private_objects
 from corral.model.placement import Claim, Placement, Rank, Unplaceable
 from corral.model.queue_options import NO_OPTIONS, QueueOptions
 from corral.model.task import RANDOM, Demand, PlacementRules, Task, TaskState
@@ -31,9 +33,8 @@ from corral.services.ecs import fargate
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
 from corral.services.ecs.launch_checks import check_container_overrides, check_network, check_spec
-from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
+from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot
 from corral.services.ecs.placement_rules import placement_rules
-from corral.services.ecs.private_environments import use_private_objects
 from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_progress import mark_provider, start_runs
 from corral.services.ecs.task_queue import open_queue, rank_of

@@ -7,10 +7,10 @@ task.
 from __future__ import annotations
 
 from corral.core.transactions import Tx
+from corral.fleet.private_environments import use_private_objects
 from corral.model.queue_options import REQUEUE_OF_TAG, REQUEUE_TAG, REQUEUED_AS_TAG, queue_options
 from corral.model.task import Task, TaskState
 from corral.model.task_queue import QueuedTask, QueueState
-from corral.services.ecs.private_environments import use_private_objects
 from corral.services.ecs.task_queue import REQUEUED_AS, TIMES
 from corral.services.ecs.task_spec import spec_of
 from corral.store import Store

@@ -10,6 +10,7 @@ from msgspec import Struct
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
+from corral.fleet.clusters import exists_without_row
 from corral.operations.tags import TagRules
 from corral.services.ecs.errors import (
     ClientException,
@@ -17,7 +18,7 @@ from corral.services.ecs.errors import (
     InvalidParameterException,
     ResourceNotFoundException,
 )
-from corral.services.ecs.lookup import REVISION_REQUIRED, arn, exists_without_row, find_slot, split_definition
+from corral.services.ecs.lookup import REVISION_REQUIRED, arn, find_slot, split_definition
 from corral.services.ecs.task_queue import tags_changed
 from corral.store import Store
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from corral.core.transactions import Tx
 from corral.decide.tasks.lifecycle import advance, startable
 from corral.fleet.leaving_tasks import mark_leaving
+from corral.fleet.private_environments import release_private_objects
 from corral.model.ecs_service import STARTED_BY, service_key
 from corral.model.group import provider_key
 from corral.model.instance import HOST_POOL
@@ -18,7 +19,6 @@ from corral.model.placement import TASK, Claim, Placement
 from corral.model.run import RunState
 from corral.model.task import Run, StopCode, Task, TaskState
 from corral.services.ecs.gpu_assignment import assign_gpus
-from corral.services.ecs.private_environments import release_private_objects
 from corral.services.ecs.run_spec import start_order, waits_for_main_node
 from corral.services.ecs.task_spec import TaskSpec, rules_by_container, spec_of
 from corral.store import Store

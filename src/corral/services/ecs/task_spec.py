@@ -20,7 +20,7 @@ from corral.decide.placement.backfill import longest_time_s
 from corral.decide.tasks.lifecycle import NO_RULES
 from corral.model.constant_result import ConstantResult
 from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
-from corral.model.task import ContainerRules, Demand, RestartPolicy, Run, Task
+from corral.model.task import ContainerRules, Demand, RestartPolicy, Run, Task, is_host_image
 from corral.model.units import CPU_UNITS_PER_CORE
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_requirements import (
@@ -42,7 +42,6 @@ HEALTH_CHECK_DEFAULTS = {"interval": 30, "timeout": 5, "retries": 3}
 TIME_LIMIT_TAG = "corral:time-limit"
 GPU_IDS_TAG = "corral:gpu-ids"
 GPU_UUIDS, GPU_INDEXES = "uuid", "index"
-HOST_IMAGE = "corral/host"
 SECRETS_MANAGER = "secretsmanager"
 REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
 
@@ -277,11 +276,6 @@ def _demand(cpu: str | None, memory: str | None, containers: Collection[dict[str
 
 
 # Settings of task and container definitions
-
-
-def is_host_image(image: str) -> bool:
-    """Whether the image name requests a plain process on this machine, even if Docker is available."""
-    return image == HOST_IMAGE or image.startswith(f"{HOST_IMAGE}:")
 
 
 def is_plain(containers: Iterable[dict[str, Any]]) -> bool:

@@ -14,15 +14,23 @@ import orjson
 from corral.access.caller import Caller
 from corral.core.commands import Wait
 from corral.core.transactions import Tx
+from corral.fleet.clusters import pools_of
+from corral.fleet.private_environments import foreign_object
 from corral.model.numbers import whole_number
+from corral.model.private_environment import BUCKET
 from corral.model.queue_options import NO_OPTIONS
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.ecs.capacity_providers import capacity_of
-from corral.services.ecs.errors import ClientException, ConflictException, InvalidParameterException, ServiceNotFoundException
+from corral.services.ecs.errors import (
+    AccessDeniedException,
+    ClientException,
+    ConflictException,
+    InvalidParameterException,
+    ServiceNotFoundException,
+)
 from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
-from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_definition, find_slot, pools_of, short
+from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_definition, find_slot, short
 from corral.services.ecs.placement_rules import failure_reason
-from corral.services.ecs.private_environments import check_private_objects
 from corral.services.ecs.tags import task_tags
 from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_description import task_descriptions
@@ -91,8 +99,11 @@ def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str)
     for field in REFUSED_IN_REQUEST:
         if params.get(field):
             raise InvalidParameterException(f"Corral does not serve {field} yet.")
-    if "overrides" in params:
-        check_private_objects(tx, params["overrides"], caller)
+    if "overrides" in params and (key := foreign_object(tx, params["overrides"], caller)) is not None:
+        raise AccessDeniedException(
+            f"The overrides name the object {key} of the bucket {BUCKET}, which another caller has uploaded: upload the "
+            "variables of the task as a new object."
+        )
     return {
         "owner": caller.owner,
         "region": caller.region,

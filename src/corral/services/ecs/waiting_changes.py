@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
+from corral.fleet.clusters import pools_of
 from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
 from corral.model.placement import TASK
@@ -22,7 +23,6 @@ from corral.model.task import Task, TaskState
 from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.gpu_requirements import gpu_count
 from corral.services.ecs.launch import never_fits
-from corral.services.ecs.lookup import pools_of
 from corral.services.ecs.task_progress import mark_provider
 from corral.services.ecs.task_queue import read_options, tags_changed
 from corral.services.ecs.task_spec import TIME_LIMIT_TAG, TaskSpec, longest_time_of, spec_of, task_spec

@@ -10,10 +10,10 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.objects.byte_range import Unsatisfiable, span_of
 from corral.decide.objects.preconditions import Conditions, etag_matches, failed_condition
+from corral.fleet.private_environments import keep_uploaded_object
 from corral.model.blob import Admission, Slice, StoredBlob
 from corral.model.objects import Bucket, ContentPart, ObjectVersion
 from corral.model.private_environment import BUCKET
-from corral.services.ecs.private_environments import keep_uploaded_object
 from corral.services.s3 import versions
 from corral.services.s3.errors import (
     AccessDenied,

@@ -14,20 +14,15 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.model.private_environment import BUCKET, UNUSED_S, UPLOADED_S, private_objects
+from corral.model.private_environment import UNUSED_S, UPLOADED_S, private_objects
 from corral.model.task import Task
-from corral.services.ecs.errors import AccessDeniedException
 from corral.store import Store
 
 
-def check_private_objects(tx: Tx[Store], overrides: dict[str, Any], caller: Caller) -> None:
-    """Refuse overrides of a session that refer to the objects of other callers."""
-    for key in private_objects(overrides) if not caller.is_root else ():
-        if tx.store.private_environments.uploader(key) != _uploader(caller):
-            raise AccessDeniedException(
-                f"The overrides name the object {key} of the bucket {BUCKET}, which another caller has uploaded: upload the "
-                "variables of the task as a new object."
-            )
+def foreign_object(tx: Tx[Store], overrides: dict[str, Any], caller: Caller) -> str | None:
+    """Return the key of an object to which the overrides of a session refer, and which another caller has uploaded."""
+    keys = private_objects(overrides) if not caller.is_root else ()
+    return next((key for key in keys if tx.store.private_environments.uploader(key) != _uploader(caller)), None)
 
 
 def _uploader(caller: Caller) -> str:
