@@ -18,7 +18,6 @@ from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.ids import RandomIds, simulated_gpu_id
 from corral.core.transactions import Core, Tx
-from corral.fleet import hosts
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.principal import root_user
@@ -26,6 +25,7 @@ from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.reconcile import STATE
+from corral.services.ecs import host_reports
 from corral.store import Store
 
 GPUS_PER_HOST = 8
@@ -80,7 +80,7 @@ class Simulated:
         """Hosts of these sizes (GPUs, CPU units, MiB) say hello."""
         said = [_hello(number, size) for number, size in enumerate(sizes)]
         for at in range(0, len(said), 200):
-            self.run([lambda tx, one=one: hosts.hello(tx, one) for one in said[at : at + 200]])
+            self.run([lambda tx, one=one: host_reports.hello(tx, one) for one in said[at : at + 200]])
 
     def register(self, family: str, gpus: int) -> None:
         self.run([self.call("RegisterTaskDefinition", definition(family, ["/bin/true"], gpus=gpus, logs=True))])
@@ -93,11 +93,13 @@ class Simulated:
 
     def end(self, runs: Sequence[tuple[str, str]]) -> None:
         """These runs' hosts say that they have ended, one report each."""
-        self.run([lambda tx, one=one: hosts.report(tx, one[0], [self._ended(one[1])]) for one in runs])
+        self.run([lambda tx, one=one: host_reports.report(tx, one[0], [self._ended(one[1])]) for one in runs])
 
     def start(self, runs: Sequence[tuple[str, str]]) -> None:
         """These runs' hosts say that they have started, one report each."""
-        self.run([lambda tx, one=one: hosts.report(tx, one[0], [Observed(one[1], 1, self._now_s + STARTED_S)]) for one in runs])
+        self.run(
+            [lambda tx, one=one: host_reports.report(tx, one[0], [Observed(one[1], 1, self._now_s + STARTED_S)]) for one in runs]
+        )
 
     def _ended(self, run_id: str) -> Observed:
         return Observed(run_id, 1, self._now_s + STARTED_S, self._now_s + STOPPED_S, 0)

@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "access": {"model", "decide", "store", "core"},
     "operations": {"model", "decide", "store", "core", "access"},
     "template_types": {"model", "decide", "store", "core", "aws", "access", "operations"},
-    "fleet": {"model", "decide", "store", "telemetry", "core", "services"},
+    "fleet": {"model", "decide", "store", "telemetry", "core", "access"},
     "services": {"model", "decide", "store", "telemetry", "blobs", "core", "access", "operations", "fleet", "template_types"},
     "reconcile": {"model", "decide", "store", "telemetry", "services", "core", "access", "operations", "fleet", "template_types"},
     "server": {

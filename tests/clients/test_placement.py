@@ -13,7 +13,6 @@ from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.ids import RandomIds
 from corral.core.transactions import Core
-from corral.fleet import hosts
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.instance import host_instance_id
@@ -21,6 +20,7 @@ from corral.model.principal import root_user
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
+from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 from harness import container, eventually, wait_stopped
@@ -261,7 +261,7 @@ class Plane:
         for name in self.hosts.values():
             shown = [GpuDevice(f"GPU-{name}-{at}", at, "H100", 81_559, simulated=True) for at in range(gpus)]
             said = Hello(name, "boot", f"host-{name[-2:]}", 8192, 16_384, shown, [])
-            self.transact(lambda tx, said=said: hosts.hello(tx, said))
+            self.transact(lambda tx, said=said: host_reports.hello(tx, said))
 
     def transact(self, handler: Any) -> Any:
         self._clock.advance(0.01)
@@ -286,7 +286,7 @@ class Plane:
 
     def end(self, task: dict[str, Any]) -> None:
         host_id, run_id = self.hosts[where(task)], task["containers"][0]["containerArn"].rpartition("/")[2]
-        self.transact(lambda tx: hosts.report(tx, host_id, [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
+        self.transact(lambda tx: host_reports.report(tx, host_id, [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
 
     def again(self, task: dict[str, Any]) -> dict[str, Any]:
         return self.call("DescribeTasks", tasks=[task["taskArn"]])["tasks"][0]

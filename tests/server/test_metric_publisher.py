@@ -18,7 +18,6 @@ from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
 from corral.core.transactions import Core, Tx
-from corral.fleet import hosts
 from corral.model.agent_protocol import Hello, Measured
 from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GpuPart, GpuSample
@@ -31,6 +30,7 @@ from corral.operations.services import SERVICES
 from corral.reconcile import METRICS, STATE
 from corral.server.metric_publisher import MetricPublisher
 from corral.services.cloudwatch.metric_writes import record
+from corral.services.ecs import host_reports
 from corral.store import Store
 from corral.store.task_history import HistoryFilter
 from corral.telemetry import MetricStore
@@ -227,7 +227,7 @@ def test_a_message_in_an_empty_queue_is_published_before_the_next_second(world: 
 
 def test_tasks_that_share_a_gpu_have_metrics_of_their_own(world: World) -> None:
     hello = Hello("h", "boot", "host", 4096, 4096, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
-    world.run(lambda tx: hosts.hello(tx, hello))
+    world.run(lambda tx: host_reports.hello(tx, hello))
     shares = [{"type": "GPU", "sharingStrategy": {"nvidiaMps": {"memory": 300}}}]
     container = {"name": "main", "image": "corral/host", "command": ["x"], "resourceRequirements": shares, "memory": 64}
     world.call("ecs", "RegisterTaskDefinition", family="web", containerDefinitions=[container])
@@ -235,7 +235,7 @@ def test_tasks_that_share_a_gpu_have_metrics_of_their_own(world: World) -> None:
     world.transact()
     busy, idle = world.run(lambda tx: tx.store.tasks.on_host("h"))
     seen = [Observed(task.runs[0].id, pid=1, started_at_s=world.clock.now_s()) for task in (busy, idle)]
-    world.run(lambda tx: hosts.report(tx, "h", seen))
+    world.run(lambda tx: host_reports.report(tx, "h", seen))
     world.tick(2)
 
     def sample(**more: Any) -> None:
@@ -263,14 +263,14 @@ def test_tasks_that_share_a_gpu_have_metrics_of_their_own(world: World) -> None:
 def service_task(world: World) -> tuple[str, str]:
     """Start a service with one GPU task that specifies half a core and 512 MiB. Return the ids of the task and of its run."""
     hello = Hello("h", "boot", "host", 4096, 4096, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
-    world.run(lambda tx: hosts.hello(tx, hello))
+    world.run(lambda tx: host_reports.hello(tx, hello))
     container = {"name": "main", "image": "corral/host", "command": ["x"], "resourceRequirements": [{"type": "GPU", "value": "1"}]}
     world.call("ecs", "RegisterTaskDefinition", family="web", containerDefinitions=[container], cpu="512", memory="512")
     world.call("ecs", "CreateService", serviceName="api", taskDefinition="web", desiredCount=1)
     world.transact()
     task = world.run(lambda tx: tx.store.tasks.on_host("h")[0])
     seen = Observed(task.runs[0].id, pid=1, started_at_s=world.clock.now_s())
-    world.run(lambda tx: hosts.report(tx, "h", [seen]))
+    world.run(lambda tx: host_reports.report(tx, "h", [seen]))
     return task.id, task.runs[0].id
 
 
@@ -324,7 +324,7 @@ def test_samples_of_a_task_are_added_up_and_saved_once_a_minute(world: World) ->
     assert use == GpuUse(3, 120.0, 80.0, 300) and store.execute("SELECT count(*) FROM task_gpu_use").fetchone() == (0,)
     world.tick(60)
     assert store.execute("SELECT samples, memory_max_mib FROM task_gpu_use").fetchall() == [(3, 300)]
-    world.run(lambda tx: hosts.report(tx, "h", [Observed(run_id, 1, started_s, world.clock.now_s(), 0)]))
+    world.run(lambda tx: host_reports.report(tx, "h", [Observed(run_id, 1, started_s, world.clock.now_s(), 0)]))
     [record] = store.tasks.history.listed(HistoryFilter("us-east-1"), 10)
     assert record.record.gpu_use == use and store.execute("SELECT count(*) FROM task_gpu_use").fetchone() == (0,)
 

@@ -17,7 +17,6 @@ from corral.core.commands import Command
 from corral.core.ids import SeededIds
 from corral.core.transactions import Core
 from corral.decide.logs.emf import batch_points
-from corral.fleet import hosts
 from corral.model.agent_protocol import Hello, Measured
 from corral.model.gpu import GpuDevice
 from corral.model.principal import root_user
@@ -26,6 +25,7 @@ from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.reconcile import LOGS, STATE
 from corral.server.insights_writer import InsightsWriter
+from corral.services.ecs import host_reports
 from corral.services.ecs.container_insights import PIECE
 from corral.store import Store
 from corral.telemetry import LogStore
@@ -65,13 +65,13 @@ class World:
         self.writer = InsightsWriter(cast("Any", self.state), cast("Any", self.logs), cast("Any", agents), self.clock)
         self.call("ecs", "CreateCluster", clusterName="default", settings=[{"name": "containerInsights", "value": insights}])
         gpu = GpuDevice("GPU-0", 0, "Simulated", 1000)
-        self.state.run(lambda tx: hosts.hello(tx, Hello("h", "boot", "host", 4096, 4096, [gpu], [])))
+        self.state.run(lambda tx: host_reports.hello(tx, Hello("h", "boot", "host", 4096, 4096, [gpu], [])))
         container = {"name": "main", "image": "corral/host", "command": ["x"], "cpu": 256, "memory": 200}
         self.call("ecs", "RegisterTaskDefinition", family="web", containerDefinitions=[container], cpu="512", memory="512")
         self.call("ecs", "CreateService", serviceName="api", taskDefinition="web", desiredCount=1)
         self.task = self.state.run(lambda tx: tx.store.tasks.on_host("h")[0])
         seen = Observed(self.task.runs[0].id, pid=1, started_at_s=self.clock.now_s())
-        self.state.run(lambda tx: hosts.report(tx, "h", [seen]))
+        self.state.run(lambda tx: host_reports.report(tx, "h", [seen]))
 
     def call(self, service: str, operation: str, **params: Any) -> Any:
         return self.state.run(lambda tx: SERVICES[service].operations[operation](tx, params, CALLER))

@@ -14,7 +14,6 @@ import pytest
 from corral.core.clock import VirtualClock
 from corral.core.ids import SeededIds
 from corral.core.transactions import Core
-from corral.fleet import hosts
 from corral.model.agent_protocol import SILENT_S, Hello, HostOptions
 from corral.model.gpu import GpuDevice, GpuHealth
 from corral.model.gpu_metrics import GpuSample
@@ -23,6 +22,7 @@ from corral.model.settings import Settings
 from corral.node import agent
 from corral.reconcile import STATE
 from corral.server.pages.metrics_page import MetricsPage
+from corral.services.ecs import host_reports
 from corral.store import Store
 from eventually import DEADLINE_S
 from services.test_container_insights import CoreLane
@@ -39,7 +39,7 @@ class World:
 
     def hello(self, gpus: list[GpuDevice], faults: dict[str, str], boot_id: str = "boot") -> None:
         message = Hello("h", boot_id, "host", 4096, 4096, gpus, [], faults=faults)
-        self.state.run(lambda tx: hosts.hello(tx, message))
+        self.state.run(lambda tx: host_reports.hello(tx, message))
 
     def faults(self) -> dict[str, str]:
         found: dict[str, str] = self.state.run(

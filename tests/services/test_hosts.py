@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from corral.core.commands import Command
-from corral.fleet import hosts
 from corral.model.agent_protocol import StartOrder
 from corral.model.run import Observed
+from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from simulation.clients import CALLER
 from simulation.test_claim_queue import Small
@@ -50,10 +50,10 @@ class Told(Small):
     def hello_again(self, *seen: Observed, boot: str = "boot") -> None:
         self.orders.clear()
         said = replace(self.hello(0, 2), boot_id=boot, runs=list(seen))
-        self.ask(lambda tx: hosts.hello(tx, said))
+        self.ask(lambda tx: host_reports.hello(tx, said))
 
     def report(self, *seen: Observed) -> None:
-        self.ask(lambda tx: hosts.report(tx, "h0", list(seen)))
+        self.ask(lambda tx: host_reports.report(tx, "h0", list(seen)))
 
     def started(self) -> set[str]:
         return {order.spec.container for order in self.orders if isinstance(order, StartOrder)}

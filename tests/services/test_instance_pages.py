@@ -15,7 +15,7 @@ from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.ids import RandomIds
 from corral.core.transactions import Core, Tx
-from corral.fleet import hosts, instances
+from corral.fleet import instances
 from corral.fleet.instance_cost import cost_report
 from corral.fleet.instances import InstanceRequest
 from corral.model.instance import Instance, ec2_id
@@ -24,6 +24,7 @@ from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.server.pages.instance_pages import INSTANCES_SHOWN_MAX, instances_page
 from corral.server.pages.status_pages import status_of
+from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 from store.rows import hello
@@ -41,7 +42,7 @@ class World:
         self.clock = VirtualClock(1_000.0)
         self.store = Store(None)
         self.core = Core(self.store, settings=Settings(), clock=self.clock, ids=RandomIds(), reconcilers=STATE)
-        self.run(lambda tx: hosts.hello(tx, hello("h", 4)))
+        self.run(lambda tx: host_reports.hello(tx, hello("h", 4)))
         self.call("CreateCluster", clusterName="train")
 
     def run(self, handler: Any) -> Any:
@@ -218,7 +219,7 @@ def test_the_hours_outlive_a_terminated_instance_for_a_year() -> None:
     assert world.store.instances.get(launched.id) is None
     assert world.run(lambda tx: cost_report(tx, None))["total"]["hours"] == pytest.approx(1.0)
     world.clock.advance(400 * 86_400.0)
-    world.run(lambda tx: hosts.hello(tx, hello("h", 4)))  # it was silent for long
+    world.run(lambda tx: host_reports.hello(tx, hello("h", 4)))  # it was silent for long
     world.end(world.launch(0), "a test")
     world.clock.advance(3 * 3600.0)
     world.run(lambda tx: None)

@@ -14,7 +14,7 @@ from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.ids import RandomIds
 from corral.core.transactions import Core, Tx
-from corral.fleet import hosts, instances
+from corral.fleet import instances
 from corral.fleet.instances import InstanceRequest
 from corral.model.agent_protocol import HostOptions
 from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id, host_instance_id
@@ -22,6 +22,7 @@ from corral.model.principal import root_user
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
+from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 from store.rows import derived_fleet, hello
@@ -56,7 +57,7 @@ class World:
         )  # fmt: skip
         self.started: dict[str, tuple[str, list[str]]] = {}  # run → (task, GPUs), by the orders to the host
         self.told_to_stop: list[str] = []
-        self.run(lambda tx: hosts.hello(tx, hello("h", 8, options=tx.settings.host)))
+        self.run(lambda tx: host_reports.hello(tx, hello("h", 8, options=tx.settings.host)))
         for cluster in ("train", "serve"):
             self.provider(f"{cluster}-fleet", "fleet")
             strategy = [{"capacityProvider": f"{cluster}-fleet", "weight": 1}]
@@ -120,7 +121,7 @@ class World:
     def end(self, *task_ids: str) -> None:
         runs = [run_id for run_id, (task_id, _) in self.started.items() if task_id in task_ids]
         seen = [Observed(run_id, 1, self.clock.now_s(), self.clock.now_s(), 0) for run_id in runs]
-        self.run(lambda tx: hosts.report(tx, "h", seen))
+        self.run(lambda tx: host_reports.report(tx, "h", seen))
 
     def shown(self, cluster: str, task_id: str) -> dict[str, Any]:
         found: dict[str, Any] = self.call("DescribeTasks", cluster=cluster, tasks=[task_id])["tasks"][0]
@@ -309,7 +310,7 @@ def test_a_rebooted_instance_loses_its_tasks_and_stays() -> None:
     world = World()
     large = world.launch(P3)
     task = world.run_task("train", 1)
-    world.change(large, lambda tx, instance: instances.reboot(tx, instance, "a test"))
+    world.change(large, lambda tx, instance: instances.reboot(tx, instance))
     assert world.shown("train", task)["desiredStatus"] == "STOPPED" and world.state(large) is InstanceState.RUNNING
 
 
@@ -368,7 +369,7 @@ def test_the_instances_of_a_silent_host_are_impaired() -> None:
     world.clock.advance(3600.0)
     world.run(lambda tx: None)
     assert impaired()
-    world.run(lambda tx: hosts.hello(tx, hello("h", 8)))
+    world.run(lambda tx: host_reports.hello(tx, hello("h", 8)))
     assert not impaired()
 
 

@@ -10,12 +10,12 @@ from msgspec.structs import fields
 from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.fleet import hosts
 from corral.model.agent_protocol import StartOrder
 from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.model.task import TaskState
+from corral.services.ecs import host_reports
 from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.launch import LaunchRequest, LaunchResult, launch
@@ -203,7 +203,7 @@ def test_the_description_of_a_stopped_task_is_kept_until_the_task_changes() -> N
     [task] = world.launch(WAITS, tags=[{"key": "k", "value": "1"}]).tasks
     described = {"tasks": [task.id], "include": ["TAGS"]}
     stopped = Observed(world.started[0].spec.run_id, 1, world.clock.now_s(), world.clock.now_s(), 0)
-    world.ask(lambda tx: hosts.report(tx, "h0", [stopped]))
+    world.ask(lambda tx: host_reports.report(tx, "h0", [stopped]))
 
     def describe(params: dict[str, Any] = described) -> dict[str, Any]:
         [found] = world.ask(lambda tx: HANDLERS["DescribeTasks"](tx, params, CALLER))["tasks"]

@@ -9,12 +9,12 @@ import pytest
 from corral.access.caller import Caller
 from corral.core.commands import Command
 from corral.core.errors import ApiError
-from corral.fleet import hosts
 from corral.model.blob import MD5, StoredBlob
 from corral.model.principal import ROOT, role_session
 from corral.model.private_environment import BUCKET, UNUSED_S, UPLOADED_S
 from corral.model.run import Observed
 from corral.operations.services import SERVICES
+from corral.services.ecs import host_reports
 from corral.services.s3 import handlers as s3
 from virtual_clock.group_world import CALLER, REGION
 from virtual_clock.service_world import ServiceWorld
@@ -60,7 +60,7 @@ class World(ServiceWorld):
         task, now_s = self.store.tasks.get(task_id), self.clock.now_s()
         assert task is not None
         ended = [Observed(run.attempt_id, 1, task.started_at_s or now_s, now_s, 1) for run in task.runs]
-        self.run(lambda tx: hosts.report(tx, "h", ended))
+        self.run(lambda tx: host_reports.report(tx, "h", ended))
         self.settle()
 
     def objects(self) -> list[str]:

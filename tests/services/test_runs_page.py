@@ -10,9 +10,9 @@ import pytest
 from corral.cli.runs.tasks import needs
 from corral.cli.screens.status import reserved_for
 from corral.core.errors import ApiError
-from corral.fleet import hosts
 from corral.model.run import Observed
 from corral.server.pages.runs_page import RunList, describe_runs, first_in_line, list_runs
+from corral.services.ecs import host_reports
 from services.test_instance_pages import REGION
 from services.test_instance_pages import World as InstancesWorld
 
@@ -52,7 +52,7 @@ class World(InstancesWorld):
         task = self.store.tasks.get(task_id)
         assert task is not None
         now_s = self.clock.now_s()
-        self.run(lambda tx: hosts.report(tx, "h", [Observed(run.attempt_id, 7, now_s, now_s, 0) for run in task.runs]))
+        self.run(lambda tx: host_reports.report(tx, "h", [Observed(run.attempt_id, 7, now_s, now_s, 0) for run in task.runs]))
 
 
 def test_running_tasks_come_first_and_then_the_line() -> None:

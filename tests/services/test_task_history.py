@@ -10,12 +10,12 @@ import pytest
 
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.fleet import hosts
 from corral.fleet.task_history import PAGE_MAX
 from corral.model.gpu_metrics import GpuSample
 from corral.model.run import Observed
 from corral.model.settings import HistorySettings, Settings
 from corral.server.pages.history_page import PARAMETERS, history_content
+from corral.services.ecs import host_reports
 from virtual_clock.group_world import REGION, GroupWorld
 from virtual_clock.job_world import JobWorld
 
@@ -40,7 +40,7 @@ class HistoryWorld(GroupWorld):
         assert task is not None
         started_s = task.started_at_s or now_s
         seen = [Observed(run.attempt_id, 1, started_s, now_s if code is not None else None, code) for run in task.runs]
-        self.run(lambda tx: hosts.report(tx, "h", seen))
+        self.run(lambda tx: host_reports.report(tx, "h", seen))
 
     def finish(self, task_id: str, after_s: float = 10.0, code: int = 0) -> None:
         self.wait(after_s)

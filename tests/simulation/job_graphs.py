@@ -18,7 +18,7 @@ from corral.core.commands import Command
 from corral.core.errors import ApiError, api_error
 from corral.core.ids import SeededIds
 from corral.core.transactions import Core, Outcome, Reconciler
-from corral.fleet import hosts, instances, spot_interruptions
+from corral.fleet import instances, spot_interruptions
 from corral.model.instance import InstanceState
 from corral.model.job import JobState
 from corral.model.run import Observed
@@ -26,6 +26,7 @@ from corral.model.task import Task, TaskState
 from corral.reconcile import STATE
 from corral.services.batch import job_requests, submit
 from corral.services.batch.job_progress import BEFORE_START
+from corral.services.ecs import host_reports
 from simulation.job_checkers import Ended, JobCheckers, Submitted
 from simulation.job_setup import GPUS, QUEUES, SHARES, create_resources
 from simulation.lanes import SimStore
@@ -234,13 +235,13 @@ class JobGraphs(EnvironmentWorld):
             self._reported([Observed(run.attempt_id, 1, now_s, None, None) for task in tasks for run in task.runs])
 
     def _reported(self, runs: list[Observed]) -> None:
-        self.run(lambda tx: hosts.report(tx, "h", runs))
+        self.run(lambda tx: host_reports.report(tx, "h", runs))
 
     def reboot(self) -> None:
         """The host restarts: the programs of all tasks are gone."""
         self.restarts += 1
         boot = f"boot-{self.restarts}"
-        self.run(lambda tx: hosts.hello(tx, hello("h", GPUS, boot_id=boot, cpu_units=CPU_UNITS, memory_mib=MEMORY_MIB)))
+        self.run(lambda tx: host_reports.hello(tx, hello("h", GPUS, boot_id=boot, cpu_units=CPU_UNITS, memory_mib=MEMORY_MIB)))
         self.run(lambda tx: tx.store.execute("UPDATE host SET seen_at = 1e12") and None)
 
     def lose_instance(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from corral.core.transactions import Tx
-from corral.fleet import hosts
 from corral.model.ecs_service import DAEMON, EcsService, ServiceTask, StoppedTask
 from corral.model.run import Observed
 from corral.reconcile import STATE
+from corral.services.ecs import host_reports
 from corral.store import Store
 from corral.store.ecs_services import EcsServices
 from simulation.lanes import SimStore, with_part
@@ -18,7 +18,7 @@ from simulation.world import Parts
 
 def report_forgets_services(tx: Tx[Store], host_id: str, runs: list[Observed]) -> None:
     """A service does not hear of the tasks that end."""
-    hosts.report(tx, host_id, runs)
+    host_reports.report(tx, host_id, runs)
     for marks in (tx._marks, tx._late_marks):
         for key in [key for key in marks if key.startswith("service:")]:
             del marks[key]

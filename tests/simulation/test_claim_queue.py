@@ -8,12 +8,12 @@ from typing import Any
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.transactions import Core
-from corral.fleet import hosts
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
+from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 from simulation.clients import CALLER
@@ -44,7 +44,7 @@ class Small:
         settings = settings or Settings()
         self.core: Core[Store] = Core(self.store, settings=settings, clock=core_clock, ids=FallingIds(), reconcilers=STATE)
         self.clock = core_clock
-        self.transact(*(lambda tx, at=at, has=has: hosts.hello(tx, self.hello(at, has)) for at, has in enumerate(gpus)))
+        self.transact(*(lambda tx, at=at, has=has: host_reports.hello(tx, self.hello(at, has)) for at, has in enumerate(gpus)))
         for asked in (1, 8):
             self.transact(lambda tx, asked=asked: HANDLERS["RegisterTaskDefinition"](tx, definition(asked), CALLER))
 
@@ -76,7 +76,7 @@ def run_task(gpus: int) -> Any:
 def ends(task: dict[str, Any]) -> Any:
     instance_id = task["containerInstanceArn"].rpartition("/")[2]
     run_id = task["containers"][0]["containerArn"].rpartition("/")[2]
-    return lambda tx: hosts.report(tx, tx.store.instances.host_of(instance_id), [Observed(run_id, 1, tx.now_s, tx.now_s, 0)])
+    return lambda tx: host_reports.report(tx, tx.store.instances.host_of(instance_id), [Observed(run_id, 1, tx.now_s, tx.now_s, 0)])
 
 
 def test_a_new_task_does_not_overtake_a_claim_with_the_same_demand() -> None:

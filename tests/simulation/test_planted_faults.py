@@ -24,6 +24,7 @@ from corral.model.run import Observed, RunSpec
 from corral.model.task import Run, Task
 from corral.reconcile import STATE
 from corral.reconcile.scheduler import GRANTS
+from corral.services.ecs import host_reports
 from corral.services.ecs.gpu_assignment import share_gpus
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.task_progress import host_of, start_runs
@@ -68,7 +69,7 @@ def silence_ends_runs(tx: Tx[Store], host_id: str) -> None:
     host = tx.store.hosts.get(host_id)
     if host is not None and not host["connected"]:
         for task in tx.store.tasks.on_host(host_id):
-            hosts.report(tx, host_id, [Observed(run.id, stopped_at_s=tx.now_s, reason="silent") for run in task.runs])
+            host_reports.report(tx, host_id, [Observed(run.id, stopped_at_s=tx.now_s, reason="silent") for run in task.runs])
 
 
 # An index that does not follow the rows
@@ -159,22 +160,22 @@ class ForgetsWithItsAgent(Engine):
 def hello_ignores_boots(tx: Tx[Store], said: Hello) -> None:
     """What was given to a host before it was restarted is given to it again."""
     before = tx.store.hosts.get(said.host_id)
-    hosts.hello(tx, structs.replace(said, boot_id=before["boot_id"]) if before else said)
+    host_reports.hello(tx, structs.replace(said, boot_id=before["boot_id"]) if before else said)
 
 
 def hello_starts_all_again(tx: Tx[Store], said: Hello) -> None:
     """Whatever the host knows, and it knows best."""
-    hosts.hello(tx, structs.replace(said, runs=[]))
+    host_reports.hello(tx, structs.replace(said, runs=[]))
 
 
 def hello_stops_nothing(tx: Tx[Store], said: Hello) -> None:
     """A stop that was on its way when the connection broke is lost."""
-    hosts.hello(tx, said)
+    host_reports.hello(tx, said)
     tx._orders[:] = [(host_id, order) for host_id, order in tx._orders if not isinstance(order, str)]
 
 
 def hello_starts_nothing(tx: Tx[Store], said: Hello) -> None:
-    hosts.hello(tx, said)
+    host_reports.hello(tx, said)
     tx._orders[:] = [(host_id, order) for host_id, order in tx._orders if not isinstance(order, StartOrder)]
 
 
@@ -207,7 +208,7 @@ class AcknowledgesBeforeTheCommit(Plane):
     def _read_reports(self, connection: AgentLink, host_id: str) -> Steps:
         while (message := (yield connection.read())) is not None:
             report: Report = message["report"]
-            self.submit(lambda tx, runs=report.runs: hosts.report(tx, host_id, runs))
+            self.submit(lambda tx, runs=report.runs: host_reports.report(tx, host_id, runs))
             self.submit(lambda tx: hosts.heartbeat(tx, host_id))
             connection.down.send({"ack": {}})
 
@@ -217,7 +218,7 @@ class AcknowledgesBeforeTheCommit(Plane):
 
 def hello_orders_no_checks(tx: Tx[Store], said: Hello) -> None:
     """A restarted agent gets no order to check health, so dependent containers never start."""
-    hosts.hello(tx, said)
+    host_reports.hello(tx, said)
     tx._orders[:] = [(host_id, order) for host_id, order in tx._orders if not isinstance(order, RunSpec)]
 
 
@@ -267,7 +268,7 @@ def stops_all_at_once(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dic
 
 def report_wakes_no_pool(tx: Tx[Store], host_id: str, runs: list[Observed]) -> None:
     before = dict(tx._marks)
-    hosts.report(tx, host_id, runs)
+    host_reports.report(tx, host_id, runs)
     tx._marks.clear()
     tx._marks.update(before)
 
@@ -319,7 +320,7 @@ def run_forgets_tokens(tx: Tx[Store], params: dict[str, Any], caller: Any) -> di
 
 
 def report_says_all_went_well(tx: Tx[Store], host_id: str, runs: list[Observed]) -> None:
-    hosts.report(tx, host_id, [structs.replace(seen, exit_code=0) if seen.exit_code else seen for seen in runs])
+    host_reports.report(tx, host_id, [structs.replace(seen, exit_code=0) if seen.exit_code else seen for seen in runs])
 
 
 def no_host_is_silent(tx: Tx[Store], host_id: str) -> None:
@@ -368,7 +369,7 @@ def termination_wakes_no_pool(tx: Tx[Store], instance_id: str) -> None:
 
 def report_forgets_instances(tx: Tx[Store], host_id: str, runs: list[Observed]) -> None:
     """The end of its last task does not end an instance that shuts down."""
-    hosts.report(tx, host_id, runs)
+    host_reports.report(tx, host_id, runs)
     for key in [key for key in tx._marks if key.startswith("instance:")]:
         del tx._marks[key]
 

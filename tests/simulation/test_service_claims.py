@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core.transactions import Tx
-from corral.fleet import hosts, instances
+from corral.fleet import instances
 from corral.fleet.instances import InstanceRequest
 from corral.model.run import Observed
+from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 from simulation.clients import CALLER
@@ -38,7 +39,7 @@ def test_a_task_that_both_pools_could_hold_is_placed_once() -> None:
     small.transact(create_service("s", 1, desiredCount=1))
 
     def join(tx: Tx[Store]) -> None:
-        hosts.hello(tx, Small.hello(0, 2))
+        host_reports.hello(tx, Small.hello(0, 2))
         launch(1)(tx)
 
     small.transact(join)
@@ -52,7 +53,7 @@ def test_the_oldest_task_gets_the_capacity_of_the_other_pool_after_a_restart_too
     for name in ("old", "young"):
         small.transact(create_service(name, 1, desiredCount=1))
     assert derived_index(small.store)[1].roaming == small.store.claims.roaming
-    small.transact(lambda tx: hosts.hello(tx, Small.hello(0, 1)))
+    small.transact(lambda tx: host_reports.hello(tx, Small.hello(0, 1)))
     assert states(small, "old") == [("PENDING", "hosts")]
     assert states(small, "young")[0][0] == "PROVISIONING"
 
@@ -64,7 +65,7 @@ def test_a_task_waits_in_the_pool_that_can_hold_it() -> None:
     assert states(small, "large") == [("PROVISIONING", "us-east-1/default")]
 
     def busy(tx: Tx[Store]) -> None:
-        hosts.hello(tx, Small.hello(0, 8))
+        host_reports.hello(tx, Small.hello(0, 8))
 
     small.transact(lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": "needs-1"}, CALLER))
     small.transact(busy)
@@ -91,7 +92,7 @@ def test_a_daemon_hears_that_an_instance_returns_its_gpus_to_the_host() -> None:
         "SELECT id FROM task WHERE state != 'STOPPED' AND instance_id = ?", (taken.id,)
     ).fetchall():
         run_id = small.store.execute("SELECT id FROM run WHERE task_id = ?", (task_id,)).fetchone()[0]
-        small.transact(lambda tx, run_id=run_id: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
+        small.transact(lambda tx, run_id=run_id: host_reports.report(tx, "h0", [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
     assert states(small, "e") == [("PENDING", "hosts")]
 
 
@@ -112,12 +113,12 @@ def test_a_deleted_service_is_active_until_tasks_of_an_earlier_deployment_have_s
     small = Small(1)
     small.transact(create_service("s", 1, desiredCount=1))
     run_id = small.store.execute("SELECT id FROM run").fetchone()[0]
-    small.transact(lambda tx: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s)]))
+    small.transact(lambda tx: host_reports.report(tx, "h0", [Observed(run_id, 1, tx.now_s)]))
     update = {"service": "s", "forceNewDeployment": True, "desiredCount": 0}
     small.transact(lambda tx: HANDLERS["UpdateService"](tx, update, CALLER))
     described = small.transact(lambda tx: HANDLERS["DescribeServices"](tx, {"services": ["s"]}, CALLER))[0]["services"][0]
     assert len(described["deployments"]) == 1, "the earlier deployment is not shown any more"
     small.transact(lambda tx: HANDLERS["DeleteService"](tx, {"service": "s"}, CALLER))
     assert small.store.ecs_services.get("us-east-1", "default", "s").status == "DRAINING"
-    small.transact(lambda tx: hosts.report(tx, "h0", [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
+    small.transact(lambda tx: host_reports.report(tx, "h0", [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
     assert small.store.ecs_services.get("us-east-1", "default", "s").status == "INACTIVE"

@@ -19,6 +19,7 @@ from corral.model.instance import HOST_POOL, InstanceState, host_instance_id
 from corral.model.placement import INSTANCE, TASK
 from corral.model.settings import ScalingTimes, Settings
 from corral.reconcile import STATE
+from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from memory_files import MEMORY
 from simulation import plan as plans
@@ -52,8 +53,8 @@ class Parts:
     engine: type[Engine] = Engine
     reconcilers: Mapping[str, Reconciler] = field(default_factory=lambda: STATE)
     handlers: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: HANDLERS)
-    hello: Callable[..., None] = hosts.hello
-    report: Callable[..., None] = hosts.report
+    hello: Callable[..., None] = host_reports.hello
+    report: Callable[..., None] = host_reports.report
     heartbeat: Callable[..., None] = hosts.heartbeat
     tune: Callable[[plans.Plan], plans.Plan] = lambda plan: plan  # a rare fault is looked for where it would show
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from corral.fleet import hosts
 from corral.model.run import Observed
+from corral.services.ecs import host_reports
 from corral.template_types.lookup import template_type
 from corral.template_types.resource_types import ResourceStep, TemplateType, Waiting
 from virtual_clock.group_world import CALLER, GroupWorld
@@ -24,7 +24,7 @@ def report_tasks(world: Any, *, exit_code: int | None = None) -> None:
         code = 0 if task.desired.value == "STOPPED" else exit_code
         ended_s = now_s if code is not None else None
         runs = [Observed(run.attempt_id, 1, task.started_at_s or now_s, ended_s, code) for run in task.runs]
-        world.run(lambda tx, runs=runs: hosts.report(tx, "h", runs))
+        world.run(lambda tx, runs=runs: host_reports.report(tx, "h", runs))
     world.settle()
 
 

@@ -22,7 +22,6 @@ from corral.core.ids import SeededIds
 from corral.core.transactions import Core
 from corral.decide.templates import compile_template, parameter_values
 from corral.decide.templates.stack_plan import MOVES
-from corral.fleet import hosts
 from corral.model.instance import InstanceState
 from corral.model.principal import root_user
 from corral.model.settings import Settings
@@ -32,6 +31,7 @@ from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
 from corral.services.cloudformation import stack_operations
 from corral.services.cloudformation.stack_operations import StackSpec
+from corral.services.ecs import host_reports
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 from store.rows import derived_fleet, hello
@@ -52,7 +52,7 @@ class World:
         self.batches = self.restarts = 0
         self.seen: dict[str, StackStatus] = {}  # stack → its last status
         self._start()
-        self.run(lambda tx: hosts.hello(tx, hello("h", gpus)))
+        self.run(lambda tx: host_reports.hello(tx, hello("h", gpus)))
         self.run(lambda tx: tx.store.execute("UPDATE host SET seen_at = 1e12") and None)
 
     def _start(self) -> None:

@@ -15,13 +15,14 @@ from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.ids import RandomIds
 from corral.core.transactions import Core, Outcome
-from corral.fleet import hosts, instances
+from corral.fleet import instances
 from corral.model.group import GroupMember
 from corral.model.instance import InstanceState
 from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.reconcile import STATE
+from corral.services.ecs import host_reports
 from corral.store import Store
 from corral.store.groups import Groups
 from store.rows import FromRows, fleet_of_rows, hello
@@ -45,7 +46,7 @@ class GroupWorld:
         self.settings, self.path = settings or Settings(), path
         self._fleet_of_rows, self._members_of_rows = fleet_of_rows(), FromRows(members_of_groups)
         self.start()
-        self.run(lambda tx: hosts.hello(tx, hello("h", gpus)))
+        self.run(lambda tx: host_reports.hello(tx, hello("h", gpus)))
         self.host_reports_until(1e12)
 
     def start(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from corral.fleet import hosts
 from corral.model.job import ENDED, ExitRule, Job, JobKind
 from corral.model.run import Observed
 from corral.model.task import Task, TaskState
 from corral.services.batch import dispatch, job_definitions, job_requests, submit
+from corral.services.ecs import host_reports
 from corral.store.jobs import Jobs
 from virtual_clock.group_world import REGION
 from virtual_clock.job_world import JobWorld
@@ -108,7 +108,7 @@ class JobGraphWorld(JobWorld):
             )
             for run in task.runs
         ]
-        self.run(lambda tx: hosts.report(tx, "h", runs))
+        self.run(lambda tx: host_reports.report(tx, "h", runs))
 
     def stop_ordered(self) -> None:
         """The host ends the tasks that it was ordered to stop."""

@@ -6,11 +6,10 @@ from functools import partial
 from typing import Any
 
 from corral.core.undo_log import UndoLog
-from corral.fleet import hosts
 from corral.model.job import Job, JobState
 from corral.model.run import Observed
 from corral.services.batch import job_definitions, queue_requests, resource_requests, scheduling_policies, submit
-from corral.services.ecs import clusters
+from corral.services.ecs import clusters, host_reports
 from corral.store.fleet import Fleet
 from corral.store.job_holdings import JobHoldings
 from corral.store.job_lines import JobLines
@@ -29,7 +28,7 @@ class JobWorld(GroupWorld):
         for number in range(machines):
             name = "h" if number == 0 else f"h{number}"
             said = hello(name, gpus, cpu_units=CPU_UNITS, memory_mib=MEMORY_MIB, options=self.settings.host)
-            self.run(partial(hosts.hello, message=said))
+            self.run(partial(host_reports.hello, message=said))
         self.run(lambda tx: tx.store.execute("UPDATE host SET seen_at = 1e12") and None)  # the hosts are never silent
         self.environment("here")
         self.batch_call(job_definitions.register_job_definition, **definition("one", gpus=1))
@@ -133,7 +132,7 @@ class JobWorld(GroupWorld):
                 assert task is not None and task.instance_id is not None
                 host = self.store.instances.host_of(task.instance_id)
                 runs = [Observed(run.attempt_id, 1, now_s, now_s, code) for run in task.runs]
-                self.run(lambda tx, host=host, runs=runs: hosts.report(tx, host, runs))
+                self.run(lambda tx, host=host, runs=runs: host_reports.report(tx, host, runs))
         self.settle()
 
     def gpus_of(self, job_id: str) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from corral.fleet import hosts
 from corral.model.run import Observed
+from corral.services.ecs import host_reports
 from virtual_clock.service_world import ServiceWorld
 
 BREAKER = {"deploymentCircuitBreaker": {"enable": True, "rollback": True}}
@@ -36,7 +36,7 @@ class RolloutWorld(ServiceWorld):
         runs = [
             Observed(run.attempt_id, 1, task.started_at_s or now_s, ended_s, exit_code, health=health) for run in task.runs
         ]  # fmt: skip
-        self.run(lambda tx: hosts.report(tx, "h", runs))
+        self.run(lambda tx: host_reports.report(tx, "h", runs))
         self.check_counts()
 
     def fail_all(self, where: str = "state = 'PENDING'") -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from corral.fleet import hosts
 from corral.model.run import Observed
+from corral.services.ecs import host_reports
 from corral.store.deployment_counts import DeploymentCounts
 from virtual_clock.group_world import GroupWorld
 
@@ -37,7 +37,7 @@ class ServiceWorld(GroupWorld):
             now_s = self.clock.now_s()
             ended_s = now_s if task.desired.value == "STOPPED" else None
             runs = [Observed(run.attempt_id, 1, task.started_at_s or now_s, ended_s, 0 if ended_s else None) for run in task.runs]
-            self.run(lambda tx, runs=runs: hosts.report(tx, "h", runs))
+            self.run(lambda tx, runs=runs: host_reports.report(tx, "h", runs))
             self.check_counts()
         self.settle()
 

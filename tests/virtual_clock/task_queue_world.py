@@ -8,9 +8,9 @@ from typing import Any
 
 from corral.core.commands import Command
 from corral.core.transactions import Outcome
-from corral.fleet import hosts
 from corral.model.run import Observed
 from corral.model.task import Task, TaskState
+from corral.services.ecs import host_reports
 from corral.services.ecs.waiting_changes import WaitingChange, change_waiting
 from corral.store.task_queue import TaskQueue
 from store.rows import hello
@@ -85,7 +85,7 @@ class TaskQueueWorld(GroupWorld):
 
     def _observe(self, task_id: str, *, ended: bool, code: int | None = None) -> None:
         assert self.task(task_id).instance_id is not None, f"{task_id} is not placed: {self.reason(task_id)}"
-        self.run(lambda tx: hosts.report(tx, "h", self.reports(task_id, ended=ended, code=code)))
+        self.run(lambda tx: host_reports.report(tx, "h", self.reports(task_id, ended=ended, code=code)))
 
     def reports(self, task_id: str, *, ended: bool, code: int | None = None) -> list[Observed]:
         task, now_s = self.task(task_id), self.clock.now_s()
@@ -96,7 +96,7 @@ class TaskQueueWorld(GroupWorld):
         """The host restarts: its processes are lost, and its agent connects again."""
         self.boots += 1
         message = hello("h", len(self.store.hosts.gpus("h")), boot_id=f"boot {self.boots}")
-        self.run(lambda tx: hosts.hello(tx, message))
+        self.run(lambda tx: host_reports.hello(tx, message))
         self.host_reports_until(1e12)
         self.settle()
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.core.errors import ApiError
-from corral.fleet import hosts
 from corral.model.run import Observed
 from corral.operations.services import SERVICES
+from corral.services.ecs import host_reports
 from corral.services.ecs.errors import ClientException
 from virtual_clock.group_world import CALLER, GPUS_4, GroupWorld
 from virtual_clock.service_world import USER_DATA
@@ -77,7 +77,7 @@ class RunWorld(GroupWorld):
                     seen = Observed(
                         task.runs[0].attempt_id, 1, task.started_at_s or now_s, now_s if ends else None, 0 if ends else None
                     )
-                    self.run(lambda tx, seen=seen: hosts.report(tx, "h", [seen]))
+                    self.run(lambda tx, seen=seen: host_reports.report(tx, "h", [seen]))
                     self.settle()
                     reported = True
 
@@ -175,7 +175,7 @@ def test_a_failed_command_leaves_no_time_limit() -> None:
         params = {"taskDefinition": "g1", "tags": [{"key": LIMIT, "value": "10"}]}
         [task] = SERVICES["ecs"].operations["RunTask"](tx, params, CALLER)["tasks"]
         assert task["lastStatus"] == "PENDING"
-        hosts.report(tx, "h", [Observed(running.runs[0].attempt_id, 1, tx.now_s, tx.now_s, 0)])
+        host_reports.report(tx, "h", [Observed(running.runs[0].attempt_id, 1, tx.now_s, tx.now_s, 0)])
         assert len(tx.store.fleet.pool("hosts").endings(running.instance_id)) == 1
         raise ClientException("no")
 

@@ -19,9 +19,9 @@ import pytest
 from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.transactions import Outcome
-from corral.fleet import hosts
 from corral.model.run import Observed
 from corral.model.settings import ScalingTimes, Settings
+from corral.services.ecs import host_reports
 from virtual_clock.busy_world import FLEET, BusyWorld
 from virtual_clock.service_world import USER_DATA
 
@@ -180,7 +180,7 @@ class Fleet(BusyWorld):
         if task is not None and task.state.value != "STOPPED":
             ended_s = None if code is None else now_s
             runs = [Observed(run.attempt_id, 1, task.started_at_s or now_s, ended_s, code) for run in task.runs]
-            self.run(lambda tx: hosts.report(tx, "h", runs))
+            self.run(lambda tx: host_reports.report(tx, "h", runs))
 
     # Users and faults
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from corral.core.transactions import Core, Outcome
-from corral.fleet import hosts, spot_interruptions
+from corral.fleet import spot_interruptions
 from corral.model.instance import InstanceState
 from corral.model.job import JobState
 from corral.model.settings import ScalingTimes, Settings
+from corral.services.ecs import host_reports
 from store.rows import hello
 from virtual_clock.environment_world import DELAY_S, EnvironmentWorld
 from virtual_clock.group_world import GPUS_1, GPUS_4, REGION, refused
@@ -204,7 +205,7 @@ def test_types_that_this_machine_cannot_hold() -> None:
     status, reason = world.status()
     assert status == "INVALID" and "p3.8xlarge needs 4 GPUs, and this machine has 1 GPU" in reason
     assert "VALID" in refused(lambda: world.queue("q", "ce")).message
-    world.run(lambda tx: hosts.hello(tx, hello("h", 4)))
+    world.run(lambda tx: host_reports.hello(tx, hello("h", 4)))
     world.settle()
     assert world.status() == ("VALID", "ComputeEnvironment Healthy")
 

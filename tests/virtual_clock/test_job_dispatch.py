@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from corral.core.commands import Command
-from corral.fleet import hosts
 from corral.model.job import ENDED, JobState
 from corral.model.run import Observed
 from corral.services.batch import dispatch, job_definitions, job_progress, resource_requests
+from corral.services.ecs import host_reports
 from virtual_clock.job_world import JobWorld
 
 RUNNABLE, STARTING, SUCCEEDED, FAILED = JobState.RUNNABLE, JobState.STARTING, JobState.SUCCEEDED, JobState.FAILED
@@ -115,7 +115,7 @@ def test_a_share_whose_jobs_end_gets_its_turn_at_once() -> None:
     large = world.submit(shareIdentifier="b", gpus=3)
     now_s, tasks = world.clock.now_s(), [world.store.tasks.get(world.job(each).task_id) for each in (first, second)]
     runs = [Observed(run.attempt_id, 1, now_s, now_s, 0) for task in tasks if task is not None for run in task.runs]
-    world.run(lambda tx: hosts.report(tx, "h", runs))
+    world.run(lambda tx: host_reports.report(tx, "h", runs))
     assert (world.state(third), world.state(large)) == (STARTING, RUNNABLE)
 
 
@@ -204,7 +204,7 @@ def test_queues_can_prefer_different_environments() -> None:
     def end(tx: Any) -> None:  # in one transaction, both pools get room for two jobs
         for job_id in blockers:
             task = tx.store.tasks.get(tx.store.jobs.get(job_id).task_id)
-            hosts.report(tx, "h", [Observed(run.attempt_id, 1, tx.now_s, tx.now_s, 0) for run in task.runs])
+            host_reports.report(tx, "h", [Observed(run.attempt_id, 1, tx.now_s, tx.now_s, 0) for run in task.runs])
 
     world.run(end)
     world.settle()
@@ -474,7 +474,7 @@ def test_jobs_wait_behind_older_tasks_and_before_younger_ones() -> None:
 def end_task(world: JobWorld, task_id: str) -> None:
     task, now_s = world.store.tasks.get(task_id), world.clock.now_s()
     assert task is not None
-    world.run(lambda tx: hosts.report(tx, "h", [Observed(run.attempt_id, 1, now_s, now_s, 0) for run in task.runs]))
+    world.run(lambda tx: host_reports.report(tx, "h", [Observed(run.attempt_id, 1, now_s, now_s, 0) for run in task.runs]))
     world.settle()
 
 

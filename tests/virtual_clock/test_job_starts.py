@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from corral.fleet import hosts
 from corral.model.instance import InstanceState
 from corral.model.job import JobState
 from corral.services.batch import job_definitions
 from corral.services.batch.line_claims import LOOK_AGAIN_S
+from corral.services.ecs import host_reports
 from store.rows import hello
 from virtual_clock.environment_world import DELAY_S, EnvironmentWorld
 from virtual_clock.group_world import GPUS_1, GPUS_4
@@ -81,7 +81,7 @@ def test_a_compute_reservation_follows_the_instances_of_an_unmanaged_environment
 
 def test_a_fargate_job_that_this_machine_cannot_hold_keeps_no_other_job_waiting() -> None:
     world = JobWorld(gpus=0)
-    world.run(lambda tx: hosts.hello(tx, hello("h", 0, cpu_units=3 * 1024, memory_mib=MEMORY_MIB)))
+    world.run(lambda tx: host_reports.hello(tx, hello("h", 0, cpu_units=3 * 1024, memory_mib=MEMORY_MIB)))
     world.environment("serverless", kind="FARGATE", most=4)
     world.queue("q", "serverless")
     role = {"executionRoleArn": "arn:aws:iam::123456789012:role/x", "networkConfiguration": {"assignPublicIp": "ENABLED"}}

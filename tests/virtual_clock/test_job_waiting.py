@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from corral.fleet import hosts
 from corral.model.job import JobState
 from corral.reconcile.job_limits import CHECK_S
 from corral.services.batch import waiting_reasons
 from corral.services.batch.queue_snapshot import get_job_queue_snapshot
+from corral.services.ecs import host_reports
 from store.rows import hello
 from virtual_clock.environment_world import EnvironmentWorld
 from virtual_clock.group_world import GPUS_4
@@ -114,7 +114,7 @@ def test_a_snapshot_has_the_order_in_which_shares_take_turns() -> None:
     expected = front(world)
     assert len(expected) == 12
     for number in range(6):  # more machines: jobs start one after the other, and none ends
-        world.run(lambda tx, name=f"more{number}": hosts.hello(tx, hello(name, 1, cpu_units=4096, memory_mib=4096)))
+        world.run(lambda tx, name=f"more{number}": host_reports.hello(tx, hello(name, 1, cpu_units=4096, memory_mib=4096)))
         world.settle()
     started = [job_id for job_id in world.active() if job_id not in blockers]
     assert sorted(started) == sorted(expected[:6]) and len({job_id.partition(":")[0] for job_id in started}) == len(arrays)

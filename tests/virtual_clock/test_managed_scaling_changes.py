@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral.fleet import hosts
 from corral.model.instance import TypeMapping
+from corral.services.ecs import host_reports
 from store.rows import hello
 from virtual_clock.group_world import GPUS_1, GPUS_4, GPUS_8
 from virtual_clock.provider_world import DELAY_S, ProviderWorld
@@ -85,7 +85,7 @@ def test_a_restart_with_a_mapped_instance_type_helps_tasks_that_wait(tmp_path: A
     assert "write this to corral.toml" in world.reason(task)
     world.settings = replace(world.settings, instance_types={GPUS_8: TypeMapping(gpus=4)})
     world.restart()
-    world.run(lambda tx: hosts.hello(tx, hello("h", 4)))
+    world.run(lambda tx: host_reports.hello(tx, hello("h", 4)))
     world.report()
     assert world.states_of(task) == ["RUNNING"]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from corral.core.commands import Command
 from corral.core.transactions import Outcome
-from corral.fleet import hosts
 from corral.model.agent_protocol import HostOptions, StartOrder
 from corral.model.job import JobState
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.services.batch import job_definitions, job_requests, node_addresses
 from corral.services.batch.node_addresses import BLOCK_SIZE, BLOCKS
+from corral.services.ecs import host_reports
 from virtual_clock.job_world import JobWorld
 
 OWN, MAIN = "CORRAL_NODE_ADDRESS", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"
@@ -53,7 +53,7 @@ class NodeWorld(JobWorld):
 
     def report(self, node: str, **seen: Any) -> None:
         spec = self.ordered[node].spec
-        self.run(lambda tx: hosts.report(tx, "h", [Observed(spec.run_id, started_at_s=self.clock.now_s(), **seen)]))
+        self.run(lambda tx: host_reports.report(tx, "h", [Observed(spec.run_id, started_at_s=self.clock.now_s(), **seen)]))
         self.settle()
 
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from corral.access import sessions
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.fleet import hosts
 from corral.model.principal import FEDERATED_USER, ROOT, Principal, role_session, root_user
 from corral.model.run import Observed
 from corral.operations.services import SERVICES
 from corral.services.cloudformation.stack_operations import begin_create
+from corral.services.ecs import host_reports
 from corral.services.ecs.task_metadata import task_credentials
 from corral.services.lambda_.code import CODE, checked_code, inline_zip
 from corral.services.lambda_.invocations import invoke, take_invocations
@@ -50,7 +50,7 @@ def requeue_task(world: ServiceWorld) -> None:
     call(world, "ecs", "RunTask", taskDefinition="one", tags=[{"key": "corral:requeue", "value": "1"}])
     [(task_id,)] = world.store.execute("SELECT id FROM task").fetchall()
     [run] = world.store.tasks.get(task_id).runs  # type: ignore[union-attr]
-    world.run(lambda tx: hosts.report(tx, "h", [Observed(run.attempt_id, 1, 1.0, 2.0, 1)]))
+    world.run(lambda tx: host_reports.report(tx, "h", [Observed(run.attempt_id, 1, 1.0, 2.0, 1)]))
     world.settle()
     assert world.count("1 = 1") == 2
 

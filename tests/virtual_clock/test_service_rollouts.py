@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from corral.fleet import hosts
 from corral.model.run import Observed
+from corral.services.ecs import host_reports
 from virtual_clock.group_world import refused
 from virtual_clock.rollout_world import BREAKER, RolloutWorld
 
@@ -312,7 +312,7 @@ def test_tasks_that_start_without_failures_cause_no_query_of_all_tasks(world: Ro
     statements: list[str] = []
     world.store.connection.set_trace_callback(statements.append)
     for task_id in (first, second):
-        world.run(lambda tx, task_id=task_id: hosts.report(tx, "h", [started(world, task_id)]))
+        world.run(lambda tx, task_id=task_id: host_reports.report(tx, "h", [started(world, task_id)]))
     world.store.connection.set_trace_callback(None)
     of_all = [each for each in statements if ("JOIN run" in each and "task.started_by" in each) or "min(started_at)" in each]
     assert not of_all

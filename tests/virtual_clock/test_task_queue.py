@@ -10,8 +10,8 @@ import pytest
 from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.transactions import MARKS_MAX_PER_TRANSACTION
-from corral.fleet import hosts
 from corral.operations.services import SERVICES
+from corral.services.ecs import host_reports
 from corral.services.ecs.task_queue import forbid_requeue
 from corral.services.ecs.waiting_changes import WaitingChange
 from virtual_clock.group_world import CALLER, REGION, refused
@@ -245,7 +245,7 @@ def test_a_failure_stops_a_long_row_of_tasks_in_several_transactions(world: Task
     row = [world.launch_one()]
     for _ in range(30):
         row.append(world.launch_one(after=row[-1]))
-    world.run(lambda tx: hosts.report(tx, "h", world.reports(row[0], ended=True, code=1)))
+    world.run(lambda tx: host_reports.report(tx, "h", world.reports(row[0], ended=True, code=1)))
     assert world.states_of(row).count("STOPPED") < 5
     world.settle()
     assert set(world.states_of(row)) == {"STOPPED"}
@@ -447,7 +447,7 @@ def test_the_record_of_a_task_names_its_successor_of_a_later_transaction(world: 
     first = world.launch_one(requeue="1")
 
     def end(tx: Any) -> None:
-        hosts.report(tx, "h", world.reports(first, ended=True, code=1))
+        host_reports.report(tx, "h", world.reports(first, ended=True, code=1))
         for number in range(MARKS_MAX_PER_TRANSACTION):
             tx._marks = {f"sweep:{number}": None, **tx._marks}  # so many keys that that of the task waits for the next transaction
 
@@ -559,7 +559,7 @@ def test_a_task_without_queue_options_costs_no_statement(world: TaskQueueWorld) 
     world.store.connection.set_trace_callback(None)
     reports = world.reports(made["tasks"][0]["taskArn"].rpartition("/")[2], ended=True, code=0)
     world.store.connection.set_trace_callback(statements.append)
-    world.core.transact([Command(lambda tx: hosts.report(tx, "h", reports), lambda answer: None)])
+    world.core.transact([Command(lambda tx: host_reports.report(tx, "h", reports), lambda answer: None)])
     world.store.connection.set_trace_callback(None)
     tables = ("queued_task", "task_dependency", "task_array", "end_notice")
     assert len(statements) > 5 and not [each for each in statements if any(table in each for table in tables)]

@@ -15,17 +15,17 @@ from msgspec import Struct, field
 from corral.core.transactions import Tx
 from corral.decide.placement.place import place_newcomer, room_for_newcomer, why_waiting
 from corral.fleet.clusters import is_active_cluster
+from corral.model.ecs_service import service_of_task
 from corral.model.group import provider_key
 from corral.model.instance import GROUP_TAG, HOST_POOL, Instance, InstanceState
 from corral.model.placement import INSTANCE, Claim, Placement, Unplaceable, claim_rank
-from corral.model.task import Demand, StopCode
-from corral.services.ecs.task_progress import begin_stop, mark_service
+from corral.model.task import Demand
 from corral.store import Store
 
 # Why tasks of an instance were stopped
 TERMINATED = "the instance was terminated"
 STOPPED = "the instance was stopped"
-REBOOTED = "the instance was rebooted"
+REBOOTED = "the instance was rebooted: RebootInstances"
 DEREGISTERED = "the container instance was deregistered"
 HOST_SIZES = "host-sizes"  # `Tx.changed` gets this key when a host connects, changes or no longer reports
 ENDS_MAX = 20  # the most instances of one request whose termination is completed in one transaction
@@ -132,7 +132,7 @@ def _run(tx: Tx[Store], instance: Instance, placement: Placement) -> Instance:
 def stop(tx: Tx[Store], instance: Instance, reason: str) -> None:
     """Stop a running instance and its tasks. When the last task has ended, the host gets the GPUs back. Idempotent."""
     if instance.state is InstanceState.RUNNING:
-        _begin_end(tx, instance, InstanceState.STOPPING, reason, STOPPED)
+        _begin_end(tx, instance, InstanceState.STOPPING, reason)
 
 
 def start(tx: Tx[Store], instance: Instance, reason: str) -> Instance:
@@ -148,10 +148,10 @@ def start(tx: Tx[Store], instance: Instance, reason: str) -> Instance:
     return waiting
 
 
-def reboot(tx: Tx[Store], instance: Instance, reason: str) -> None:
+def reboot(tx: Tx[Store], instance: Instance) -> None:
     """Stop the tasks of a running instance. The instance keeps its GPUs and stays in its cluster."""
-    for task in tx.store.tasks.on(instance.id) if instance.state is InstanceState.RUNNING else ():
-        begin_stop(tx, task, StopCode.TERMINATION, f"{REBOOTED}: {reason}" if reason else REBOOTED)
+    if instance.state is InstanceState.RUNNING:
+        _stop_tasks(tx, instance)
 
 
 def terminate(tx: Tx[Store], instance: Instance, reason: str, *, after: int = 0) -> None:
@@ -164,7 +164,7 @@ def terminate(tx: Tx[Store], instance: Instance, reason: str, *, after: int = 0)
     if instance.state in (InstanceState.PENDING, InstanceState.STOPPED):
         _terminate(tx, instance, reason)
     elif instance.state in (InstanceState.RUNNING, InstanceState.STOPPING):
-        _begin_end(tx, instance, InstanceState.SHUTTING_DOWN, reason, TERMINATED, after // ENDS_MAX * PACE_S)
+        _begin_end(tx, instance, InstanceState.SHUTTING_DOWN, reason, after // ENDS_MAX * PACE_S)
 
 
 def finish(tx: Tx[Store], instance: Instance) -> None:
@@ -183,17 +183,26 @@ def finish(tx: Tx[Store], instance: Instance) -> None:
         _changed(tx, tx.store.instances.leave(instance), instance.pool)
 
 
-def _begin_end(
-    tx: Tx[Store], instance: Instance, state: InstanceState, reason: str, reason_of_tasks: str, delay_s: float = 0.0
-) -> None:
+def _begin_end(tx: Tx[Store], instance: Instance, state: InstanceState, reason: str, delay_s: float = 0.0) -> None:
     ending = tx.store.instances.begin_end(instance, state, reason, tx.now_s)
-    for task in tx.store.tasks.on(instance.id):
-        begin_stop(tx, task, StopCode.TERMINATION, reason_of_tasks)
+    _stop_tasks(tx, instance)
     if delay_s:
         tx.due(f"instance:{instance.id}", tx.now_s + delay_s)
     else:
         tx.mark(f"instance:{instance.id}")
     _changed(tx, ending)
+
+
+def _stop_tasks(tx: Tx[Store], instance: Instance) -> None:
+    """Stop the tasks of an instance. The reconciler `eviction` stops them, in this transaction."""
+    for task in tx.store.tasks.on(instance.id):
+        tx.mark(f"eviction:{task.id}")
+
+
+def why_tasks_stop(instance: Instance) -> str:
+    """Return why an instance stops its tasks."""
+    ends = {InstanceState.STOPPING: STOPPED, InstanceState.SHUTTING_DOWN: TERMINATED}
+    return ends.get(instance.state, DEREGISTERED if instance.status == "INACTIVE" else REBOOTED)
 
 
 def _terminate(tx: Tx[Store], instance: Instance, reason: str) -> None:
@@ -229,7 +238,8 @@ def set_status(tx: Tx[Store], instance: Instance, status: str) -> None:
     if instance.group:
         tx.mark(provider_key(instance.region, instance.group))
     for task in tx.store.tasks.on(instance.id):
-        mark_service(tx, task)
+        if (service := service_of_task(task)) is not None:
+            tx.mark(f"service:{service}")
 
 
 def deregister(tx: Tx[Store], instance: Instance) -> None:
@@ -238,8 +248,7 @@ def deregister(tx: Tx[Store], instance: Instance) -> None:
     The instance keeps its GPUs. After a stop and a start, it joins the cluster again.
     """
     tx.store.instances.set_status(instance.id, "INACTIVE")
-    for task in tx.store.tasks.on(instance.id):
-        begin_stop(tx, task, StopCode.TERMINATION, DEREGISTERED)
+    _stop_tasks(tx, instance)
     tx.mark(f"instance:{instance.id}")
     _changed(tx, instance)
 

@@ -8,6 +8,8 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from corral.model.task import Task
+
 STARTED_BY = "ecs-svc/"  # `startedBy` of a service's tasks is this prefix and the number of the deployment
 REPLICA, DAEMON = "REPLICA", "DAEMON"  # scheduling strategies
 ACTIVE, DRAINING, INACTIVE = "ACTIVE", "DRAINING", "INACTIVE"  # states of a service
@@ -170,6 +172,13 @@ class EcsService(Struct, frozen=True):
 
 def service_key(region: str, cluster: str, name: str) -> str:
     return f"{region}/{cluster}/{name}"
+
+
+def service_of_task(task: Task) -> str | None:
+    """Return the key of the service that has started a task. Return None if no service has started it."""
+    if task.started_by is None or not task.started_by.startswith(STARTED_BY):
+        return None
+    return service_key(task.region, task.cluster, task.group.removeprefix("service:"))
 
 
 class TaskCount(Struct, frozen=True):

@@ -13,7 +13,7 @@ from corral.reconcile.instances import drop_terminated_instances, reconcile_daem
 from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
 from corral.reconcile.metrics import expire_alarm_history, roll_up_metrics
 from corral.reconcile.scheduler import reconcile_pool
-from corral.reconcile.tasks import drop_deleted_definitions, drop_stopped_tasks, reconcile_task
+from corral.reconcile.tasks import drop_deleted_definitions, drop_stopped_tasks, evict_task, reconcile_task
 
 
 def _once_needed(module: str, name: str) -> Reconciler:
@@ -38,6 +38,7 @@ STATE: dict[str, Reconciler] = {
     "instance": reconcile_instance,
     "terminated": drop_terminated_instances,
     "task": reconcile_task,
+    "eviction": evict_task,
     "queued-task": Together(_once_needed("task_queue", "reconcile_queued_task")),
     "end-notice": _once_needed("task_queue", "reconcile_end"),
     "task-array": _once_needed("task_queue", "reconcile_array"),

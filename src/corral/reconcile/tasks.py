@@ -1,14 +1,16 @@
 """Reconcilers of tasks.
 
-They enforce time limits, and delete stopped tasks, old records in the history of tasks, expired client tokens, and deleted task
-definitions.
+They enforce time limits, stop the tasks of instances that end, and delete stopped tasks, old records in the history of tasks,
+expired client tokens, and deleted task definitions.
 """
 
 from __future__ import annotations
 
 from corral.core.transactions import Tx
 from corral.decide.tasks.lifecycle import advance
-from corral.services.ecs.task_progress import apply_progress
+from corral.fleet.instances import why_tasks_stop
+from corral.model.task import StopCode
+from corral.services.ecs.task_progress import apply_progress, begin_stop
 from corral.services.ecs.task_spec import rules_by_container
 from corral.store import Store
 
@@ -29,6 +31,14 @@ def reconcile_task(tx: Tx[Store], task_id: str) -> None:
         apply_progress(tx, task, task, task.runs)
     elif progress.next_check_at_s is not None:
         tx.due(f"task:{task_id}", progress.next_check_at_s)
+
+
+def evict_task(tx: Tx[Store], task_id: str) -> None:
+    """Stop a task whose instance is stopped, terminated, rebooted or deregistered."""
+    task = tx.store.tasks.get(task_id)
+    instance = tx.store.instances.get(task.instance_id) if task is not None and task.instance_id is not None else None
+    if task is not None and instance is not None:
+        begin_stop(tx, task, StopCode.TERMINATION, why_tasks_stop(instance))
 
 
 def drop_stopped_tasks(tx: Tx[Store], _: str) -> None:

@@ -76,7 +76,7 @@ def forget_boots(path: Path) -> None:
     """Make all hosts in a restored state.db appear rebooted.
 
     If a rebooted host does not report a run (a container of a task), Corral records the end of the run. Without the reboot, Corral
-    would start the run again, unless the host has reported it as running before the backup (`hello` in `fleet/hosts.py`).
+    would start the run again, unless the host has reported it as running before the backup (`services/ecs/host_reports.py`).
     """
     with closing(sqlite3.connect(path, isolation_level=None)) as state:
         state.execute("UPDATE host SET boot_id = '', connected = 0")

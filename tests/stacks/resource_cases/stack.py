@@ -10,10 +10,10 @@ from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
-from corral.fleet import hosts
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.reconcile import LOGS, METRICS, STATE
+from corral.services.ecs import host_reports
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 from corral.template_types.lookup import read_attributes, replacing_properties, resource_type, template_type
@@ -31,7 +31,7 @@ class Stack:
         self.stores: dict[str, Any] = {"state": Store(None), "logs": LogStore(None), "metrics": MetricStore(None)}
         self.clock, self.ids = VirtualClock(), SeededIds(Random(1))
         self.resources: dict[str, tuple[str, str, dict[str, Any]]] = {}  # key → type, physical id, properties
-        self.run("state", lambda tx: hosts.hello(tx, hello("h", 8)))
+        self.run("state", lambda tx: host_reports.hello(tx, hello("h", 8)))
 
     def tx(self, lane: str) -> Tx[Any]:
         return Tx(self.stores[lane], self.clock.now_s(), self.ids, Settings())

@@ -44,6 +44,7 @@ from corral.server.agents.environment_files import with_files
 from corral.server.agents.local_agent import LocalAgent
 from corral.server.agents.orders import OrderSender
 from corral.server.lanes import Lane
+from corral.services.ecs import host_reports
 from corral.services.logs.ingestion import runtime_ids, ship
 from corral.store import Store
 from corral.telemetry import LogStore
@@ -247,7 +248,7 @@ class Agents:
         try:
             if names := runtime_ids(hello.runs):
                 await self._logs.submit(partial(ship, chunks=[], names=names))
-            await self._state.submit(partial(hosts.hello, message=hello))
+            await self._state.submit(partial(host_reports.hello, message=hello))
             link.send_message(self._welcome_message)
             if not link.peer:
                 self._local.has_joined()
@@ -310,7 +311,7 @@ class Agents:
             shipped = await self._logs.submit(partial(ship, chunks=report.logs, names=names))
             is_busy = self._submitted() > submitted + 1  # other commands were submitted since the last report
         if report.runs:
-            await self._state.submit(partial(hosts.report, host_id=host_id, runs=report.runs))
+            await self._state.submit(partial(host_reports.report, host_id=host_id, runs=report.runs))
         return shipped, is_busy
 
     def _submitted(self) -> int:

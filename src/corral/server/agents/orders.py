@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from corral.blobs import Blobs
 from corral.core.clock import Clock
-from corral.fleet import hosts
 from corral.model.agent_protocol import START_MAX_BYTES, ImagePush, StartOrder
 from corral.model.run import Observed, RunSpec
 from corral.server.agents.environment_files import with_files
 from corral.server.lanes import Lane
+from corral.services.ecs import host_reports
 from corral.services.logs.ingestion import open_streams
 from corral.store import Store
 from corral.telemetry import LogStore
@@ -82,7 +82,7 @@ class OrderSender:
         if refused:
             now_s = self._clock.now_s()
             seen = [Observed(run_id, stopped_at_s=now_s, reason=reason) for run_id, reason in refused.items()]
-            await self._state.submit(lambda tx: hosts.report(tx, connection.hello.host_id, seen))
+            await self._state.submit(lambda tx: host_reports.report(tx, connection.hello.host_id, seen))
 
     async def _with_files(self, starts: list[RunSpec], connection: AgentConnection) -> list[RunSpec]:
         """Add the variables of the environment files to each run. Return the runs that can start.
@@ -102,7 +102,7 @@ class OrderSender:
         await self._refuse(refused, connection)
         if again:
             connection.ordered_again |= again
-            await self._state.submit(lambda tx: hosts.order_again(tx, connection.hello.host_id, again))
+            await self._state.submit(lambda tx: host_reports.order_again(tx, connection.hello.host_id, again))
         return whole
 
     async def _check_with_files(self, spec: RunSpec) -> RunSpec:

@@ -229,7 +229,7 @@ def reboot_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
         if instance.state in (InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED):
             raise _wrong_state(instance, "rebooted")
     for instance in found:
-        instances.reboot(tx, instance, "RebootInstances")
+        instances.reboot(tx, instance)
     return {}
 
 

@@ -12,7 +12,7 @@ from corral.fleet.clusters import exists_without_row, has_host, pools_of
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.model.numbers import whole_number
 from corral.model.placement import Slot
-from corral.model.task import Task
+from corral.model.task import Task, ecs_arn
 from corral.operations.pagination import Pagination
 from corral.services.ecs.errors import (
     ClientException,
@@ -21,6 +21,7 @@ from corral.services.ecs.errors import (
 )
 from corral.store import Store
 
+arn = ecs_arn
 PAGES = Pagination(InvalidParameterException, default=100, largest=100)
 REVISION_REQUIRED = "Task definition must include a revision: family:revision."
 

@@ -11,7 +11,7 @@ from corral.core.transactions import Tx
 from corral.decide.tasks.lifecycle import advance, startable
 from corral.fleet.leaving_tasks import mark_leaving
 from corral.fleet.private_environments import release_private_objects
-from corral.model.ecs_service import STARTED_BY, service_key
+from corral.model.ecs_service import service_of_task
 from corral.model.group import provider_key
 from corral.model.instance import HOST_POOL
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
@@ -162,5 +162,6 @@ def mark_starter(tx: Tx[Store], task: Task) -> None:
 
 def mark_service(tx: Tx[Store], task: Task) -> None:
     """Reconcile the service of a task that has changed."""
-    if task.started_by is not None and task.started_by.startswith(STARTED_BY):
-        tx.mark(f"service:{service_key(task.region, task.cluster, task.group.removeprefix('service:'))}")
+    key = service_of_task(task)
+    if key is not None:
+        tx.mark(f"service:{key}")

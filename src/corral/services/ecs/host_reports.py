@@ -1,0 +1,135 @@
+"""Messages from the agents of hosts about runs: hello, and reports of started and ended runs.
+
+A run is one container of a task on a host. A restart of the container begins a new attempt of the same run. An order is a message
+to an agent, for example to start a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from operator import is_not
+
+from msgspec.structs import replace
+
+from corral.core.transactions import Tx
+from corral.decide.tasks.lifecycle import observe, stoppable
+from corral.fleet.hosts import gpus_failed, wake_pools
+from corral.fleet.instances import host_changed
+from corral.model.agent_protocol import SILENT_S, Hello
+from corral.model.run import Observed, RunState, run_of_attempt
+from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
+from corral.model.task import Run, Task, TaskState
+from corral.services.ecs.gpu_assignment import give_spare_gpus
+from corral.services.ecs.task_progress import apply_progress, check_health, start_run, start_runs, stop_runs
+from corral.services.ecs.task_spec import rules_by_container, spec_of
+from corral.store import Store
+
+UNKNOWN_TO_HOST = "the host no longer knows this run"
+
+
+def hello(tx: Tx[Store], message: Hello) -> None:
+    """Apply the report of a host that has connected. Then send the orders for every run that the host should have.
+
+    A host reports every run that it has started since it booted. So if a run is missing in the report, the host has not started the
+    run, and the start is ordered again. There are two exceptions. If the host has rebooted, or has earlier reported the run as
+    running, the run is lost. If the task of the run must stop, the run ends without a start.
+    """
+    tx.reset_orders(message.host_id)
+    before = tx.store.hosts.get(message.host_id)
+    rebooted = before is not None and before["boot_id"] != message.boot_id
+    tx.store.hosts.put(message, tx.now_s)
+    tx.due(f"host:{message.host_id}", tx.now_s + SILENT_S)
+    ordered = {run.attempt_id for task in tx.store.tasks.on_host(message.host_id) for run in task.runs if not run.waits}
+    gpus_failed(tx, message.host_id, message.faults)
+    report(tx, message.host_id, message.runs)
+    known = {observed.run_id for observed in message.runs}
+    for task in tx.store.tasks.on_host(message.host_id):
+        unknown = [run for run in task.runs if run.attempt_id not in known and run.attempt_id in ordered]
+        missing = {run.attempt_id: _missing(task, run, rebooted, tx.now_s) for run in unknown}
+        _apply_reports(tx, task, {run_id: observed for run_id, observed in missing.items() if observed is not None})
+        after = tx.store.tasks.get(task.id)
+        assert after is not None
+        if after.state is TaskState.STOPPED:
+            continue
+        if after.desired is TaskState.RUNNING:
+            unknown_runs = tuple(run for run in after.runs if run.attempt_id not in known)
+            start_runs(tx, after.but(runs=unknown_runs), spec_of(tx, after))
+        else:
+            stop_runs(tx, after, stoppable(after.runs, rules_by_container(tx, after)))
+        _restore_health_checks(tx, after)
+    wake_pools(tx, message.host_id)
+    host_changed(tx, message.host_id)
+
+
+def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
+    """Apply a host's report of started and ended runs. The report does not change runs of other hosts."""
+    by_task: dict[str, tuple[Task, dict[str, Observed]]] = {}
+    for observed in _with_gpu_faults(tx, host_id, list(runs)):
+        task = tx.store.tasks.of_run(run_of_attempt(observed.run_id))
+        if task is not None and task.instance_id is not None and tx.store.instances.is_on(task.instance_id, host_id):
+            by_task.setdefault(task.id, (task, {}))[1][observed.run_id] = observed
+        if observed.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
+            tx.stop(host_id, observed.run_id)  # the task of this run has stopped or does not exist
+    for task, of_task in by_task.values():
+        _apply_reports(tx, task, of_task)
+        for observed in of_task.values():
+            if observed.asks_gpus is not None and observed.stopped_at_s is None:
+                given = give_spare_gpus(tx, task.id, observed.run_id, observed.asks_gpus)
+                if given is not None:
+                    start_run(tx, *given, spec_of(tx, given[0]))
+
+
+def order_again(tx: Tx[Store], host_id: str, attempt_ids: Collection[str]) -> None:
+    """Order the start of runs again, because their environment files were replaced after the first order was made."""
+    for attempt_id in attempt_ids:
+        task = tx.store.tasks.of_run(run_of_attempt(attempt_id))
+        if task is not None and task.desired is TaskState.RUNNING and task.instance_id is not None:
+            runs = tuple(run for run in task.runs if run.attempt_id == attempt_id)
+            if tx.store.instances.is_on(task.instance_id, host_id):
+                start_runs(tx, task.but(runs=runs), spec_of(tx, task))
+
+
+def _with_gpu_faults(tx: Tx[Store], host_id: str, runs: list[Observed]) -> list[Observed]:
+    """If a run has ended with an error and without a reason, and one of its GPUs has a fault, set this fault as the reason."""
+    ended = [observed for observed in runs if observed.stopped_at_s is not None and observed.exit_code and not observed.reason]
+    faults = tx.store.hosts.faults(host_id) if ended else {}
+    if not faults:
+        return runs
+    reasons: dict[str, str] = {}
+    for observed in ended:
+        task = tx.store.tasks.of_run(run_of_attempt(observed.run_id))
+        for run in task.runs if task is not None else ():
+            failed = [gpu_id for gpu_id in run.gpu_ids if gpu_id in faults] if run.attempt_id == observed.run_id else []
+            if failed:
+                reasons[observed.run_id] = f"{failed[0]} failed: {faults[failed[0]].text}"
+    return [replace(observed, reason=reasons[observed.run_id]) if observed.run_id in reasons else observed for observed in runs]
+
+
+def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | None:
+    """Return the end to record for a run that its host does not report. Return None if nothing has to be recorded."""
+    if run.state is RunState.STOPPED or run.waits:
+        return None
+    if rebooted:
+        return Observed(run.attempt_id, started_at_s=run.started_at_s, stopped_at_s=now_s, reason=HOST_RESTARTED)
+    if run.state is RunState.RUNNING:
+        return Observed(run.attempt_id, stopped_at_s=now_s, reason=UNKNOWN_TO_HOST)
+    if task.desired is TaskState.STOPPED:
+        return Observed(run.attempt_id, stopped_at_s=now_s, reason=STOPPED_BEFORE_START)
+    return None
+
+
+def _apply_reports(tx: Tx[Store], task: Task, observed: dict[str, Observed]) -> None:
+    """Apply reports to the runs of a task. A report about an earlier attempt of a run has no effect."""
+    runs = tuple([observe(run, observed[run.attempt_id]) if run.attempt_id in observed else run for run in task.runs])
+    if any(map(is_not, runs, task.runs)):
+        apply_progress(tx, task, task, runs)
+
+
+def _restore_health_checks(tx: Tx[Store], task: Task) -> None:
+    """Order the health checks of running containers again, because a restarted agent does not know them."""
+    if task.plain:
+        return
+    spec = spec_of(tx, task)
+    for run in task.runs:
+        if run.state is RunState.RUNNING and spec.containers[run.container].health_check is not None:
+            check_health(tx, task, run, spec)
