@@ -1,6 +1,6 @@
 """Messages from the agents of hosts about the hosts themselves: heartbeats, and GPUs that are in use or have failed.
 
-`services/ecs/host_reports.py` handles the messages about runs. A run is one container of a task on a host.
+`services/ecs/host_reports.py` handles the messages about runs.
 """
 
 from __future__ import annotations

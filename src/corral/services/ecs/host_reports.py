@@ -1,7 +1,6 @@
 """Messages from the agents of hosts about runs: hello, and reports of started and ended runs.
 
-A run is one container of a task on a host. A restart of the container begins a new attempt of the same run. An order is a message
-to an agent, for example to start a run.
+A restart of a container begins a new attempt of the same run.
 """
 
 from __future__ import annotations
