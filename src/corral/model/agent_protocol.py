@@ -1,7 +1,6 @@
 """The protocol between the core and the agent of a host.
 
-The core is the part of the server that stores
-all state and decides what runs where. The agent is a process on the host that starts and stops runs for the core.
+The agent is a process on the host that starts and stops runs for the core.
 
 Messages are JSON on a link (`node/link.py`). Each message is a `ToCore` or a `ToAgent` with exactly one member:
 

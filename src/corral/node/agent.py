@@ -1,6 +1,6 @@
 """The agent of a host: it carries out the core's orders, observes the engine, and reports to the core.
 
-The core is the part of the server that stores all state and decides what runs where. An engine runs containers or processes.
+An engine runs containers or processes.
 
 The first message on a new connection is the hello, which lists all runs of the host. Reports follow. The agent sends a report only
 after the core has acknowledged the previous one. Until then, changes are collected for the next report. So a busy host sends few

@@ -1,10 +1,9 @@
 """The docker engine of the agent: it runs the containers of tasks through the Docker Engine API.
 
-The core is the part of the server that stores all state and decides what runs where. The agent is the process that executes this
-code. Below, the engine is the Docker daemon. The agent may be killed and restarted at any time. So the labels of a container
-contain everything that a later agent must know about the run. The name of a container is derived from the id of the run, so a
-second request to create the container fails with a conflict. The agent also stores one file per unfinished run. So it still knows
-its runs while the engine is unavailable.
+The agent is the process that executes this code. Below, the engine is the Docker daemon. The agent may be killed and restarted at
+any time. So the labels of a container contain everything that a later agent must know about the run. The name of a container is
+derived from the id of the run, so a second request to create the container fails with a conflict. The agent also stores one file
+per unfinished run. So it still knows its runs while the engine is unavailable.
 
 The steps of a run: create the container, and pull its image if the engine does not have it → start the container → the engine
 reports `die` → copy the rest of the output → report the end → the core acknowledges the end, and the agent forgets the run → later

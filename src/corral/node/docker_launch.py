@@ -1,7 +1,6 @@
 """Start the container for an order of the server, or report why it cannot be started. Every step can be repeated safely.
 
-A run is forgotten after the server has acknowledged its end. The pause container of a task owns the namespaces that the containers
-of the task share (`docker_task_resources.py`).
+The pause container of a task owns the namespaces that the containers of the task share (`docker_task_resources.py`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Log shipping: split the output of runs into chunks of log events. The agent sends the chunks to the core.
 
-The engine writes the output of a run to a file. The core is the part of the server that stores all state. For each run, the core
-stores an offset: the number of bytes of output that it has received. After a new connection, the agent does not know the offset of
-a run, so the first chunk of the run is empty and only requests the offset. After that, each acknowledgement contains the new
-offset. The agent stores no state, so a crash of the agent loses nothing. When the core has stored a part of the output, the agent
-frees the disk space of this part by making a hole in the file, unless the file is kept (`kept_outputs.py`). So a service that logs
-for months does not fill the disk.
+The engine writes the output of a run to a file. For each run, the core stores an offset: the number of bytes of output that it has
+received. After a new connection, the agent does not know the offset of a run, so the first chunk of the run is empty and only
+requests the offset. After that, each acknowledgement contains the new offset. The agent stores no state, so a crash of the agent
+loses nothing. When the core has stored a part of the output, the agent frees the disk space of this part by making a hole in the
+file, unless the file is kept (`kept_outputs.py`). So a service that logs for months does not fill the disk.
 
 The output of a run that prints without end is shipped at a limited rate, so that it does not occupy the core. If the disk is almost
 full, the rate is lower. All such runs together also have a maximum rate. Output beyond the bounds of `output_bounds.py` is dropped,

@@ -1,7 +1,6 @@
 """Build the agent's reports to the core. A report contains changed runs, log chunks and GPU samples.
 
-The core is the part of the server that stores all state. The first message on a connection is the hello of the agent, which lists
-all runs. The core acknowledges it with a welcome.
+The first message on a connection is the hello of the agent, which lists all runs. The core acknowledges it with a welcome.
 
 When a client sees that a task has stopped, the client must be able to read the whole log of the task. So the end of a run with logs
 is reported only when all of its output is in the same report or in an acknowledged report. Until then the run is reported as alive.

@@ -1,8 +1,7 @@
 """SQL of the claims of tasks and instance launches. `store/job_lines.py` has the third kind of claims, those of Batch jobs.
 
-A row has the pool of the claim and its rank. The claim with the smallest rank is served first. The fleet index (`store/fleet.py`)
-has all claims in memory. Its methods `join_line` and `leave_line` add and remove a claim: there, a line is the claims of a pool
-with equal demands and equal time limits.
+A row has the pool of the claim and its rank. The fleet index (`store/fleet.py`) has all claims in memory. Its methods `join_line`
+and `leave_line` add and remove a claim: there, a line is the claims of a pool with equal demands and equal time limits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The fleet index: the free capacity of every pool, and the claims that wait for it. The index is derived from the rows.
 
-A demand is what a claim needs. In this module, a line is the claims of a pool that have equal demands and equal time limits. Every
-change of the index registers its inverse in the store's undo log, for a rollback. Tests use `Fleet.snapshot` to compare the index
-with an index that is built from the rows.
+In this module, a line is the claims of a pool that have equal demands and equal time limits. Every change of the index registers
+its inverse in the store's undo log, for a rollback. Tests use `Fleet.snapshot` to compare the index with an index that is built
+from the rows.
 """
 
 from __future__ import annotations

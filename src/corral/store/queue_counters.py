@@ -1,4 +1,4 @@
-"""Message counts of each pile, in memory. A pile is the set of a queue's messages.
+"""Message counts of each pile, in memory.
 
 The counts are derived from the rows at start and updated with each change, so no request has to count rows. But messages also
 become visible as time passes. So each counter is valid for one instant, `as_of_ms`. Messages that become visible after this

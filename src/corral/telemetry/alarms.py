@@ -1,8 +1,7 @@
 """SQL of alarms, their metrics and their history. Alarms are part of the metric store.
 
-A series is the values of one metric with one set of dimensions. Each new datapoint needs the alarms that watch its series, and
-there are few alarms. So all alarms are cached in memory, with an index by series. The time of an alarm's next evaluation is only in
-memory, because it can be computed from the alarm and the clock.
+Each new datapoint needs the alarms that watch its series, and there are few alarms. So all alarms are cached in memory, with an
+index by series. The time of an alarm's next evaluation is only in memory, because it can be computed from the alarm and the clock.
 """
 
 from __future__ import annotations

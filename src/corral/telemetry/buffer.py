@@ -3,7 +3,7 @@
 The metric store flushes the buffer to the database every FLUSH_S seconds. A crash loses the points since the last flush. Points
 from callers are not buffered.
 
-A series is the values of one metric with one set of dimensions. `packing.py` describes the records of its points.
+`packing.py` describes the records of the points of a series.
 
 Readers in other threads also read the buffer. The points between two flushes form a generation, which has a number. The database
 stores the number of the last flushed generation. That generation also stays in the buffer, for a reader whose snapshot of the

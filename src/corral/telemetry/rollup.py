@@ -1,7 +1,6 @@
 """Roll-up of old samples into rows with longer steps, as on CloudWatch, and deletion of the oldest samples and series.
 
-A series is the values of one metric with one set of dimensions. A row has the samples of a series for sixty time steps, which are
-seconds, minutes, five minutes or hours (`packing.py`).
+A row has the samples of a series for sixty time steps, which are seconds, minutes, five minutes or hours (`packing.py`).
 """
 
 from __future__ import annotations

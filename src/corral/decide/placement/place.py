@@ -1,9 +1,8 @@
 """Placement: decide which slot a task gets, which claims must wait, and why.
 
-A demand is what a claim needs: GPUs, CPU, memory and placement rules. Claims are served in the order of their ranks: higher
-priorities first, then claims that wait longer. "Older" means a smaller rank. In this module, a line is the claims of a pool that
-have equal demands and equal time limits, and not a line of Batch jobs. The oldest claim of a line is its head. A withheld GPU is a
-GPU that tasks may not get.
+Claims are served in the order of their ranks: higher priorities first, then claims that wait longer. "Older" means a smaller rank.
+In this module, a line is the claims of a pool that have equal demands and equal time limits, and not a line of Batch jobs. The
+oldest claim of a line is its head.
 
 The oldest claim that does not fit reserves a slot. `decide/placement/backfill.py` decides which younger claims may use this slot
 first. `decide/placement/strategies.py` chooses the slot of a task with placement constraints or strategies.

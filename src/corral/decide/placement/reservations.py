@@ -1,7 +1,6 @@
 """Reservations: choose the slot that is reserved for a claim that does not fit now, so that the claim does not wait for ever.
 
-A demand is what a claim needs: GPUs, CPU, memory and placement rules. The slot that lacks least is the slot whose free GPUs, then
-free memory, then free CPU are nearest to the demand.
+The slot that lacks least is the slot whose free GPUs, then free memory, then free CPU are nearest to the demand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Slot fit: whether a demand fits on a slot, and which slot fits best.
 
-A demand is what a task or a claim needs: GPUs, CPU, memory and placement rules. A reservation keeps the free resources of one or
-more slots for an older claim, which is served first.
+A reservation keeps the free resources of one or more slots for an older claim, which is served first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Placement strategies and constraints: decide which slots the constraints of a task allow, and which of them its strategy prefers.
 
-A demand is the number of GPUs, the CPU, the memory and the placement rules of a task. A part is a set of slots with equal values of
-the attributes over which tasks are spread.
+A part is a set of slots with equal values of the attributes over which tasks are spread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Placement of multi-node jobs: choose slots for all nodes at once, or for none.
 
-A demand is what a claim needs. The demand of a multi-node job has a list of kinds of nodes: what each node of a kind needs, and the
-number of such nodes. Several nodes can run on the same slot. If not all nodes fit now, the job reserves as many slots as it needs,
-so that smaller claims cannot delay it for ever.
+The demand of a multi-node job has a list of kinds of nodes: what each node of a kind needs, and the number of such nodes. Several
+nodes can run on the same slot. If not all nodes fit now, the job reserves as many slots as it needs, so that smaller claims cannot
+delay it for ever.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Managed scaling: decides how many instances the Auto Scaling group of a capacity provider needs.
 
-The pool of a cluster is the set of the slots of its EC2 instances. A demand is what a task needs: GPUs, CPU, memory and placement
-rules. The capacity of the group is counted in units: one unit for each instance or, in a weighted group, as many units as the
-weight of the instance.
+The pool of a cluster is the set of the slots of its EC2 instances. The capacity of the group is counted in units: one unit for each
+instance or, in a weighted group, as many units as the weight of the instance.
 """
 
 from __future__ import annotations

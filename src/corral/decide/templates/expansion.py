@@ -2,7 +2,7 @@
 
 It repeats the fragments of Fn::ForEach. It also evaluates functions where a template without the transform must have a literal:
 logical ids in Ref and Fn::GetAtt, DependsOn, Condition, DeletionPolicy and UpdateReplacePolicy. `Evaluation` evaluates Fn::Length
-and Fn::ToJsonString. A raw value is a value of the template that still contains functions.
+and Fn::ToJsonString.
 """
 
 from __future__ import annotations

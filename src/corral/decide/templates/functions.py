@@ -1,4 +1,4 @@
-"""Evaluates the intrinsic functions of a template. A raw value is a value of the template that still contains functions."""
+"""Evaluates the intrinsic functions of a template."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads the capacity of a compute environment and the demands of its waiting jobs, for `decide/scaling/environment_scaling.py`.
 
 A member is an instance of one of the environment's Auto Scaling groups. A generation is a set of these groups with equal settings:
-an infrastructure update begins a new generation. A shape is a set of instances with equal free capacity.
+an infrastructure update begins a new generation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The claims of waiting Batch jobs: in which pools the first job of each line may run, and with which rank.
 
 The jobs with one share identifier are a share. The scheduler serves the claim with the smallest rank first. The level of a share is
-its use of vCPUs, multiplied by its weight (`decide/tasks/job_order.py`). The share with the lowest level is first.
+its use of vCPUs, multiplied by its weight (`decide/tasks/job_order.py`).
 
 A line has a claim in the pool of each compute environment of its queue that accepts jobs now. But it has no claims while too little
 of a consumable resource is available, or while the scheduling policy reserves the capacity for other shares. And a Fargate

@@ -1,7 +1,7 @@
 """GetJobQueueSnapshot: the first RUNNABLE jobs of a job queue, in the order in which they start.
 
-A share has the jobs with one share identifier. The level of a share is its use of vCPUs, multiplied by its weight. The share with
-the lowest level is first. The snapshot merges the lines in the order in which `decide/tasks/job_order.py` ranks their jobs.
+A share has the jobs with one share identifier. The level of a share is its use of vCPUs, multiplied by its weight. The snapshot
+merges the lines in the order in which `decide/tasks/job_order.py` ranks their jobs.
 """
 
 from __future__ import annotations
