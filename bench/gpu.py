@@ -182,15 +182,7 @@ def gpus(corral: Corral) -> list[dict[str, Any]]:
 
 
 def host(corral: Corral) -> dict[str, Any]:
-    from botocore.auth import SigV4Auth
-    from botocore.awsrequest import AWSRequest
-    from botocore.credentials import Credentials
-    from botocore.httpsession import URLLib3Session
-
-    request = AWSRequest("GET", f"{corral.url}/_corral/status")
-    SigV4Auth(Credentials(corral.keys["access_key"], corral.keys["secret_key"]), "corral", "us-east-1").add_auth(request)
-    answer = URLLib3Session().send(request.prepare())
-    return json.loads(answer.content)["hosts"][0]
+    return corral.own("DescribeHosts")["hosts"][0]
 
 
 def real_gpus() -> list[str]:

@@ -91,7 +91,7 @@ class Request(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The request in the file of the responses: `GET /_corral/status`, or `ListTasks {"cluster": "default"}`."""
+        """The request in the file of the responses: `GET /metrics`, or `ListTasks {"cluster": "default"}`."""
         target = self.headers.get("x-amz-target", "").rpartition(".")[2]
         return f"{target} {json.dumps(json.loads(self.body), sort_keys=True)}" if target else f"{self.method} {self.path}"
 

@@ -17,6 +17,8 @@ from botocore.config import Config
 
 import forkserver
 from command import command_lines, living_in
+from corral.aws.models import OWN_DATA
+from corral.cli.client.endpoint import Endpoint, call
 from engines.nodes import remove_cgroups
 from eventually import eventually
 
@@ -26,6 +28,7 @@ CANARY = {"CORRAL_TEST_SECRET": "of the server alone"}  # in its environment: no
 
 # Clients of one session share the service models, which take 0.1 s to load. Making a client is not thread-safe.
 SESSION = boto3.session.Session()
+SESSION._session.get_component("data_loader").search_paths.insert(0, str(OWN_DATA))  # the model of Corral's own operations
 MAKING_A_CLIENT = threading.Lock()
 
 __all__ = ["CANARY", "Corral", "container", "eventually", "wait_stopped"]
@@ -90,6 +93,10 @@ class Corral:
         if key not in self._clients:
             self._clients[key] = self.new_client(service, region, **options)
         return self._clients[key]
+
+    def own(self, operation: str, **params: Any) -> dict[str, Any]:
+        """Call one of Corral's own operations as the command line does. Unlike boto3, this keeps members that are null."""
+        return call(Endpoint(self.url, REGION, self.keys["access_key"], self.keys["secret_key"]), operation, params)[0]
 
     def new_client(self, service: str, region: str = REGION, **options: Any) -> Any:
         """Return a client that no other test has, for a test that changes it."""

@@ -42,6 +42,6 @@ def test_a_page_shows_the_picture(screen: picture_screens.Screen) -> None:
 def test_the_saved_responses_have_what_the_server_reports(cli: Cli) -> None:
     """A member that `corral top` reads and the server no longer reports would leave the picture behind."""
     saved = json.loads(picture_screens.RESPONSES.read_text())["responses"]
-    page: dict[str, Any] = next(content for request, content in saved.items() if request.startswith("GET /_corral/status"))
+    page: dict[str, Any] = next(content for request, content in saved.items() if request.startswith("GetStatus"))
     [here], [drawn] = cli.json("top")["hosts"], page["hosts"]
     assert set(here) == set(drawn) and set(here["gpus"][0]) == set(drawn["gpus"][0])

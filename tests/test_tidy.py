@@ -199,7 +199,7 @@ def test_loops_of_seldom_used_services_are_imported_when_they_are_needed() -> No
 
 def test_the_server_imports_what_few_users_need_when_it_is_needed() -> None:
     seldom = {
-        "getopt", "shutil", "tomllib", "pty", "corral.server.exec.data_channel", "corral.server.pages.status_pages",
+        "getopt", "shutil", "tomllib", "pty", "corral.server.exec.data_channel", "corral.services.corral.handlers",
         "corral.server.http.websocket", "corral.fleet.instance_types", "corral.services.ecs.managed_scaling",
         "corral.services.ecs.handlers",
     }  # fmt: skip

@@ -157,17 +157,17 @@ def test_instances_survive_a_restart(own: Cli) -> None:
 
 
 class OnlyAws(BaseHTTPRequestHandler):
-    """Forwards requests to a Corral, but has none of Corral's own pages, as AWS."""
+    """Forwards requests to a Corral, but has none of Corral's own operations, as AWS."""
 
     target = ""
     refused = 0
 
     def handle_any(self) -> None:
-        if self.path.startswith("/_corral/"):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.headers.get("X-Amz-Target", "").count(".") == 1 and self.headers["X-Amz-Target"].startswith("Corral."):
             type(self).refused += 1
             self.send_error(404)
             return
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         request = urllib.request.Request(self.target + self.path, body or None, dict(self.headers), method=self.command)
         try:
             with urllib.request.urlopen(request) as answer:

@@ -13,7 +13,7 @@ import pytest
 import forkserver
 from command import BUSY, UNTIL_TOLD, Cli
 from corral.model.gpu_metrics import GpuSample
-from corral.server.pages.status_pages import HISTORY_POINTS, HISTORY_STEP_S, _history
+from corral.services.corral.status import HISTORY_POINTS, HISTORY_STEP_S, _history
 from corral.version import full_version
 from eventually import eventually
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
@@ -32,6 +30,7 @@ TRUST_TASKS = {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.
 OPEN = {  # change it knowingly: every container may do this without a policy
     "application-autoscaling": "",
     "batch": "",
+    "corral": "",
     "autoscaling": "",
     "cloudformation": "",
     "cloudwatch": "GetMetricData GetMetricStatistics ListMetrics PutMetricData",
@@ -204,19 +203,16 @@ def test_the_code_of_a_refusal_is_that_of_the_protocol(
     assert text.startswith("You are not authorized to perform this operation.") == (service == "ec2")
 
 
-def test_the_pages_of_corral_are_closed(corral: Corral, task_id: str) -> None:
-    inside = Inside(corral, "corral-host", task_id)
-    for path, method, body in (
-        ("status", "GET", None),
-        ("instances", "GET", None),
-        ("cost", "GET", None),
-        ("revoke", "POST", b'{"all": true}'),
+def test_the_operations_of_corral_are_closed(corral: Corral, task_id: str) -> None:
+    own = Inside(corral, "corral-host", task_id).client("corral")
+    for call, params in (
+        (own.get_status, {}),
+        (own.describe_instances, {}),
+        (own.get_usage, {}),
+        (own.revoke_sessions, {"all": True}),
     ):
-        signed = AWSRequest(method, f"{corral.url}/_corral/{path}", data=body)
-        SigV4Auth(Credentials(*inside.keys), "corral", REGION).add_auth(signed)
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(urllib.request.Request(signed.url, body, dict(signed.headers), method=method))
-        assert caught.value.code == 403 and b"is not authorized to perform: corral:" in caught.value.read()
+        code, text, _ = refused(call, **params)
+        assert code == "AccessDeniedException" and "is not authorized to perform: corral:" in text
 
 
 def objects_of(inside: Inside, *names: tuple[str, str]) -> list[bytes | None] | None:

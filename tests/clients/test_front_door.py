@@ -139,7 +139,7 @@ def test_anonymous_requests_learn_nothing(corral):
     with urllib.request.urlopen(f"{corral.url}/_corral/health") as answer:
         assert json.load(answer)["status"] == "ok"
     with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(f"{corral.url}/_corral/status")
+        urllib.request.urlopen(urllib.request.Request(corral.url, b"{}", {"X-Amz-Target": "Corral.GetStatus"}))
 
 
 def test_each_api_refuses_a_caller_without_credentials_in_its_own_form(corral):
@@ -164,16 +164,15 @@ def test_each_api_refuses_a_caller_without_credentials_in_its_own_form(corral):
     assert status == 404 and json.loads(answer)["code"] == "NotFound"
     status, answer = refused("GET", f"/api/{'0' * 32}-{'0' * 32}/task-protection/v1/state")
     assert status == 404 and json.loads(answer)["error"]["Code"] == "ResourceNotFoundException"
-    status, answer = refused("GET", "/_corral/status")
+    status, answer = refused("POST", "/", X_Amz_Target="Corral.GetStatus")
     assert status == 400 and json.loads(answer)["__type"] == "MissingAuthenticationTokenException"
     status, answer = refused("GET", "/_corral/nothing")
     assert status == 404 and json.loads(answer)["__type"] == "NotFound"
 
 
-@pytest.mark.parametrize("page", ["signal", "gpu", "spot", "objects", "revoke"])
-def test_pages_refuse_a_body_that_is_not_a_document_of_their_form(corral, page):
-    for body in (b"", b"[]", b"{", b'{"task": "\xff", "gpu": "\xff", "instance": "\xff", "objects": "\xff", "all": "\xff"}'):
-        request = AWSRequest("POST", f"{corral.url}/_corral/{page}", data=body)
+def test_the_page_for_objects_refuses_a_body_that_is_not_a_document_of_its_form(corral):
+    for body in (b"", b"[]", b"{", b'{"objects": "\xff"}'):
+        request = AWSRequest("POST", f"{corral.url}/_corral/objects", data=body)
         SigV4Auth(Credentials(corral.keys["access_key"], corral.keys["secret_key"]), "corral", "us-east-1").add_auth(request)
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(urllib.request.Request(request.url, body, dict(request.headers), method="POST"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,11 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
-from botocore.httpsession import URLLib3Session
 from test_tasks import held_until, messages, register
 
 from corral.operations.services import SERVICES
@@ -37,9 +32,7 @@ def four(four_gpus) -> Iterator[Corral]:
 
 
 def status(corral: Corral) -> dict:
-    request = AWSRequest("GET", f"{corral.url}/_corral/status")
-    SigV4Auth(Credentials(corral.keys["access_key"], corral.keys["secret_key"]), "corral", "us-east-1").add_auth(request)
-    return json.loads(URLLib3Session().send(request.prepare()).content)
+    return corral.own("GetStatus")
 
 
 def host_of(corral: Corral) -> dict:

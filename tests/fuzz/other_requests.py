@@ -100,9 +100,7 @@ class OtherRequests:
         rng, unknown = self._rng, "0" * 32
         path = rng.choice(
             (
-                "/_corral/health", "/_corral/objects", "/_corral/status", "/_corral/instances?region=us-east-1",
-                "/_corral/fleet?region=us-east-1&queue=q&task=t", "/_corral/cost?since=%00",
-                "/_corral/history?region=us-east-1&name=%2A&failed=1&last=9",
+                "/_corral/health", "/_corral/objects", "/_corral/nothing",
                 f"/{self._bucket}/a", f"/v2/credentials/{unknown}",
                 f"/v4/{unknown}-{unknown}/task",
                 f"/v4/{unknown}-{unknown}/stats", f"/api/{unknown}-{unknown}/task-protection/v1/state", "/service/x/operation/y",

@@ -1,10 +1,9 @@
-"""The history of tasks on a core: what the page shows, how long, and what a restart keeps."""
+"""The history of tasks on a core: what GetHistory shows, how long, and what a restart keeps."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
@@ -14,9 +13,9 @@ from corral.fleet.task_history import PAGE_MAX
 from corral.model.gpu_metrics import GpuSample
 from corral.model.run import Observed
 from corral.model.settings import HistorySettings, Settings
-from corral.server.pages.history_page import PARAMETERS, history_content
+from corral.operations.pagination import token_of
 from corral.services.ecs import host_reports
-from virtual_clock.group_world import REGION, GroupWorld
+from virtual_clock.group_world import GroupWorld
 from virtual_clock.job_world import JobWorld
 
 DAY_S = 86_400.0
@@ -58,7 +57,7 @@ class HistoryWorld(GroupWorld):
 
 
 def page(world: GroupWorld, **query: Any) -> dict[str, Any]:
-    content: dict[str, Any] = world.run(history_content(urlencode({"region": REGION, **query})))
+    content: dict[str, Any] = world.call("GetHistory", "corral", **query)
     return content
 
 
@@ -77,7 +76,7 @@ def test_the_page_has_the_task_as_ecs_describes_it_and_more() -> None:
     world.finish(task_id, 60.0, code=1)
     content = world.page()
     [task] = content["tasks"]
-    assert (content["before"], content["days"], content["nowS"]) == (None, 30.0, pytest.approx(world.clock.now_s(), abs=1))
+    assert ("nextToken" in content, content["days"], content["nowS"]) == (False, 30.0, pytest.approx(world.clock.now_s(), abs=1))
     for member in ("taskArn", "clusterArn", "taskDefinitionArn", "group", "startedBy", "cpu", "memory", "tags", "createdAt"):
         assert task[member] == described[member], member
     assert (task["lastStatus"], task["name"], task["git"], task["exitCode"]) == ("STOPPED", "lr0.1", "abc1234+dirty", 1)
@@ -185,7 +184,7 @@ def test_children_of_a_batch_array_are_recorded_with_their_index_and_attempt() -
     assert attempts == [
         (children[0], "0", "1", 1), (children[0], "0", "2", 0), (children[1], "1", "1", 0), (children[2], "2", "1", 0)
     ]  # fmt: skip
-    assert [task["jobId"] for task in page(world, failed=1)["tasks"]] == [children[0]]
+    assert [task["jobId"] for task in page(world, failed=True)["tasks"]] == [children[0]]
     assert {task["name"] for task in found} == {"batch-one"}
 
 
@@ -208,7 +207,7 @@ def test_records_survive_a_restart_and_a_task_that_ended_meanwhile_is_recorded(t
     world.store.close()
 
 
-# The page
+# Pages
 
 
 def test_pages_names_and_the_latest_of_each_name() -> None:
@@ -220,29 +219,23 @@ def test_pages_names_and_the_latest_of_each_name() -> None:
         finished.append(world.begin(family))
         world.finish(finished[-1])
     first = world.page(limit=3)
-    assert ids(first) == finished[:0:-1] and ids(world.page(limit=3, before=first["before"])) == [finished[0]]
-    assert world.page(limit=4)["before"] is None
-    assert world.page(names="") == {"names": ["a", "b"]} and world.page(names="b") == {"names": ["b"]}
-    assert world.page(names="", region="eu-west-1") == {"names": []}
-    latest = world.page(name="*", latest=1)
+    assert ids(first) == finished[:0:-1] and ids(world.page(limit=3, nextToken=first["nextToken"])) == [finished[0]]
+    assert "nextToken" not in world.page(limit=4)
+    assert world.call("ListTaskNames", "corral") == {"names": ["a", "b"]}
+    assert world.call("ListTaskNames", "corral", prefix="b") == {"names": ["b"]}
+    latest = world.page(name="*", latest=True)
     assert [task["name"] for task in latest["tasks"]] == ["a", "b"]
-    assert [task["sameName"] for task in world.page(name="a", latest=1)["tasks"]] == [3]
+    assert [task["sameName"] for task in world.page(name="a", latest=True)["tasks"]] == [3]
     assert ids(world.page(last=15)) == finished[:1:-1]
     assert ids(world.page(since=int(world.clock.now_s()) + 60)) == [] == ids(world.page(cluster="other"))
 
 
-@pytest.mark.parametrize(
-    ("query", "error"),
-    [
-        ("", "region is missing"), ("region=", "region is missing"), ("region=r&x=1", "The parameter 'x' is not known"),
-        ("region=r&limit=0", "limit 0 is not valid"), (f"region=r&limit={PAGE_MAX + 1}", "pass a number from 1"),
-        ("region=r&since=-1", "since '-1' is not valid"), ("region=r&last=1e9", "last '1e9' is not valid"),
-        ("region=r&before=99999999999999999999", "before '9+' is not valid"), ("region=r&failed=yes", "failed 'yes' is not valid"),
-        ("region=r&region=s", "region is not valid: pass it once"), (f"region=r&name={'x' * 257}", "name is not valid"),
-        ("region=r&latest=1", "latest=1 needs a name"), ("region=r&limit=\u00b2", "limit '.' is not valid"),
-    ],
-)  # fmt: skip
-def test_wrong_parameters_are_refused_with_a_reason(query: str, error: str) -> None:
-    with pytest.raises(ApiError, match=error):
-        history_content(query)
-    assert set(PARAMETERS) >= {part.partition("=")[0] for part in query.split("&") if part} - {"x"}
+def test_wrong_parameters_are_refused_with_a_reason() -> None:
+    world = HistoryWorld()
+    for params, error in (
+        ({"limit": 0}, "limit must be between 1 and"), ({"limit": PAGE_MAX + 1}, "limit must be between 1 and"),
+        ({"latest": True}, "latest needs a name"), ({"nextToken": "x"}, "nextToken is not valid"),
+        ({"nextToken": token_of("9" * 20)}, "nextToken is not valid"),
+    ):  # fmt: skip
+        with pytest.raises(ApiError, match=error):
+            world.page(**params)

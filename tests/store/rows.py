@@ -56,7 +56,7 @@ def derived_fleet(store: Store) -> Fleet:
 
 def derived_index(store: Store) -> tuple[Fleet, Claims]:
     fleet = Fleet(UndoLog())
-    claims = Claims(store, fleet)
+    claims = Claims(store, fleet, None)
     Instances(store, fleet, claims).rebuild_slots()
     claims.rebuild()
     JobLines(store, fleet).rebuild()

@@ -22,6 +22,7 @@ from botocore.parsers import create_parser
 from botocore.serialize import create_serializer
 
 from corral.aws import Request, Response, Secret
+from corral.aws.models import OWN_DATA
 from corral.aws.sqs_query_names import sqs_query_description
 from corral.model.principal import root_user
 from corral.operations.services import SERVICES
@@ -33,6 +34,7 @@ SERVED = (
     "batch",
     "cloudformation",
     "cloudwatch",
+    "corral",
     "ec2",
     "ecr",
     "ecs",
@@ -61,6 +63,8 @@ REGION = "eu-west-1"
 ROOT = root_user("123456789012")
 KEYS = {"AKIDEXAMPLE": Secret("wJalrXUtnFEMI/K7MDENG", None, None, ROOT)}
 LOADER = Loader()  # lists the services once
+KEYS = {"AKIDEXAMPLE": Secret("wJalrXUtnFEMI/K7MDENG", None, None, "arn:aws:iam::000000000000:root")}
+LOADER = Loader(extra_search_paths=[str(OWN_DATA)])  # lists the services once
 CREDENTIALS = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG")
 
 
@@ -246,6 +250,8 @@ def client(service: str, answer: Any, protocol: str | None = None, endpoint: str
 @cache
 def _session(service: str | None, protocol: str | None) -> botocore.session.Session:
     session = botocore.session.Session()
+    loader = Loader(extra_search_paths=[str(OWN_DATA)])  # not LOADER, because a client of S3 changes its model
+    session.register_component("data_loader", loader)
     if service is not None and protocol is not None:
         session.register_component("data_loader", _OneProtocol(service, protocol))
     return session

@@ -28,6 +28,7 @@ SERVICES = Path(corral.__file__).with_name("services")
 MESSAGE = 'it is not there: <x> & "y" — ünïcode'
 # One operation of each service, for which the tests raise all errors.
 OPERATION = {
+    "corral": "GetStatus",
     "application-autoscaling": "DescribeScalableTargets",
     "autoscaling": "DescribeAutoScalingGroups",
     "batch": "DescribeJobQueues",

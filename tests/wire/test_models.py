@@ -7,12 +7,12 @@ import sys
 from typing import Any
 
 import pytest
-from botocore.loaders import Loader
 from botocore.model import ServiceModel
 
 from corral.aws import catalogue
 from corral.aws.models import query_code, service_model
 from corral.aws.shapes import Shape
+from wire.oracle import LOADER
 
 OF_CLIENTS = {"hostLabel", "event", "eventheader", "eventpayload"}  # used only by clients
 
@@ -20,7 +20,7 @@ OF_CLIENTS = {"hostLabel", "event", "eventheader", "eventpayload"}  # used only 
 @pytest.mark.parametrize("service", catalogue.SERVICES, ids=lambda service: service.name)
 def test_models_are_the_same_as_in_botocore(service: catalogue.AwsService) -> None:
     ours = service_model(service.name, service.protocols[0])
-    theirs = ServiceModel(Loader().load_service_model(service.name, "service-2"), service.name)
+    theirs = ServiceModel(LOADER.load_service_model(service.name, "service-2"), service.name)
     assert ours.operations.keys() >= set(theirs.operation_names)  # S3's has PostObject, too
     pairs: list[tuple[Any, Any]] = []
     for name in theirs.operation_names:
@@ -39,7 +39,7 @@ def test_models_are_the_same_as_in_botocore(service: catalogue.AwsService) -> No
 @pytest.mark.parametrize("service", [s for s in catalogue.SERVICES if s.name != "sqs"], ids=lambda service: service.name)
 def test_errors_have_the_same_codes(service: catalogue.AwsService) -> None:
     ours = service_model(service.name, service.protocols[0])
-    theirs = ServiceModel(Loader().load_service_model(service.name, "service-2"), service.name).error_shapes
+    theirs = ServiceModel(LOADER.load_service_model(service.name, "service-2"), service.name).error_shapes
     here = {shape.name: (query_code(ours, shape), shape.error.get("httpStatusCode")) for shape in ours.error_shapes}
     assert here == {shape.name: (shape.error_code, shape.metadata.get("error", {}).get("httpStatusCode")) for shape in theirs}
 

@@ -161,7 +161,7 @@ def test_the_signature_must_be_for_the_service_of_the_target() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["Corral.s3.ListBuckets", "Corral.ecs.ListTasks", "Corral.ec2", "Corral..X", "corral.ec2.DescribeVpcs"]
+    "target", ["Corral.s3.ListBuckets", "Corral.ecs.ListTasks", "Corral.ec3.X", "Corral..X", "corral.ec2.DescribeVpcs"]
 )
 def test_other_targets_are_unknown(target: str) -> None:
     with pytest.raises(ApiError, match="X-Amz-Target"):

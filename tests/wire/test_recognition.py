@@ -6,19 +6,18 @@ import time
 
 import pytest
 from botocore import xform_name
-from botocore.loaders import Loader
 from botocore.model import ServiceModel
 
 from corral.aws import Request, Response, catalogue, not_served, recognise, recognise_unless_form, verify
 from corral.core.errors import ApiError, api_error
-from wire.oracle import client, lookup, sent_by_botocore
+from wire.oracle import LOADER, client, lookup, sent_by_botocore
 
 FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
 
 
 @pytest.mark.parametrize("service", catalogue.SERVICES, ids=lambda service: service.name)
 def test_the_catalogue_agrees_with_botocore(service: catalogue.AwsService) -> None:
-    model = ServiceModel(Loader().load_service_model(service.name, "service-2"), service.name)
+    model = ServiceModel(LOADER.load_service_model(service.name, "service-2"), service.name)
     assert service.signing_name == model.signing_name
     assert service.api_version == model.api_version
     assert service.protocols[0] == model.resolved_protocol

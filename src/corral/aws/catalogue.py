@@ -1,4 +1,4 @@
-"""The AWS services whose requests Corral recognises, and the values in a request that identify each service.
+"""The services whose requests Corral recognises, and the values in a request that identify each service.
 
 This table is written by hand. If Corral read these values from botocore, it would load every model at start. A test compares the
 table with botocore's metadata.
@@ -32,6 +32,7 @@ SERVICES: tuple[AwsService, ...] = (
         ("json", "query", "smithy-rpc-v2-cbor"),
         "GraniteServiceVersion20100801",
     ),
+    AwsService("corral", "corral", "2026-11-01", ("json",), "Corral"),  # Corral's own operations (`services/corral`)
     AwsService("dynamodb", "dynamodb", "2012-08-10", ("json",), "DynamoDB_20120810"),
     AwsService("ec2", "ec2", "2016-11-15", ("ec2",)),
     AwsService("ecr", "ecr", "2015-09-21", ("json",), "AmazonEC2ContainerRegistry_V20150921"),

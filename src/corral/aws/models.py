@@ -1,4 +1,7 @@
-"""Loads the service models in botocore's data files. Each service is loaded on first use, without its documentation texts."""
+"""Loads the service models: those of AWS from botocore's data files, and the model of Corral's own service from `aws/data`.
+
+Each service is loaded on first use, without its documentation texts.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from corral.aws.shapes import WIRE_KEYS, ServiceModel, Shape
 from corral.aws.sqs_query_names import SQS_QUERY_CODES, sqs_query_description
 
 GZIPPED = 16 + zlib.MAX_WBITS
+OWN_DATA = Path(__file__).with_name("data")  # in the form of botocore's data, so that boto3 can use it, too (AWS_DATA_PATH)
 
 
 @cache
@@ -68,7 +72,8 @@ def _without_wire_keys(shape: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _description(service: str) -> dict[str, Any]:
-    version = max(path for path in (_botocore() / "data" / service).iterdir() if path.is_dir())
+    folder = OWN_DATA / service if service == "corral" else _botocore() / "data" / service
+    version = max(path for path in folder.iterdir() if path.is_dir())
     whole = _read(version / "service-2.json")
     extras = version / "service-2.sdk-extras.json"  # AWS's SDKs apply these corrections to the model
     if extras.exists():

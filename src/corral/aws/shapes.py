@@ -82,6 +82,11 @@ class Shape:
         return bool(self._description.get("document", False))
 
     @property
+    def writes_nulls(self) -> bool:
+        """True if members whose value is None are written as null. Only structures of Corral's own service have this key."""
+        return bool(self._description.get("nulls", False))
+
+    @property
     def is_event_stream(self) -> bool:
         """True if one of the members is an event stream."""
         return self.type_name == "structure" and any(member.serialization.get("eventstream") for member in self.members.values())

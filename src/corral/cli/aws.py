@@ -28,6 +28,7 @@ ENVIRONMENT_OF_VERSION_1 = (
     "--endpoint-url, or install version 2."
 )
 HEAD_BYTES = 256
+OWN_DATA = os.path.join(os.path.dirname(os.path.dirname(__file__)), "aws", "data")  # the model of Corral's own service
 _FOLDER = re.compile(r"/awscli-([0-9]+)\.[^/]*$")
 _VERSION = re.compile(r"aws-cli/([0-9]+)\.\S+")
 
@@ -50,6 +51,7 @@ def aws(data: DataFolder, arguments: tuple[str, ...]) -> None:
         for name in conflicting_variables(environment):
             del environment[name]
         environment |= client_environment(endpoint)
+    environment["AWS_DATA_PATH"] = os.pathsep.join(filter(None, (OWN_DATA, environment.get("AWS_DATA_PATH"))))
     given = any(argument.partition("=")[0] == "--endpoint-url" for argument in arguments)
     added = ["--endpoint-url", url] if url and not given else []
     if any(pair == ("logs", "tail") for pair in pairwise(arguments)) and is_version_1(program):

@@ -82,7 +82,7 @@ def _tasks(endpoint: Endpoint, cluster: str, states: Collection[str]) -> list[Su
 
     AWS's ListTasks cannot select waiting or held tasks. So on AWS, the result can have any task that has not stopped.
     """
-    from corral.cli.client.endpoint import client, is_aws, runs_page
+    from corral.cli.client.endpoint import client, is_aws, list_runs
     from corral.cli.runs import tasks
 
     ecs = client(endpoint, "ecs", quick=True)
@@ -90,7 +90,7 @@ def _tasks(endpoint: Endpoint, cluster: str, states: Collection[str]) -> list[Su
     desired = [status for status, of_status in DESIRED.items() if of_status & set(states)]
     if not is_aws(endpoint) and "RUNNING" in desired:
         desired.remove("RUNNING")
-        page, _ = runs_page(endpoint, cluster, SUGGESTIONS_MAX, quick=True)
+        page, _ = list_runs(endpoint, cluster, SUGGESTIONS_MAX, quick=True)
         rows = page["running"] if "RUNNING" in states else []
         rows += [row for row in page["waiting"] if "WAITING" in states or (row["held"] and "HELD" in states)]
         found = [SuggestedTask(row["task"], row["taskName"], "HELD" if row["held"] else row["state"]) for row in rows]
@@ -124,9 +124,9 @@ def complete_gpus(ctx: click.Context, parameter: click.Parameter, prefix: str) -
     from click.shell_completion import CompletionItem
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
-        from corral.cli.client.endpoint import status_page
+        from corral.cli.client.endpoint import get_status
 
-        gpus = [gpu for host in status_page(endpoint, quick=True)[0]["hosts"] for gpu in host["gpus"]]
+        gpus = [gpu for host in get_status(endpoint, quick=True)[0]["hosts"] for gpu in host["gpus"]]
         return [CompletionItem(str(gpu["index"]), help=gpu["model"]) for gpu in gpus if str(gpu["index"]).startswith(prefix)]
 
     return without_errors(ctx, suggestions)

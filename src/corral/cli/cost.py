@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import find_endpoint, is_aws, own_page
+from corral.cli.client.endpoint import call, find_endpoint, is_aws
 from corral.cli.errors import CliError
-from corral.cli.screens.output import DURATION, count, parse_time, print_json, print_table, print_text
+from corral.cli.screens.output import count, parse_period, print_json, print_table, print_text
 
 HEADS = ("TYPE", "INSTANCES", "HOURS", "GPU HOURS", "ON DEMAND", "SPOT")
 NO_PRICE = "no price"
@@ -30,7 +30,7 @@ def cost(data: DataFolder, since: str | None, as_json: bool) -> None:
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
         raise CliError("`corral cost` reports the instances of a Corral server. On AWS, use `aws ce get-cost-and-usage`.")
-    report, _ = own_page(endpoint, f"/_corral/cost{_query(since)}")
+    report, _ = call(endpoint, "GetUsage", parse_period(since))
     if as_json:
         print_json(report)
         return
@@ -43,14 +43,6 @@ def cost(data: DataFolder, since: str | None, as_json: bool) -> None:
     if not report["groups"] and not report["machine"]["names"]:
         when = "" if since is None else f" since {_time(report['fromS'])}"
         print_text(f"No instance has run{when}, and no task has had a GPU of this machine.")
-
-
-def _query(since: str | None) -> str:
-    """Return the query of the request. An age such as 7d is sent in seconds, and the server subtracts it from its own time."""
-    if since is None:
-        return ""
-    at = parse_time(since)
-    return f"?last={DURATION.convert(since, None, None)}" if at is None else f"?since={max(0, int(at.timestamp()))}"
 
 
 def _print_instances(report: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import find_endpoint, is_aws, own_page, status_page
+from corral.cli.client.endpoint import call, find_endpoint, is_aws
 from corral.cli.completion import complete_gpus
 from corral.cli.errors import CliError
 from corral.cli.screens.output import print_json, print_text
@@ -68,12 +68,11 @@ def _change(data: DataFolder, given: str, wanted: dict[str, Any]) -> tuple[dict[
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
         raise CliError("`corral gpu` changes the GPUs of a Corral server. On AWS, replace the instance of a failed GPU.")
-    found = _choose(status_page(endpoint)[0], given)
-    return found, own_page(endpoint, "/_corral/gpu", {"gpu": found["id"], **wanted})[0]
+    found = _choose(call(endpoint, "DescribeGpus")[0]["gpus"], given)
+    return found, call(endpoint, "SetGpuFault", {"gpu": found["id"], **wanted})[0]
 
 
-def _choose(page: dict[str, Any], given: str) -> dict[str, Any]:
-    gpus: list[dict[str, Any]] = [gpu for host in page["hosts"] for gpu in host["gpus"]]
+def _choose(gpus: list[dict[str, Any]], given: str) -> dict[str, Any]:
     if given.isdecimal() and len(given) <= 3:
         matches = [each for each in gpus if each["index"] == int(given)]
     else:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import Endpoint, client, find_endpoint, is_aws, status_page
+from corral.cli.client.endpoint import Endpoint, client, find_endpoint, get_status, is_aws
 from corral.cli.completion import complete_gpus
 from corral.cli.errors import CliError
 from corral.cli.runs import tasks
@@ -76,7 +76,7 @@ def _gpus(endpoint: Endpoint) -> list[dict[str, Any]]:
     """Return every GPU of the cluster with its container instance and its index. On AWS, the index is None."""
     ecs, indexes = client(endpoint, "ecs"), dict[str, int]()
     if not is_aws(endpoint):
-        page = status_page(endpoint)[0]
+        page = get_status(endpoint)[0]
         indexes = {gpu["id"]: gpu["index"] for host in page["hosts"] for gpu in host["gpus"]}
     arns = [arn for page in ecs.get_paginator("list_container_instances").paginate(cluster=endpoint.cluster)
             for arn in page["containerInstanceArns"]]  # fmt: skip

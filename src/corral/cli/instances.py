@@ -1,6 +1,6 @@
 """`corral instances`: lists EC2 instances, their clusters and GPUs, and why each one was launched, waits or ended.
 
-The command calls EC2's and ECS's APIs, so it also works on AWS. Corral's own page `/_corral/instances` adds what these APIs do
+The command calls EC2's and ECS's APIs, so it also works on AWS. Corral's own operation DescribeInstances adds what these APIs do
 not have, such as why an instance was launched, and why it waits for GPUs.
 """
 
@@ -10,12 +10,11 @@ import re
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
 
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import Endpoint, client, find_endpoint, is_aws, own_page
+from corral.cli.client.endpoint import Endpoint, call, client, find_endpoint, is_aws
 from corral.cli.errors import CliError
 from corral.cli.runs.tasks import short_reason
 from corral.cli.screens.output import ago, count, print_json, print_message, print_table, print_text, server_time, shorten_ids
@@ -41,7 +40,7 @@ def instances(data: DataFolder, everything: bool, as_json: bool) -> None:
     described = [each for page in pages for reservation in page["Reservations"] for each in reservation["Instances"]]
     shown = [each for each in described if everything or each["State"]["Name"] != ENDED]
     shown.sort(key=lambda each: (each["LaunchTime"], each["InstanceId"]))
-    own, elsewhere = _own_pages(endpoint)
+    own, elsewhere = _own_facts(endpoint)
     found = _found(endpoint, shown, own) if shown else []
     if as_json:
         print_json(found)
@@ -105,20 +104,20 @@ def _gpus_of_types(ec2: Any, described: list[dict[str, Any]]) -> dict[str, int]:
     return found
 
 
-def _own_pages(endpoint: Endpoint) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-    """Return the entries of Corral's page about instances, by instance id, and the numbers of instances in other regions.
+def _own_facts(endpoint: Endpoint) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    """Return what Corral's own operation tells about instances, by instance id, and the numbers of instances in other regions.
 
-    Both are empty for AWS, which has no such page.
+    Both are empty for AWS, which has no such operation.
     """
-    region, found, elsewhere = client(endpoint, "ec2").meta.region_name, dict[str, dict[str, Any]](), dict[str, int]()
+    found, elsewhere = dict[str, dict[str, Any]](), dict[str, int]()
     if is_aws(endpoint):
         return found, elsewhere
-    after: str | None = ""
+    following: dict[str, str] | None = {}
     with suppress(CliError):
-        while after is not None:
-            page, _ = own_page(endpoint, f"/_corral/instances?{urlencode({'region': region, 'after': after})}")
+        while following is not None:
+            page, _ = call(endpoint, "DescribeInstances", following)
             found |= {each["id"]: each for each in page["instances"]}
-            after, elsewhere = page["next"], page["elsewhere"]
+            elsewhere, following = page["elsewhere"], {"nextToken": page["nextToken"]} if "nextToken" in page else None
     return found, elsewhere
 
 

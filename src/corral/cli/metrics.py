@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import client, find_endpoint, is_aws, own_page
+from corral.cli.client.endpoint import call, client, find_endpoint, is_aws
 from corral.cli.client.http import ConnectionPool, is_supported
 from corral.cli.errors import CliError
 from corral.cli.screens.output import print_line
@@ -41,7 +41,7 @@ def metrics(data: DataFolder, token: bool, config: bool) -> None:
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
         raise CliError("`corral metrics` reads the metrics of a Corral server. On AWS, use `aws cloudwatch get-metric-data`.")
-    secret = own_page(endpoint, "/_corral/metrics-token")[0]["token"]
+    secret = call(endpoint, "GetMetricsToken")[0]["token"]
     url = urlsplit(str(client(endpoint, "ecs").meta.endpoint_url))
     if token:
         print_line(secret)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import client, cluster_option, find_endpoint, own_page
+from corral.cli.client.endpoint import call, client, cluster_option, find_endpoint
 from corral.cli.completion import complete_tasks
 from corral.cli.runs import tasks
 from corral.cli.runs.names import find_run
@@ -35,7 +35,7 @@ def revoke(data: DataFolder, task: str | None, everything: bool, cluster: str | 
         of_cluster, task_id = find_run(endpoint, task, cluster, unfinished=True)
         tasks.describe_one(ecs, of_cluster, task_id)
         wanted = {"task": task_id}
-    revoked, _ = own_page(endpoint, "/_corral/revoke", wanted)
+    revoked, _ = call(endpoint, "RevokeSessions", wanted)
     if as_json:
         print_json(revoked)
     elif task is not None:

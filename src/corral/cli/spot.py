@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import find_endpoint, is_aws, own_page
+from corral.cli.client.endpoint import call, find_endpoint, is_aws
 from corral.cli.errors import CliError
 from corral.cli.screens.output import print_json, print_text
 
@@ -43,7 +43,7 @@ def interrupt(data: DataFolder, notice: float, as_json: bool, instance: str) -> 
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
         raise CliError("`corral spot` works only with Corral. On AWS, use the Fault Injection Service (aws fis).")
-    done = own_page(endpoint, "/_corral/spot", {"instance": instance, "notice": notice})[0]
+    done = call(endpoint, "InterruptSpotInstance", {"instance": instance, "notice": notice})[0]
     if as_json:
         print_json(done)
     else:

@@ -418,6 +418,13 @@ class Database:
         reader._compose()
         return reader
 
+    def publish(self) -> None:
+        """After the commit, copy what readers need of the writer's memory."""
+        self.undo_log.on_commit(self._publish)
+
+    def _publish(self) -> None:
+        """Copy what readers need. A store whose readers need nothing has no copy."""
+
     def begin_reading(self) -> None:
         """Start a read transaction. All reads until `end_reading` see the same snapshot."""
         self.execute("BEGIN")

@@ -30,7 +30,7 @@ from corral.core.database import CommitFailed as CommitFailed
 from corral.core.database import Handover
 from corral.core.errors import ApiError, ServiceUnavailable, internal_failure
 from corral.core.ids import Ids
-from corral.model.agent_protocol import HostOrders, ImagePush, Order, StartOrder, orders_by_host
+from corral.model.agent_protocol import GpuFaultOrder, HostOrders, ImagePush, Order, SignalOrder, StartOrder, orders_by_host
 from corral.model.run import RunSpec
 from corral.model.settings import Settings
 
@@ -67,6 +67,7 @@ class OwnedStore(Protocol):
     def forget_received(self, finished: Iterable[Handover]) -> None: ...
     def forget_received_except(self, undelivered: Iterable[Handover]) -> None: ...
     def reader(self) -> Self: ...
+    def publish(self) -> None: ...
     def begin_reading(self) -> None: ...
     def end_reading(self) -> None: ...
     def close(self) -> None: ...
@@ -194,6 +195,10 @@ class Tx(Struct, Generic[S]):
     def pushed_image(self, host_id: str, pushed: ImagePush) -> None:
         """Tell the agent of a host that Corral's registry has a new image or tag. Runs that wait for it pull it at once."""
         self._orders.append((host_id, pushed))
+
+    def order_once(self, host_id: str, order: SignalOrder | GpuFaultOrder) -> None:
+        """Send an order that is not repeated if the agent of the host disconnects."""
+        self._orders.append((host_id, order))
 
     def reset_orders(self, host_id: str) -> None:
         """Discard the earlier orders for this host.

@@ -18,8 +18,8 @@ NOTICE_S = 120.0
 NOTICE_MAX_S = 86_400.0
 REASON = "Spot Instance interruption"
 
-InstanceNotFound = api_error("InstanceNotFound", 404)
-InvalidInterruption = api_error("InvalidRequest", 400)
+InstanceNotFound = api_error("InstanceNotFoundException", 404)
+InvalidInterruption = api_error("InvalidRequestException", 400)
 
 
 def key(instance: Instance) -> str:

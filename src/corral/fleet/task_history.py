@@ -1,4 +1,4 @@
-"""Descriptions of recorded tasks, for `/_corral/history`.
+"""Descriptions of recorded tasks, for Corral's operation GetHistory.
 
 A description has the members of ECS's DescribeTasks, so that commands can treat recorded tasks as ECS's tasks. It also has the
 command, the folder and the name of the task, its times in seconds, and the use of its GPUs. The command and the folder come from

@@ -61,9 +61,26 @@ class ImagePush(Struct, frozen=True):
     references: list[str]  # the digest, and the tag if the push has set one
 
 
+class GpuFaultOrder(Struct, frozen=True):
+    """Simulate an error of a simulated GPU, or forget the errors of a GPU (`xid` is None) because it works again."""
+
+    gpu_id: str
+    xid: int | None = None
+
+
+class SignalOrder(Struct, frozen=True):
+    """Send a signal to the process group of each run, or to the first process of its container.
+
+    The order is not repeated. Runs that have not started or have ended ignore it.
+    """
+
+    runs: list[str]
+    signal: str  # one of `model/run_signals.py`
+
+
 # A StartOrder starts a run, the id of a run stops it, a RunSpec asks for health checks of a run, a ImagePush ends the wait of runs
 # for this image, and None discards earlier orders.
-Order = StartOrder | str | RunSpec | ImagePush | None
+Order = StartOrder | str | RunSpec | ImagePush | SignalOrder | GpuFaultOrder | None
 
 
 class HostOrders(Struct):
@@ -73,6 +90,7 @@ class HostOrders(Struct):
     stop: list[str] = field(default_factory=list)  # the ids of the runs to stop
     check: list[RunSpec] = field(default_factory=list)
     pushed: list[ImagePush] = field(default_factory=list)
+    once: list[SignalOrder | GpuFaultOrder] = field(default_factory=list)  # orders that are sent once, if the agent is connected
     replaces_earlier: bool = False  # True: do not send earlier orders that are still queued (see `Tx.reset_orders`)
 
 
@@ -89,8 +107,10 @@ def orders_by_host(orders: Iterable[tuple[str, Order]]) -> dict[str, HostOrders]
             of_host.check.append(order)
         elif isinstance(order, ImagePush):
             of_host.pushed.append(order)
-        else:
+        elif isinstance(order, str):
             of_host.stop.append(order)
+        else:
+            of_host.once.append(order)
     return found
 
 
@@ -187,23 +207,6 @@ class Execute(Struct, frozen=True):
     run: RunSpec
     command: list[str]
     has_terminal: bool  # False: the input and the outputs of the command are pipes
-
-
-class GpuFaultOrder(Struct, frozen=True):
-    """Simulate an error of a simulated GPU, or forget the errors of a GPU (`xid` is None) because it works again."""
-
-    gpu_id: str
-    xid: int | None = None
-
-
-class SignalOrder(Struct, frozen=True):
-    """Send a signal to the process group of each run, or to the first process of its container.
-
-    The order is not repeated. Runs that have not started or have ended ignore it.
-    """
-
-    runs: list[str]
-    signal: str  # one of `model/run_signals.py`
 
 
 class Declined(Struct, frozen=True):

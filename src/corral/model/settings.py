@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
 from msgspec import Struct, field
 
 from corral.model.agent_protocol import HostOptions
+from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import TypeMapping
 from corral.model.session import SessionValidity
 
@@ -41,6 +45,25 @@ class Launches(Struct, eq=False):
     paused_until_s: float = 0.0
 
 
+class ServerFacts(Struct, eq=False):
+    """What only the process of the server knows. It fills this in at its start. Simulations leave it empty.
+
+    Any thread may call these functions.
+    """
+
+    about: dict[str, Any] = {}  # the address, the data folder and the options of the server
+    samples: Mapping[str, GpuSample] = {}  # GPU id → the last sample
+    samples_before: Mapping[
+        str, Iterable[tuple[float, GpuSample]]
+    ] = {}  # GPU id → (time, sample) of the last minutes, oldest first
+    problems: Callable[[], list[dict[str, Any]]] = list  # agents and spawners that do not respond
+    failing_handovers: Callable[[], list[dict[str, Any]]] = list  # messages between databases that will be sent again
+    quarantine: Callable[[], list[dict[str, Any]]] = list  # by date: the number of blobs without a row that will be erased later
+    output_files: Callable[[str], list[dict[str, Any]]] = lambda task_id: []  # the files with the output of a task
+    is_connected: Callable[[str], bool] = lambda host_id: True  # whether the agent of a host is connected
+    save_sessions: Callable[[dict[str, Any]], None] = lambda members: None  # write members into sessions.json
+
+
 class Settings(Struct, frozen=True):
     """The settings. `repr` does not show the keys."""
 
@@ -59,6 +82,7 @@ class Settings(Struct, frozen=True):
     outputs: OutputSettings = field(default_factory=OutputSettings)  # from corral.toml
     gpu_hour_price: float = 0.0  # from corral.toml: the price of a GPU-hour of this machine in US dollars; 0: it has no price
     launches: Launches = field(default_factory=Launches)
+    server: ServerFacts = field(default_factory=ServerFacts)
     blobs_folder: str = ""  # a nested stack reads its template from this folder; empty in simulations, which have no blobs
 
     def __repr__(self) -> str:

@@ -1,15 +1,15 @@
-"""The AWS services that Corral serves.
+"""The services that Corral serves: those of AWS, and its own (`services/corral`).
 
 Each service has a lane, which is a database and the one thread that writes to it, and a handler for each operation. The module of a
-service has a table `HANDLERS`, and as many of the tables `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `FETCH`, `PREPARE`,
-`PIECES` and `SETTLE` as it needs. The fields of `Service` describe these tables. The first request to a service imports its module,
-so that unused services do not slow down the start. The module `permissions` of a service is imported with the first request that
-needs permissions. It has the function `needed_permissions`.
+service has a table `HANDLERS`, and as many of the tables `STEPS`, `LANES`, `OPEN_TO_CONTAINERS`, `HEAVY`, `READS_FLEET`, `QUICK`,
+`ADMIT`, `FETCH`, `PREPARE`, `PIECES` and `SETTLE` as it needs. The fields of `Service` describe these tables. The first request to
+a service imports its module, so that unused services do not slow down the start. The module `permissions` of a service is imported
+with the first request that needs permissions. It has the function `needed_permissions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from corral.access.permissions import Permission
 
 Handler = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]  # (transaction, parameters, caller) → response
+Steps = Callable[[dict[str, Any], Caller], Generator[Callable[[Tx[Any]], Any], Any, dict[str, Any]]]
 Split = Callable[[dict[str, Any]], list[dict[str, Any]]]
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]  # parameters → parameters
 Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
@@ -32,12 +33,16 @@ Settle = Callable[[Tx[Any], dict[str, Any], Caller], None]
 
 class Service(Struct, frozen=True):
     lane: str  # the lane that runs the operations: "state", "logs" or "metrics"
-    operations: Mapping[str, Handler]
+    operations: Mapping[str, Handler]  # also those of `steps`
+    # Operation → a generator that yields one command after the other, gets the result of each, and returns the response.
+    steps: Mapping[str, Steps] = field(default_factory=dict)
+    lanes: Mapping[str, str] = field(default_factory=dict)  # operations that another lane runs → this lane
     # Operations that a program in a container may perform without a policy. They read and write data, and do not change a resource
     # that other programs depend on. All other operations need a policy of the program's role.
     open_to_containers: frozenset[str] = frozenset()
     heavy: frozenset[str] = frozenset()  # long reads; they run in another thread, on a read-only connection
-    # Reads of a few rows, which do not wait for the lane (S3 only). They have no snapshot: each statement may see a newer commit
+    reads_fleet: frozenset[str] = frozenset()  # heavy reads that also need the index of free capacity and waiting claims
+    # Reads of a few rows, which do not wait for the lane. They have no snapshot: each statement may see a newer commit
     # than the statement before.
     quick: frozenset[str] = frozenset()
     # Operation → the check before the body is stored as a blob. If the check returns None, there is no body to store.
@@ -58,6 +63,7 @@ MODULES = {  # service → its lane, and the module with its tables
     "autoscaling": ("state", "autoscaling.handlers"),
     "batch": ("state", "batch.handlers"),
     "cloudformation": ("state", "cloudformation.handlers"),
+    "corral": ("state", "corral.handlers"),
     "cloudwatch": ("metrics", "cloudwatch.handlers"),
     "ec2": ("state", "ec2.handlers"),
     "ecr": ("state", "ecr.handlers"),
@@ -96,9 +102,12 @@ def _load(lane: str, module: str) -> Service:
     tables = vars(import_module(f"corral.services.{module}"))
     return Service(
         lane=lane,
-        operations=tables["HANDLERS"],
+        operations=tables["HANDLERS"] | tables.get("STEPS", {}),
+        steps=tables.get("STEPS", {}),
+        lanes=tables.get("LANES", {}),
         open_to_containers=tables.get("OPEN_TO_CONTAINERS", frozenset()),
         heavy=tables.get("HEAVY", frozenset()),
+        reads_fleet=tables.get("READS_FLEET", frozenset()),
         quick=tables.get("QUICK", frozenset()),
         admit=tables.get("ADMIT", {}),
         fetch=tables.get("FETCH", {}),
@@ -111,13 +120,8 @@ def _load(lane: str, module: str) -> Service:
 def needed_permissions(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> list[Permission]:
     """Return all permissions that the caller needs for an operation. `params` are the parameters of the request.
 
-    For S3, `params` has only the parameters in the head of the request, because the body has not arrived yet. Corral's own
-    operations have no resources.
+    For S3, `params` has only the parameters in the head of the request, because the body has not arrived yet.
     """
-    if service == "corral":
-        from corral.access.permissions import on_resources  # imported with the first request of a container
-
-        return on_resources(f"corral:{operation}", (), {})
     folder = MODULES[service][1].partition(".")[0]
     needed: list[Permission] = import_module(f"corral.services.{folder}.permissions").needed_permissions(
         tx, caller, operation, params

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from pwd import getpwuid
+from typing import Any
 
 from corral.core.errors import Refused
 
@@ -229,3 +230,12 @@ def running_original(data: Path) -> Path | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return original if same_host and original != data and is_in_use(original) else None
+
+
+def output_files(folder: Path, task_id: str) -> list[dict[str, Any]]:
+    """Return the path and the size of each file with the output of a task. The name of each file begins with the id of the task."""
+    names = [f"{task_id}.log"]  # a task with one container, which is the usual case, needs no list of all files
+    if folder.exists() and not (folder / names[0]).exists():
+        names = sorted(name for name in os.listdir(folder) if name.startswith(task_id) and name.endswith(".log"))
+    paths = [folder / name for name in names]
+    return [{"path": str(path), "bytes": path.stat().st_size} for path in paths if path.exists()]

@@ -51,6 +51,7 @@ from corral.process.data_folder import (
     SESSIONS,
     close_to_others,
     lock_folder,
+    output_files,
     require_unused,
     running_original,
     validate_folder,
@@ -86,7 +87,6 @@ from corral.version import full_version
 
 if TYPE_CHECKING:
     from corral.server.exec.data_channel import DataChannel
-    from corral.server.pages.status_pages import StatusPages
 
 LOG = logging.getLogger("corral.server")
 ENDS_SESSIONS = "ends all sessions"
@@ -220,16 +220,11 @@ async def _serve(options: ServerOptions) -> None:
     def failing() -> list[dict[str, Any]]:
         return [each for lane in lanes.values() for each in lane.failing_handovers()]
 
-    def open_pages() -> StatusPages:
-        from corral.server.pages.status_pages import StatusPages, status_of
-        from corral.server.session_revocation import SessionRevocation  # imported with the first page, because it takes memory
-
-        def status(tx: Tx[Store], shown: int) -> dict[str, Any]:
-            problems, quarantine = agents.problems(), quarantine_of(blobs)
-            return status_of(tx, agents.samples, about, agents.history, failing(), problems, quarantine, shown)
-
-        revocation = SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file))
-        return StatusPages(state, logs, settings, names, status, revocation, agents, data / OUTPUTS)
+    facts = settings.server
+    facts.about, facts.samples, facts.samples_before = about, agents.samples, agents.history
+    facts.problems, facts.failing_handovers, facts.quarantine = agents.problems, failing, partial(quarantine_of, blobs)
+    facts.output_files, facts.is_connected = partial(output_files, data / OUTPUTS), agents.is_connected
+    facts.save_sessions = partial(_store_members, sessions_file)
 
     @cache
     def open_data_channel() -> DataChannel:
@@ -245,7 +240,6 @@ async def _serve(options: ServerOptions) -> None:
         names,
         blobs,
         BodyReceiver(blobs),
-        open_pages,
         TaskEndpoints(state, agents),
         limits.memory,
         MetricsPage(lanes, agents.history, clock),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,6 +32,7 @@ from corral.server.http.connection_limits import UnverifiedMemory
 from corral.server.http.request_body import BodyReceiver, Receive, whole_body
 from corral.server.lanes import Lane
 from corral.server.pages import metrics_page
+from corral.server.pages.health_page import HealthRequest
 from corral.server.pages.metrics_page import MetricsPage
 from corral.server.registry import is_for_registry
 from corral.server.s3_requests import S3Request, S3Requests
@@ -41,7 +42,6 @@ from corral.server.task_permissions import RequiredOperation, TaskPermissions
 
 if TYPE_CHECKING:
     from corral.server.pages.objects_page import ObjectsPage
-    from corral.server.pages.status_pages import StatusPages
     from corral.server.registry.dispatch import Registry
 
 PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests need no signature
@@ -49,7 +49,7 @@ UNKNOWN_ACTION = "unknown"
 OBJECTS_PATH = "/_corral/objects"
 WAIT_MAX_S = 60.0
 ID_PREFIX = re.compile("[0-9a-f]{1,32}")
-PAGE_BODY_MAX_BYTES = 64 * 1024  # the maximum body of requests to status pages, wait condition handles and task endpoints
+PAGE_BODY_MAX_BYTES = 64 * 1024  # the maximum body of requests to pages, wait condition handles and task endpoints
 
 log = logging.getLogger("corral")
 AccessDenied = api_error("AccessDenied", 403)
@@ -100,12 +100,10 @@ class FrontDoor:
         ids: Ids,
         blobs: Blobs,
         intake: BodyReceiver,
-        open_pages: Callable[[], StatusPages],
         task_endpoints: TaskEndpoints,
         memory: UnverifiedMemory,
         metrics: MetricsPage,
     ) -> None:
-        """`open_pages` is called once, at the first request for one of Corral's own pages."""
         self._settings = settings
         self._state = lanes["state"]
         self._authentication = authentication
@@ -119,7 +117,6 @@ class FrontDoor:
         self._task_endpoints = task_endpoints
         self._permissions = TaskPermissions(lanes["state"], settings, ids)
         self._wait_handles = wait_handles.WaitHandles(lanes["state"], settings, ids)
-        self._open_pages = open_pages
         self._metrics = metrics
 
     async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:
@@ -180,7 +177,7 @@ class FrontDoor:
         if request.path == OBJECTS_PATH:
             page = self._objects.exchange(request, request_id)
         elif request.path.startswith("/_corral/"):
-            page = self._status_pages.exchange(request, request_id)
+            page = HealthRequest(request, request_id)
         elif request.path == metrics_page.PATH:
             page = self._metrics.exchange(request, request_id)
         elif request.path.startswith(wait_handles.PREFIXES):
@@ -203,10 +200,6 @@ class FrontDoor:
         from corral.server.pages.objects_page import ObjectsPage  # imported here because it loads the modules of S3
 
         return ObjectsPage(self._state, self._settings, self._ids, self._blobs, self._permissions)
-
-    @cached_property
-    def _status_pages(self) -> StatusPages:
-        return self._open_pages()
 
     def _caller(self, identity: aws.Identity, request: aws.Request, request_id: str) -> Caller:
         headers = request.headers

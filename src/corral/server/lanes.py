@@ -62,6 +62,8 @@ class Lane(Generic[S]):
         self._thread_local = threading.local()
         self._releasing = False
         self.transaction_sizes, self.transaction_seconds = Histogram(SIZES), Histogram(DURATIONS_S)
+        self._publishing: asyncio.Future[Any] | None = None
+        self._published_at = -1  # the value of `changes` when the writer was last asked to publish
         self.changes = 0  # the number of committed transactions that may have changed the store
         self.submitted = 0  # the number of commands, except those that only read, that the event loop has submitted
 
@@ -121,6 +123,23 @@ class Lane(Generic[S]):
         """
         found: T = await self._heavy_reads.run(lambda step: self._read(handler, settings, ids, step), caller, on_slow)
         return found
+
+    async def publish(self) -> None:
+        """Let readers see what the writer has in memory after the last commit (`Database.publish`).
+
+        The writer copies it at most once for each commit, and only if a reader asks for it.
+        """
+        if self._publishing is None and self._published_at != self.changes:
+            changes = self.changes
+            self._publishing = self.submit(lambda tx: tx.store.publish(), read_only=True)
+            self._publishing.add_done_callback(lambda answer: self._has_published(answer, changes))
+        if self._publishing is not None:
+            await asyncio.shield(self._publishing)
+
+    def _has_published(self, answer: asyncio.Future[Any], changes: int) -> None:
+        self._publishing = None
+        if answer.exception() is None:
+            self._published_at = changes
 
     def read_now(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
         """Run a read of a few rows on the event loop. The read sees a snapshot of the last commit."""

@@ -7,7 +7,7 @@ There are two exceptions: quick operations run on the event loop, and heavy oper
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
@@ -68,11 +68,15 @@ class CallRunner:
         """Run a call whose body has arrived completely, and return the response."""
         service, operation = served(call)
         params = await self.decode(call.request, call.params)
-        lane = self._lanes[service.lane]
+        lane = self._lanes[service.lanes.get(call.operation, service.lane)]
         if call.operation in service.fetch:
             params = await self._fetched(service.fetch[call.operation], lane, params, caller)
         if call.operation in service.prepare:
             params = await asyncio.to_thread(service.prepare[call.operation], params)
+
+        if call.operation in service.steps:
+            result = await _in_steps(lane, service.steps[call.operation](params, caller), receive)
+            return call.serialize(result, caller.request_id)
 
         def handler(tx: Tx[Any]) -> dict[str, Any]:
             return operation(tx, params, caller)
@@ -80,10 +84,19 @@ class CallRunner:
         if call.operation in service.quick:
             return call.serialize(lane.read_without_snapshot(handler, self._settings, self._ids), caller.request_id)
         if call.operation in service.heavy:
+            reads_fleet = call.operation in service.reads_fleet
+            if reads_fleet:
+                await lane.publish()
+
+            def read(tx: Tx[Any]) -> aws.Response:
+                if reads_fleet:
+                    tx.store.show_published()
+                return call.serialize(handler(tx), caller.request_id)
+
             try:
                 # The reader thread also serializes the response. Serializing ten thousand events would block the event loop.
                 return await lane.read(
-                    lambda tx: call.serialize(handler(tx), caller.request_id),
+                    read,
                     self._settings,
                     self._ids,
                     caller.task_id or caller.principal.arn,
@@ -185,6 +198,18 @@ def served(call: aws.ApiCall) -> tuple[Service, Handler]:
 def _find(service: str, operation: str) -> tuple[Service, Handler] | None:
     handlers = SERVICES.get(service)
     return (handlers, handlers.operations[operation]) if handlers is not None and operation in handlers.operations else None
+
+
+async def _in_steps(lane: Lane[Any], steps: Generator[Callable[[Tx[Any]], Any], Any, T], receive: Receive) -> T:
+    """Run an operation in several commands. Other callers are served between the commands."""
+    command = next(steps)
+    while True:
+        answer = lane.submit(command, lambda: _cancel_when_gone(receive, answer))  # noqa: B023  (awaited before the next step)
+        try:
+            command = steps.send(await answer)
+        except StopIteration as finished:
+            returned: T = finished.value
+            return returned
 
 
 async def _in_pieces(lane: Lane[Any], operation: Handler, pieces: list[dict[str, Any]], caller: Caller) -> dict[str, Any]:

@@ -29,10 +29,12 @@ CLAIMS = (  # every claim with the resources that it needs
 class Claims:
     """The claims of tasks and instance launches in the state store. They are also in memory."""
 
-    def __init__(self, database: Database, fleet: Fleet) -> None:
+    def __init__(self, database: Database, fleet: Fleet, of_writer: Claims | None) -> None:
+        """A reader passes the claims of the writer. It sees them as they are now, and not as they were at its snapshot."""
         self._database = database
         self._fleet = fleet
-        self._waiting: dict[tuple[str, str], tuple[int, str, Claim]] = {}  # kind and id → number of the row, pool, claim
+        # Kind and id → number of the row, pool, claim.
+        self._waiting: dict[tuple[str, str], tuple[int, str, Claim]] = {} if of_writer is None else of_writer._waiting
         self.roaming: list[Claim] = []  # the claims of tasks that may move to the other pool of their cluster, by rank
 
     def rebuild(self) -> None:

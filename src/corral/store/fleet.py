@@ -2,7 +2,7 @@
 
 In this module, a line is the claims of a pool that have equal demands and equal time limits. Every change of the index registers
 its inverse in the store's undo log, for a rollback. Tests use `Fleet.snapshot` to compare the index with an index that is built
-from the rows.
+from the rows. Only the thread that writes the store may use the index. `Fleet.copy` makes a copy for reader threads.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from heapq import merge
 from typing import Any, TypeVar
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from corral.core.undo_log import UndoLog
 from corral.model.placement import JOB, Claim, CompiledRules, Ending, Shares, Slot
@@ -26,6 +27,7 @@ DemandAndLimit = Demand | tuple[Demand, float]  # the key of a line: the demand 
 # the pool exceeds this number, the least recently used selection is evicted.
 SELECTED_MAX = 500_000
 T = TypeVar("T")
+MISSING: Any = object()
 DERIVED_MAX = 1_000  # values that a pool keeps until it changes
 
 
@@ -54,11 +56,12 @@ class PoolIndex:
         self._changes: list[str] = []  # ids of changed slots; before each use, a selection applies the changes that it has missed
         self._forgotten = 0  # the number of older changes, which are no longer in `_changes`
         self._derived: dict[Any, Any] = {}
+        self._copy: PoolCopy | None = None  # the last copy; None if the pool has changed since
+        self._copied: set[str] = set()  # ids of slots that copies may share: such a slot is replaced before it changes
 
     def derived(self, key: Any, compute: Callable[[], T]) -> T:
-        if key in self._derived:
-            found: T = self._derived[key]
-        else:
+        found: T = self._derived.get(key, MISSING)
+        if found is MISSING:
             found = compute()
             if len(self._derived) >= DERIVED_MAX:
                 self._derived.clear()
@@ -154,10 +157,32 @@ class PoolIndex:
     def endings(self, slot_id: str) -> Sequence[Ending]:
         return self._endings.get(slot_id, ())
 
+    def copy(self) -> PoolCopy:
+        """Return a copy that never changes. If the pool has not changed since the last call, return the same copy again."""
+        if self._copy is None:
+            self._copy = PoolCopy(self)
+            self._copied = set(self._slots)
+        return self._copy
+
     # Changes. Only Fleet calls these methods, and registers the inverse of each change.
+
+    def _changing(self, slot_id: str) -> Slot:
+        """Return a slot that is about to change."""
+        self._copy = None
+        slot = self._slots[slot_id]
+        if slot_id in self._copied:
+            self._copied.remove(slot_id)
+            slot = self._slots[slot_id] = replace(slot, gpus=slot.gpus[:], tasks=slot.tasks.copy(), shared=slot.shared.copy())
+        return slot
+
+    def forget_names(self) -> None:
+        self._derived.clear()
+        self._copy = None
 
     def put(self, slot: Slot) -> None:
         self._derived.clear()
+        self._copy = None
+        self._copied.add(slot.id)
         self._slots[slot.id] = slot
         self._totals[slot.whole] = self._totals.get(slot.whole, 0) + 1
         if slot.withheld:
@@ -168,6 +193,7 @@ class PoolIndex:
 
     def remove(self, slot_id: str) -> None:
         self._derived.clear()
+        self._copy = None
         slot = self._slots.pop(slot_id)
         self._unlist(slot)
         self._withheld.pop(slot_id, None)
@@ -194,7 +220,7 @@ class PoolIndex:
         If the task group `group` is given, also count one pending task of this group. With `back`, subtract it.
         """
         self._derived.clear()
-        slot = self._slots[slot_id]
+        slot = self._changing(slot_id)
         before = len(slot.gpus), slot.memory_mib, slot.cpu_units
         if back:
             for gpu_id in gpu_ids:
@@ -244,7 +270,7 @@ class PoolIndex:
     def count(self, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
         """Add to the counters of a slot: tasks of a task group with desired status RUNNING, running tasks, pending tasks."""
         self._derived.clear()
-        slot = self._slots[slot_id]
+        slot = self._changing(slot_id)
         slot.running += running
         slot.pending += pending
         if tasks:
@@ -253,6 +279,7 @@ class PoolIndex:
             self._note_change(slot_id)
 
     def join_line(self, claim: Claim) -> None:
+        self._copy = None
         key = claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
         line = self._lines.get(key)
         if line is None:
@@ -263,6 +290,7 @@ class PoolIndex:
             self._derived.clear()
 
     def leave_line(self, claim: Claim) -> None:
+        self._copy = None
         key = claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
         line = self._lines[key]
         at = bisect_left(line, claim)
@@ -281,6 +309,7 @@ class PoolIndex:
 
     def put_ending(self, slot_id: str, ending: Ending) -> None:
         self._derived.clear()
+        self._copy = None
         insort(self._endings.setdefault(slot_id, []), ending, key=_limit_at_s)
 
     def drop_ending(self, slot_id: str, task_id: str) -> Ending | None:
@@ -290,6 +319,7 @@ class PoolIndex:
         if at is None:
             return None
         self._derived.clear()
+        self._copy = None
         dropped = endings.pop(at)
         if not endings:
             del self._endings[slot_id]
@@ -327,10 +357,11 @@ class PoolIndex:
 
     def _held_groups(self) -> dict[tuple[int, int], GroupIndex]:
         if self._by_held is None:
-            self._by_held = {}
+            found: dict[tuple[int, int], GroupIndex] = {}
             for slot in self._slots.values():
                 if slot.takes_tasks and slot.total.gpus:
-                    self._list_by_held(slot, self._by_held)
+                    self._list_by_held(slot, found)
+            self._by_held = found  # only now, because several threads may use a copy
         return self._by_held
 
     @staticmethod
@@ -347,6 +378,35 @@ class PoolIndex:
         held_and_size = slot.total.gpus - gpus, slot.total.gpus
         if not groups[held_and_size].remove(slot.id, memory_mib, cpu_units):
             del groups[held_and_size]
+
+
+class PoolCopy(PoolIndex):
+    """A copy of a pool for reader threads. It shares the slots with the pool. Its indexes of slots are built on first use."""
+
+    def __init__(self, pool: PoolIndex) -> None:
+        super().__init__()
+        self.free_gpus, self.total_gpus, self.connected = pool.free_gpus, pool.total_gpus, pool.connected
+        self.lines_depending_on_tasks, self.lines_with_limits = pool.lines_depending_on_tasks, pool.lines_with_limits
+        self._slots, self._sharing, self._totals = dict(pool._slots), dict(pool._sharing), dict(pool._totals)
+        self._withheld = dict(pool._withheld)
+        self._lines = {key: line[:] for key, line in pool._lines.items()}
+        self._endings = {slot_id: endings[:] for slot_id, endings in pool._endings.items()}
+        self._is_indexed = False
+
+    def groups(self, min_gpus: int = 0) -> list[GroupIndex]:
+        if not self._is_indexed:
+            index = SlotIndex()
+            for slot in self._slots.values():
+                if slot.takes_tasks:
+                    index.add(slot.id, len(slot.gpus), slot.memory_mib, slot.cpu_units)
+            self._index, self._is_indexed = index, True
+        return super().groups(min_gpus)
+
+    def selection(self, rules: PlacementRules, compile_rules: Callable[[], CompiledRules]) -> SelectionIndex:
+        found = SelectionIndex(compile_rules())  # not kept, because threads cannot share a selection
+        for slot in self._slots.values():
+            found.refresh(slot.id, slot)
+        return found
 
 
 def _limit_at_s(ending: Ending) -> tuple[float, str]:
@@ -373,6 +433,12 @@ class Fleet:
         self.undo_log = undo_log
         self._on_rollback = undo_log.on_rollback
 
+    def copy(self) -> Fleet:
+        """Return a copy for reader threads. Pools that have not changed since the last copy are not copied again."""
+        found = Fleet(UndoLog())
+        found._pools = {name: pool.copy() for name, pool in self._pools.items()}
+        return found
+
     def pool(self, name: str) -> PoolIndex:
         found = self._pools.get(name)
         if found is None:
@@ -381,7 +447,7 @@ class Fleet:
 
     def forget_names(self, pool_name: str) -> None:
         """Forget the derived values of a pool, because they can contain the name of a task, which a tag can change."""
-        forget = self.pool(pool_name)._derived.clear
+        forget = self.pool(pool_name).forget_names
         forget()
         self._on_rollback(forget)
 

@@ -68,6 +68,14 @@ class Instances:
             shares = tuple(lease for lease in leased if lease[1])
             self._fleet.put_ending(pool, instance_id, Ending(task_id, limit_at_s, alone, cpu_units, memory_mib, shares))
 
+    def living(self) -> dict[str, Instance]:
+        """Return a copy of the cache, for readers (`show`)."""
+        return dict(self._live)
+
+    def show(self, living: dict[str, Instance]) -> None:
+        """Use the instances that the writer has published. Only a reader calls this."""
+        self._live = living
+
     # Reading
 
     def get(self, instance_id: str) -> Instance | None:
@@ -109,7 +117,10 @@ class Instances:
 
     def on_host(self, host_id: str) -> list[Instance]:
         """The instances on a host. The host's own instance comes first."""
-        found = [self._live[instance_id] for instance_id in self._by_host.get(host_id, ())]
+        if self._database.reads_only:
+            found = [each for each in self._live.values() if each.host_id == host_id]
+        else:
+            found = [self._live[instance_id] for instance_id in self._by_host.get(host_id, ())]
         return sorted(found, key=lambda instance: (not instance.is_host, instance.id))
 
     def joined_clusters(self) -> set[tuple[str, str]]:

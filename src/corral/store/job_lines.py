@@ -70,6 +70,17 @@ class JobLines:
                 place = self._lines[id].first
                 self._join(id, pool, _claim(claim_rank(place.since_s, order=place[:3]), self._lines[id], without))
 
+    def all(self) -> dict[int, WaitingLine]:
+        """Return a copy of all lines, for readers (`show`)."""
+        return dict(self._lines)
+
+    def show(self, lines: dict[int, WaitingLine]) -> None:
+        """Use the lines that the writer has published. Only a reader calls this."""
+        self._lines, self._by_pool = lines, {}
+        for line in lines.values():
+            for pool, _ in line.pools:
+                self._by_pool.setdefault(pool, {})[line.id] = None
+
     # Reading
 
     def get(self, line_id: int) -> WaitingLine | None:

@@ -30,11 +30,14 @@ class LeavingTasks:
         self._undo_log = database.undo_log
         self._by_task: dict[str, dict[str, float]] = {}  # task → key of a reconciler → when the reconciler chose the task
         self._by_key: dict[str, dict[str, float]] = {}  # key → task → the same time
+        self._reads_only = database.reads_only
         if not database.reads_only:
             for row in self._execute("SELECT task_id, chosen_by, chosen_at FROM leaving_task").fetchall():
                 self._remember(*row)
 
     def __contains__(self, task_id: str) -> bool:
+        if self._reads_only:
+            return self._execute("SELECT 1 FROM leaving_task WHERE task_id = ?", (task_id,)).fetchone() is not None
         return task_id in self._by_task
 
     def __iter__(self) -> Iterator[str]:

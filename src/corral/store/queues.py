@@ -22,8 +22,11 @@ CACHED_MAX = 20_000  # entries of the cache; each queue has two
 class Queues(MessageGroups):
     """The SQS queues in the state store."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, of_writer: Queues | None = None) -> None:
+        """A reader passes the queues of the writer, which remembers the last arrivals and receives."""
         super().__init__(database)
+        if of_writer is not None:
+            self._wakes, self._first_receives = of_writer._wakes, of_writer._first_receives
         # Each queue has two keys: (region, name), and its pile. A read-only connection has no cache, because it does not notice the
         # changes of the writer.
         self._cached: dict[tuple[str, str] | int, Queue] | None = None if database.reads_only else {}

@@ -5,7 +5,11 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from msgspec import Struct
+
 from corral.core.database import Database
+from corral.model.instance import Instance
+from corral.model.job_line import WaitingLine
 from corral.store.buckets import BucketChangeCount, BucketDocuments, Buckets
 from corral.store.claims import Claims
 from corral.store.client_tokens import ClientTokens
@@ -40,6 +44,14 @@ SCHEMA = (
 )  # fmt: skip
 
 
+class PublishedIndexes(Struct):
+    """What only the writer has in memory, copied for readers. Nothing changes the copies."""
+
+    fleet: Fleet | None = None
+    instances: dict[str, Instance] = {}
+    lines: dict[int, WaitingLine] = {}
+
+
 class Store(Database):
     """The state store: everything except metrics and logs. Each part has the SQL of one kind of resource.
 
@@ -47,7 +59,9 @@ class Store(Database):
     """
 
     fleet: Fleet
+    claims: Claims
     buckets: Buckets
+    queues: Queues
 
     @staticmethod
     @cache
@@ -56,7 +70,7 @@ class Store(Database):
 
     def _compose(self) -> None:
         self.fleet = Fleet(self.undo_log)
-        self.claims = Claims(self, self.fleet)
+        self.claims = Claims(self, self.fleet, self.claims if self.reads_only else None)
         self.instances = Instances(self, self.fleet, self.claims)
         self.hosts = Hosts(self, self.instances)
         self.tasks = Tasks(self, self.fleet, self.claims, self.instances)
@@ -67,7 +81,7 @@ class Store(Database):
         self.ecs_services = EcsServices(self)
         self.tokens = ClientTokens(self)
         self.stored = StoredResources(self)
-        self.queues = Queues(self)
+        self.queues = Queues(self, self.queues if self.reads_only else None)
         self.objects = Objects(self)
         self.buckets = Buckets(self, self.buckets.changes if self.reads_only else BucketChangeCount())
         self.bucket_documents = BucketDocuments(self, self.buckets)
@@ -84,8 +98,9 @@ class Store(Database):
         self.private_environments = PrivateEnvironments(self)
         self.job_holdings = JobHoldings(self)
         if self.reads_only:
-            del self.fleet  # readers have no index, because only the writer's thread may use it
+            del self.fleet  # only the writer's thread may use it; `show_published` gives the reader a copy
         else:
+            self._published = PublishedIndexes()
             self.instances.rebuild_slots()
             self.claims.rebuild()
             self.job_lines.rebuild()
@@ -95,6 +110,23 @@ class Store(Database):
         super().begin_reading()
         self.buckets.begin_reading()  # must come before the first read, because the snapshot begins with that read
 
+    def _publish(self) -> None:
+        self._published.fleet = self.fleet.copy()
+        self._published.instances = self.instances.living()
+        self._published.lines = self.job_lines.all()
+
+    def show_published(self) -> None:
+        """Give this reader the last published copies, until `end_reading`."""
+        published = self._published
+        assert published.fleet is not None, "nothing has been published"
+        self.fleet = published.fleet
+        self.instances.show(published.instances)
+        self.job_lines.show(published.lines)
+
     def end_reading(self) -> None:
+        if self.reads_only and hasattr(self, "fleet"):
+            del self.fleet
+            self.instances.show({})
+            self.job_lines.show({})
         self.buckets.end_reading()
         super().end_reading()

@@ -1,6 +1,7 @@
 """Serializes results to JSON values.
 
-Members whose value is None are omitted. A result that does not match the model raises WrongResult.
+Members whose value is None are omitted, unless the model of the structure has the key `nulls`. A result that does not match the
+model raises WrongResult.
 """
 
 from __future__ import annotations
@@ -51,7 +52,12 @@ def json_writer(shape: Shape, writers: JsonWriters, scalar: ScalarWriter = json_
 
 
 def members_writer(
-    name: str, members: Iterable[tuple[str, Shape]], writers: JsonWriters, scalar: ScalarWriter = json_scalar
+    name: str,
+    members: Iterable[tuple[str, Shape]],
+    writers: JsonWriters,
+    scalar: ScalarWriter = json_scalar,
+    *,
+    nulls: bool = False,
 ) -> JsonWriter:
     """Return a writer that writes these members of a structure."""
     by_name = {
@@ -65,9 +71,11 @@ def members_writer(
     lookup = by_name.get
 
     def write(value: Any) -> dict[str, Any]:
-        out = {}
+        out: dict[str, Any] = {}
         for key, item in value.items() if value.__class__ is dict else mapping_items(value, name):
             if item is None:
+                if nulls:
+                    out[by_name[key][0]] = None
                 continue
             member = lookup(key)
             if member is None:
@@ -105,7 +113,7 @@ def _compound_writer(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -
 
 
 def _structure(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -> JsonWriter:
-    return members_writer(shape.name, shape.members.items(), writers, scalar)
+    return members_writer(shape.name, shape.members.items(), writers, scalar, nulls=shape.writes_nulls)
 
 
 def _element(value: Any, write: JsonWriter) -> Any:

@@ -15,7 +15,7 @@ from corral.cli.aws import HOW_TO_INSTALL, aws_program, aws_version
 from corral.cli.checks.finding import Finding, fail, ok, warn
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder
-from corral.cli.client.endpoint import conflicting_variables, endpoint_of_folder, status_page
+from corral.cli.client.endpoint import conflicting_variables, endpoint_of_folder, get_status
 from corral.cli.errors import CliError
 from corral.cli.screens.output import format_bytes, parsed_date
 from corral.cli.screens.status import problem_line
@@ -79,9 +79,9 @@ def check_server(data: DataFolder) -> Iterator[Finding]:
         yield warn(f"Corral is not running on {data.path}", f"start it: {data_folder.start_command(data)}")
         return
     endpoint = endpoint_of_folder(data)
-    status_page(endpoint)  # the first request takes longer, because it connects and imports modules
+    get_status(endpoint)  # the first request takes longer, because it connects and imports modules
     began_s = time.monotonic()
-    page, date = status_page(endpoint)
+    page, date = get_status(endpoint)
     took_s = time.monotonic() - began_s
     build = page.get("build", page["version"])  # an earlier version does not report its commit
     found = f"{about['url']} responds in {took_s * 1000:.0f} ms (process {about['pid']}, version {build})"

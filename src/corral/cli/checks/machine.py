@@ -15,7 +15,7 @@ from corral.cli.checks.docker_socket import INSIDE_NETWORK, NETWORKS, docker_get
 from corral.cli.checks.finding import Finding, fail, ok, warn
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder
-from corral.cli.client.endpoint import endpoint_of_folder, status_page
+from corral.cli.client.endpoint import endpoint_of_folder, get_status
 from corral.cli.runs.tasks import spans
 from corral.cli.screens.output import count
 
@@ -120,7 +120,7 @@ def _same_gpus(data: DataFolder, driver: list[str]) -> Iterator[Finding]:
             "to use the real GPUs: corral config unset up.gpus, then restart Corral.",
         )
         return
-    seen = {gpu["id"] for host in status_page(endpoint_of_folder(data))[0]["hosts"] for gpu in host["gpus"]}
+    seen = {gpu["id"] for host in get_status(endpoint_of_folder(data))[0]["hosts"] for gpu in host["gpus"]}
     missing = [gpu_id for gpu_id in driver if gpu_id not in seen]
     if missing:
         yield fail(f"Corral does not see {', '.join(missing)}", "restart it: corral down, corral up (tasks keep running).")

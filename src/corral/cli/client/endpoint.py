@@ -33,10 +33,12 @@ DEFAULT_CLUSTER = "default"
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 CONNECT_S = 5.0
 READ_S = 60.0
-STATUS_S = 10.0  # the timeout of `own_page`
+STATUS_S = 10.0  # the timeout of `call`
 CONNECTIONS_MAX = 64  # `corral logs -f` has a long poll for each task and for each log
 QUICK_S = 1.0  # the timeout of requests with `quick`
 ATTEMPTS = 3  # a request is sent at most this often, if the server does not respond or is overloaded
+NOT_FOUND = ("TaskNotFoundException", "GpuNotFoundException", "InstanceNotFoundException")  # their status is 404
+UNKNOWN_OPERATION = ("UnknownOperationException", "SerializationException", "InvalidAction")  # from servers other than Corral
 PROXY_VARIABLES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,7 +54,7 @@ class Endpoint(NamedTuple):
 
 
 class NotCorral(CliError):
-    """The endpoint does not have a page that each Corral server has."""
+    """The endpoint does not have an operation that each Corral server has."""
 
 
 def find_endpoint(data: DataFolder) -> Endpoint:
@@ -238,93 +240,97 @@ def _has_aws_name(url: str) -> bool:
     return url.rstrip("/").endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
 
 
-def status_page(endpoint: Endpoint, *, quick: bool = False, tasks: int | None = None) -> tuple[dict[str, Any], str | None]:
-    """Return Corral's status page, and the Date header of the response.
+def get_status(endpoint: Endpoint, *, quick: bool = False, tasks: int | None = None) -> tuple[dict[str, Any], str | None]:
+    """Return the status of a Corral server, and the Date header of the response.
 
-    If `tasks` is given, the page lists at most `tasks` running tasks and `tasks` waiting tasks.
+    If `tasks` is given, the status has at most `tasks` running tasks and `tasks` waiting tasks.
     """
-    return own_page(endpoint, f"/_corral/status?tasks={tasks}" if tasks is not None else "/_corral/status", quick=quick)
+    return call(endpoint, "GetStatus", {"tasks": tasks} if tasks is not None else {}, quick=quick)
 
 
-def runs_page(endpoint: Endpoint, cluster: str, limit: int, *, quick: bool = False) -> tuple[dict[str, Any], str | None]:
-    """Return Corral's page with the unfinished tasks of a cluster, and the Date header of the response.
-
-    The page lists at most `limit` waiting tasks.
-    """
-    from urllib.parse import urlencode
-
-    query = urlencode({"region": client(endpoint, "ecs").meta.region_name, "cluster": cluster, "limit": limit})
-    return own_page(endpoint, f"/_corral/runs?{query}", quick=quick)
+def list_runs(endpoint: Endpoint, cluster: str, limit: int, *, quick: bool = False) -> tuple[dict[str, Any], str | None]:
+    """Return the unfinished tasks of a cluster, at most `limit` waiting tasks, and the Date header of the response."""
+    return call(endpoint, "ListRuns", {"cluster": cluster, "maxWaiting": limit}, quick=quick)
 
 
 class OwnResponse(NamedTuple):
     status: int
-    content_type: str
     date: str | None
     body: bytes
 
 
-def own_page(
-    endpoint: Endpoint, path: str, content: dict[str, Any] | None = None, *, quick: bool = False
+def call(
+    endpoint: Endpoint,
+    operation: str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    region: str | None = None,
+    quick: bool = False,
 ) -> tuple[dict[str, Any], str | None]:
-    """Request a page of Corral that is not part of an AWS API. `path` may have a query.
+    """Call one of Corral's own operations. Return the response and its Date header.
 
-    If `content` is given, send it with POST. Return the JSON document of the response, and the Date header. Raise CliError if the
-    server refuses the request, and NotCorral if the server has no such page.
+    Raise CliError if the server refuses the request, and NotCorral if the server does not have the operation.
     """
     import json
 
-    body = json.dumps(content).encode() if content is not None else None
+    body = json.dumps(parameters or {}).encode()
+    headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"Corral.{operation}"}
     timeout_s = QUICK_S if quick else STATUS_S
     found = signing_keys(endpoint)
     if found is not None:
-        url, response = found[0], _own_page_lean(*found, path, body, timeout_s)
+        keys = found[1]._replace(region=region or found[1].region)
+        url, response = found[0], _call_lean(found[0], keys, headers, body, timeout_s)
     else:
-        url, response = _own_page_by_botocore(endpoint, path, body, timeout_s)
-    if response.status == 403:
-        raise CliError(f"{url} refused the access key: {_message(response)}")
-    is_json = "json" in response.content_type
-    if is_json and (response.status == 400 or (response.status == 404 and content is not None)):
-        raise CliError(_message(response))
+        url, response = _call_by_botocore(endpoint, region, headers, body, timeout_s)
+    try:
+        content = json.loads(response.body)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise NotCorral(f"{url} is not a Corral server: it has no operation {operation} (HTTP {response.status}).")
+    if response.status == 200:
+        return content, response.date
+    code, message = (
+        str(content.get("__type", "")).rpartition("#")[2],
+        str(content.get("message") or content.get("Message") or content),
+    )
+    if code == "AccessDeniedException" or response.status == 403:
+        raise CliError(f"{url} refused the access key: {message}")
     if response.status >= 500:
         from corral.cli.client.http import ConnectionFailed
 
-        raise ConnectionFailed(f"{url} cannot respond now: {_message(response)}")
-    if response.status != 200 or not is_json:
-        raise NotCorral(f"{url} is not a Corral server: it has no page {path} (HTTP {response.status}).")
-    return json.loads(response.body), response.date
+        raise ConnectionFailed(f"{url} cannot respond now: {message}")
+    if (response.status != 400 and code not in NOT_FOUND) or code in UNKNOWN_OPERATION:
+        raise NotCorral(f"{url} is not a Corral server: it has no operation {operation} (HTTP {response.status}).")
+    raise CliError(message)
 
 
-def _own_page_lean(url: str, keys: SigningKeys, path: str, body: bytes | None, timeout_s: float) -> OwnResponse:
+def _call_lean(url: str, keys: SigningKeys, headers: dict[str, str], body: bytes, timeout_s: float) -> OwnResponse:
     from corral.cli.client.http import signed_headers
 
-    pool, method = _pool(url, timeout_s, timeout_s), "GET" if body is None else "POST"
-    headers = {"content-type": "application/json"} if body is not None else {}
-    signed = signed_headers(keys, "corral", pool.host_header, method, path, headers, body or b"")
-    response = pool.send(method, path, signed, body or b"")
-    return OwnResponse(response.status, response.headers.get("content-type", ""), response.headers.get("date"), response.body)
+    pool = _pool(url, timeout_s, timeout_s)
+    response = pool.send("POST", "/", signed_headers(keys, "corral", pool.host_header, "POST", "/", headers, body), body)
+    return OwnResponse(response.status, response.headers.get("date"), response.body)
 
 
-def _own_page_by_botocore(endpoint: Endpoint, path: str, body: bytes | None, timeout_s: float) -> tuple[str, OwnResponse]:
+def _call_by_botocore(
+    endpoint: Endpoint, region: str | None, headers: dict[str, str], body: bytes, timeout_s: float
+) -> tuple[str, OwnResponse]:
     from botocore.auth import SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
 
-    url, region = endpoint.endpoint_url, endpoint.region
+    url, region = endpoint.endpoint_url, region or endpoint.region
     credentials = Credentials(endpoint.access_key, endpoint.secret_key) if endpoint.access_key else _session().get_credentials()
     if url is None:
         ecs = client(endpoint, "ecs")
-        url, region = ecs.meta.endpoint_url, ecs.meta.region_name
+        url, region = ecs.meta.endpoint_url, region or ecs.meta.region_name
     if credentials is None:
         raise CliError('no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `eval "$(corral env)"`.')
-    headers = {"Content-Type": "application/json"} if body is not None else {}
-    request = AWSRequest("GET" if body is None else "POST", f"{url.rstrip('/')}{path}", headers, body)
+    request = AWSRequest("POST", f"{url.rstrip('/')}/", headers, body)
     SigV4Auth(credentials, "corral", region).add_auth(request)
     response = _http(timeout_s).send(request.prepare())
-    found = OwnResponse(
-        response.status_code, response.headers.get("content-type", ""), response.headers.get("date"), response.content
-    )
-    return url, found
+    return url, OwnResponse(response.status_code, response.headers.get("date"), response.content)
 
 
 @cache
@@ -332,13 +338,3 @@ def _http(timeout_s: float) -> Any:
     from botocore.httpsession import URLLib3Session
 
     return URLLib3Session(timeout=timeout_s)
-
-
-def _message(response: OwnResponse) -> str:
-    import json
-
-    try:
-        content = json.loads(response.body)
-        return str(content.get("message") or content.get("Message") or content)
-    except (ValueError, AttributeError):
-        return f"HTTP {response.status}"

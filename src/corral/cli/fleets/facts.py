@@ -1,8 +1,8 @@
 """Reads the data of a fleet for `corral fleet`: the present state, the last minutes, and the last scale-out.
 
 The number of workers is the number of instances in service for a group, and the number of running tasks for a service. The command
-uses AWS's APIs, so it also works on AWS. Corral's page `/_corral/fleet` adds facts that AWS does not report: when a message arrived
-in the empty queue, when a task received its first message, and how many messages a task holds.
+uses AWS's APIs, so it also works on AWS. Corral's operation DescribeQueueWorkers adds facts that AWS does not report: when a
+message arrived in the empty queue, when a task received its first message, and how many messages a task holds.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
-from urllib.parse import urlencode
 
-from corral.cli.client.endpoint import Endpoint, client, is_aws, own_page
+from corral.cli.client.endpoint import Endpoint, call, client, is_aws
 from corral.cli.errors import CliError
 from corral.cli.fleets import history as fleet_history
 from corral.cli.fleets.history import WINDOW_S
@@ -187,7 +186,7 @@ def _workers(endpoint: Endpoint, fleet: WorkerFleet) -> tuple[list[dict[str, Any
     tasks.
     """
     if fleet.cluster is None:
-        return [], 0, _own_page(endpoint, fleet, [])["wakes"]
+        return [], 0, _queue_workers(endpoint, fleet, [])["wakes"]
     ecs, gpus, ec2_ids, joined = client(endpoint, "ecs"), 0, dict[str, str](), dict[str, datetime]()
     listed = ecs.list_container_instances(cluster=fleet.cluster)["containerInstanceArns"]
     described = ecs.describe_container_instances(cluster=fleet.cluster, containerInstances=listed) if listed else {}
@@ -201,7 +200,7 @@ def _workers(endpoint: Endpoint, fleet: WorkerFleet) -> tuple[list[dict[str, Any
         arns = ecs.list_tasks(**place, desiredStatus=status)["taskArns"][:TASKS_MAX]
         tasks += ecs.describe_tasks(cluster=fleet.cluster, tasks=arns)["tasks"] if arns else []
     found = sorted((_task(each, ec2_ids, joined) for each in tasks), key=lambda each: (each["created"], each["id"]))
-    own = _own_page(endpoint, fleet, [each["id"] for each in found])
+    own = _queue_workers(endpoint, fleet, [each["id"] for each in found])
     for each in found:
         each |= own["tasks"].get(each["id"], {})
     if fleet.service is not None:
@@ -228,13 +227,11 @@ def _task(task: dict[str, Any], ec2_ids: dict[str, str], joined: dict[str, datet
     }
 
 
-def _own_page(endpoint: Endpoint, fleet: WorkerFleet, tasks: list[str]) -> dict[str, Any]:
+def _queue_workers(endpoint: Endpoint, fleet: WorkerFleet, tasks: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"wakes": [], "tasks": {}}  # a wake is the arrival of a message in the empty queue
-    if not is_aws(endpoint):
-        region = client(endpoint, "sqs").meta.region_name
-        query = urlencode({"region": region, "queue": fleet.queue or "", "task": tasks[:TASKS_MAX]}, doseq=True)
+    if fleet.queue and not is_aws(endpoint):
         with suppress(CliError):
-            found, _ = own_page(endpoint, f"/_corral/fleet?{query}")
+            found, _ = call(endpoint, "DescribeQueueWorkers", {"queue": fleet.queue, "tasks": tasks[:TASKS_MAX]})
     return found
 
 

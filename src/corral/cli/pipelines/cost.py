@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from corral.cli.client.endpoint import Endpoint, client, is_aws, own_page
+from corral.cli.client.endpoint import Endpoint, call, client, is_aws
 from corral.cli.errors import CliError
 from corral.cli.pipelines.estimate import StepTimes
 from corral.cli.pipelines.executions import FoundRun, children, describe_jobs
@@ -169,7 +169,7 @@ class Prices:
 def _prices_of_corral(endpoint: Endpoint) -> tuple[dict[str, float], float | None]:
     """Return the on-demand price per hour of each instance type that has run, and the price of a GPU-hour of this machine."""
     try:
-        report, _ = own_page(endpoint, "/_corral/cost?tasks=no")
+        report, _ = call(endpoint, "GetUsage", {"tasks": False})
     except CliError:
         return {}, None
     hours: dict[str, float] = {}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from corral.cli.client import data_folder
-from corral.cli.client.endpoint import Endpoint, NotCorral, status_page
+from corral.cli.client.endpoint import Endpoint, NotCorral, get_status
 from corral.cli.errors import CommandNotExecutable, CommandNotFound
 from corral.cli.screens.output import print_message
 
@@ -60,7 +60,7 @@ def _is_on_this_machine(endpoint: Endpoint) -> bool:
     if endpoint.endpoint_url:
         return True  # the server of a data folder
     try:
-        about = status_page(endpoint)[0]
+        about = get_status(endpoint)[0]
     except NotCorral:
         return False
     return data_folder.serves(int(about["pid"]), Path(about["data"]))

@@ -15,10 +15,9 @@ from corral.cli.errors import CliError
 from corral.cli.runs import tasks
 from corral.cli.runs.recorded_runs import recorded_runs
 from corral.cli.screens.output import (
-    DURATION,
     ago,
     format_duration,
-    parse_time,
+    parse_period,
     print_json,
     print_message,
     print_table,
@@ -60,9 +59,9 @@ def history(
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
         raise CliError("`corral history` works only with Corral. AWS shows a stopped task for an hour: use `corral ps --all`.")
-    filters = {"name": name, "cluster": cluster, "failed": "1" if failed else None, **_since(since)}
+    filters = {"name": name, "cluster": cluster, "failed": failed, **parse_period(since)}
     limit = limit or (DEFAULT_LIMIT if since is None else LIMIT_MAX)
-    chosen = {key: value for key, value in filters.items() if value}
+    chosen = {key: value for key, value in filters.items() if value not in (None, False, "")}
     found, has_more, now = recorded_runs(endpoint, limit, only_runs=only_runs, **chosen)
     found.reverse()
     if as_json:
@@ -73,16 +72,6 @@ def history(
             print_message(f"there are older runs: --limit {2 * limit} shows more, and --since and --failed select runs.")
     else:
         print_text(_nothing(name, failed=failed, since=since))
-
-
-def _since(text: str | None) -> dict[str, str]:
-    """Return the parameter of the request. An age such as 2d is sent in seconds, and the server subtracts it from its own time."""
-    if text is None:
-        return {}
-    at = parse_time(text)
-    if at is None:
-        return {"last": str(DURATION.convert(text, None, None))}
-    return {"since": str(max(0, int(at.timestamp())))}
 
 
 def _nothing(name: str | None, *, failed: bool, since: str | None) -> str:

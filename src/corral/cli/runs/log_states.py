@@ -1,4 +1,4 @@
-"""Reads from Corral's page `/_corral/logs` which logs are not complete, and reports it.
+"""Asks Corral (DescribeLogStates) which logs are not complete, and reports it.
 
 The output of a task that prints much reaches its log later than the end of the task. If the task prints more than the limits of
 Corral allow (docs/logs.md), the log lacks a part of the output. AWS has no such page. There, the state of a log is unknown.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from corral.cli.client.endpoint import Endpoint, client, is_aws, own_page
+from corral.cli.client.endpoint import Endpoint, call, client, is_aws
 from corral.cli.errors import CliError, connection_failed
 from corral.cli.screens.output import print_message
 
@@ -45,19 +45,19 @@ def log_states(endpoint: Endpoint, streams: Iterable[TaskLogStream]) -> dict[Tas
         left = iter(members)
         while part := list(islice(left, STREAMS_MAX)):
             for stream, found in zip(part, _request(endpoint, region, group, part)):
-                if found is not None:
+                if found["unstoredBytes"] is not None:
                     states[stream] = LogState(found["unstoredBytes"], found["droppedBytes"])
     return states
 
 
-def _request(endpoint: Endpoint, region: str, group: str, streams: Sequence[TaskLogStream]) -> list[dict[str, Any] | None]:
-    asked = {"region": region, "group": group, "streams": [stream.name for stream in streams]}
+def _request(endpoint: Endpoint, region: str, group: str, streams: Sequence[TaskLogStream]) -> list[dict[str, Any]]:
+    asked = {"group": group, "streams": [stream.name for stream in streams]}
     try:
-        return list(own_page(endpoint, "/_corral/logs", asked)[0]["logs"])
+        return list(call(endpoint, "DescribeLogStates", asked, region=region)[0]["logs"])
     except CliError as error:
         if connection_failed(error):
             raise
-        return []  # the server is not Corral, or this caller may not read the page
+        return []  # the server is not Corral, or this caller may not call the operation
 
 
 def report_dropped(name: str, state: LogState | None) -> None:

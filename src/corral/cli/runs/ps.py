@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import Endpoint, NotCorral, client, cluster_option, find_endpoint, is_aws, runs_page
+from corral.cli.client.endpoint import Endpoint, NotCorral, client, cluster_option, find_endpoint, is_aws, list_runs
 from corral.cli.completion import complete_tasks
 from corral.cli.errors import CliError
 from corral.cli.runs import tasks
@@ -83,7 +83,7 @@ def _page(endpoint: Endpoint, cluster: str, limit: int) -> tuple[dict[str, Any],
     if is_aws(endpoint):
         return None
     try:
-        content, date = runs_page(endpoint, cluster, limit)
+        content, date = list_runs(endpoint, cluster, limit)
     except NotCorral:
         return None
     return content, parsed_date(date)

@@ -1,8 +1,7 @@
 """Recorded runs: stopped tasks in Corral's history. ECS shows a stopped task for an hour, and the history keeps it for 30 days.
 
-The page `/_corral/history` describes a recorded run in the form of DescribeTasks, so commands treat it as a task of ECS. The
-description also has the members `name`, `command`, `folder`, `git`, `exitCode`, `failed`, `waitingSeconds`, `wallSeconds`, `gpus`
-and `gpuUse`.
+GetHistory describes a recorded run in the form of DescribeTasks, so commands treat it as a task of ECS. The description also has
+the members `name`, `command`, `folder`, `git`, `exitCode`, `failed`, `waitingSeconds`, `wallSeconds`, `gpus` and `gpuUse`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
-from corral.cli.client.endpoint import Endpoint, client, is_aws, own_page
+from corral.cli.client.endpoint import Endpoint, call, client, is_aws
 from corral.cli.errors import CliError, RunNotFound
 from corral.cli.runs import tasks
 from corral.cli.runs.names import RunId, find_runs, is_glob, member_of, named_runs
@@ -151,7 +150,7 @@ def find_recorded(endpoint: Endpoint, given: str) -> list[NamedRun]:
             return members[::-1]
     if not _ID.fullmatch(given.lower()):
         return []
-    by_id, now = history_page(endpoint, id=given.lower(), limit=str(tasks.AMBIGUOUS_NAMED_MAX + 1))
+    by_id, now = history_page(endpoint, id=given.lower(), limit=tasks.AMBIGUOUS_NAMED_MAX + 1)
     if len(by_id) > 1:
         named_ids = ", ".join(tasks.id_of(task) for task in by_id[: tasks.AMBIGUOUS_NAMED_MAX])
         more = ", …" if len(by_id) > tasks.AMBIGUOUS_NAMED_MAX else ""
@@ -174,7 +173,7 @@ def _of_array(endpoint: Endpoint, given: str) -> list[NamedRun]:
 
 
 def _find_named(endpoint: Endpoint, given: str) -> list[NamedRun]:
-    latest, now = history_page(endpoint, name=given, latest="1")
+    latest, now = history_page(endpoint, name=given, latest=True)
     found: list[NamedRun] = []
     for task in latest:
         name, array_id = task["name"], tasks.array_id(task)
@@ -187,7 +186,7 @@ def _find_named(endpoint: Endpoint, given: str) -> list[NamedRun]:
 
 
 def recorded_runs(
-    endpoint: Endpoint, limit: int, *, only_runs: bool = False, **filters: str
+    endpoint: Endpoint, limit: int, *, only_runs: bool = False, **filters: Any
 ) -> tuple[list[dict[str, Any]], bool, datetime | None]:
     """Return the latest recorded runs (at most `limit`), newest first, whether there are more of them, and the server's time.
 
@@ -205,30 +204,23 @@ def recorded_runs(
 
 def recorded_names(endpoint: Endpoint, prefix: str) -> list[str]:
     """Return names of recorded runs, for completion."""
-    page, _ = own_page(endpoint, _path(endpoint, {"names": prefix}), quick=True)
+    page, _ = call(endpoint, "ListTaskNames", {"prefix": prefix}, quick=True)
     return list(page["names"])
 
 
-def history_page(endpoint: Endpoint, **filters: str) -> tuple[list[dict[str, Any]], datetime | None]:
+def history_page(endpoint: Endpoint, **filters: Any) -> tuple[list[dict[str, Any]], datetime | None]:
     """Return the first page of matching runs, and the server's time."""
     return next(islice(_pages(endpoint, PAGE, filters), 1))
 
 
-def _pages(endpoint: Endpoint, size: int, filters: dict[str, str]) -> Iterator[tuple[list[dict[str, Any]], datetime | None]]:
-    query = {"limit": str(size), **filters}
+def _pages(endpoint: Endpoint, size: int, filters: dict[str, Any]) -> Iterator[tuple[list[dict[str, Any]], datetime | None]]:
+    asked = {"limit": size, **filters}
     while True:
-        page, date = own_page(endpoint, _path(endpoint, query))
+        page, date = call(endpoint, "GetHistory", asked)
         yield [_converted(task) for task in page["tasks"]], parsed_date(date)
-        if page["before"] is None:
+        if "nextToken" not in page:
             return
-        query["before"] = str(page["before"])
-
-
-def _path(endpoint: Endpoint, query: dict[str, str]) -> str:
-    from urllib.parse import urlencode
-
-    region = endpoint.region or client(endpoint, "ecs").meta.region_name
-    return f"/_corral/history?{urlencode({'region': region, **query})}"
+        asked["nextToken"] = page["nextToken"]
 
 
 def _found(task: dict[str, Any], now: datetime | None) -> NamedRun:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import Endpoint, NotCorral, client, find_endpoint, is_aws, status_page
+from corral.cli.client.endpoint import Endpoint, NotCorral, client, find_endpoint, get_status, is_aws
 from corral.cli.errors import CliError
 from corral.cli.runs import tasks
 from corral.cli.runs.command_lookup import refuse_missing_command
@@ -155,7 +155,7 @@ def _report_ignored_image(endpoint: Endpoint) -> None:
     if is_aws(endpoint):
         return
     try:
-        hosts = status_page(endpoint, tasks=1)[0]["hosts"]
+        hosts = get_status(endpoint, tasks=1)[0]["hosts"]
     except NotCorral:
         return
     if not any(host["docker"] for host in hosts):

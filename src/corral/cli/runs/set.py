@@ -1,6 +1,6 @@
 """`corral set` changes tasks that wait: their priority, time limit and GPUs. It also holds and releases them.
 
-Corral's page `/_corral/set` makes the changes. It refuses tasks that have got their resources in the meantime.
+Corral's operation UpdateWaitingTasks makes the changes. It refuses tasks that have got their resources in the meantime.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import Endpoint, cluster_option, find_endpoint, is_aws, own_page
+from corral.cli.client.endpoint import Endpoint, call, cluster_option, find_endpoint, is_aws
 from corral.cli.completion import complete_tasks
 from corral.cli.errors import CliError, RunNotFound
 from corral.cli.runs import tasks
@@ -68,7 +68,7 @@ def set_(
         ids = [task_id for name, task_id in found if name == of_cluster]
         for start in range(0, len(ids), TASKS_MAX):
             part = {"cluster": of_cluster, "tasks": ids[start : start + TASKS_MAX], **change}
-            rows += own_page(endpoint, "/_corral/set", part)[0]["tasks"]
+            rows += call(endpoint, "UpdateWaitingTasks", part)[0]["tasks"]
     changed, others = [row for row in rows if row["changed"]], [row for row in rows if not row["changed"]]
     if not changed:
         states = dict.fromkeys(row["state"] for row in others)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import Endpoint, NotCorral, client, cluster_option, find_endpoint, is_aws, own_page
+from corral.cli.client.endpoint import Endpoint, NotCorral, call, client, cluster_option, find_endpoint, is_aws
 from corral.cli.completion import complete_runs
 from corral.cli.runs import tasks
 from corral.cli.runs.history import duration, gib
@@ -96,7 +96,7 @@ def _output_files(endpoint: Endpoint, run: NamedRun) -> list[dict[str, Any]]:
     if is_aws(endpoint):
         return []
     try:
-        return list(own_page(endpoint, f"/_corral/outputs?task={tasks.id_of(run.task)}")[0]["files"])
+        return list(call(endpoint, "ListOutputFiles", {"task": tasks.id_of(run.task)})[0]["files"])
     except NotCorral:
         return []
 

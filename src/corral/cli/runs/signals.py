@@ -37,7 +37,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from corral.cli.client.endpoint import Endpoint, client, is_aws, own_page
+from corral.cli.client.endpoint import Endpoint, call, client, is_aws
 from corral.cli.errors import CliError, connection_failed
 from corral.cli.runs import tasks
 from corral.cli.screens.output import count
@@ -288,7 +288,7 @@ class RunSignals:
         Return what the task did before: RUNNING, WAITING, or ENDED if its containers have ended.
         """
         asked = {"task": task_id, "signal": name, "cluster": self._run.cluster}
-        page = _patiently(partial(own_page, self._run.endpoint, "/_corral/signal", asked))[0]
+        page = _patiently(partial(call, self._run.endpoint, "SignalTask", asked))[0]
         if page["containers"] or page["lastStatus"] in NOT_STARTED:
             self.ended_ids.add(task_id)
         if page["containers"]:

@@ -194,6 +194,14 @@ def parse_time(text: str) -> datetime | None:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
+def parse_period(since: str | None) -> dict[str, int]:
+    """Return the period that --since begins, as a parameter. The server subtracts an age such as 7d from its own time."""
+    if since is None:
+        return {}
+    at = parse_time(since)
+    return {"last": DURATION.convert(since, None, None)} if at is None else {"since": max(0, int(at.timestamp()))}
+
+
 def age(since: datetime | None, now: datetime | None) -> str:
     """Format the time between two dates: `42s`, `5m`, `3h`, `12d`."""
     if since is None or now is None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import find_endpoint, status_page
+from corral.cli.client.endpoint import find_endpoint, get_status
 from corral.cli.runs.tasks import short_reason, size, spans, title
 from corral.cli.screens.output import (
     SHORT_ID,
@@ -28,7 +28,7 @@ from corral.cli.screens.output import (
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 def status(data: DataFolder, as_json: bool) -> None:
     """Show the hosts, their GPUs and instances, the tasks, and why tasks wait. The exit code is 3 if Corral is not running."""
-    page, date = status_page(find_endpoint(data))
+    page, date = get_status(find_endpoint(data))
     if as_json:
         for host in page["hosts"]:
             for gpu in host["gpus"]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import find_endpoint, status_page
+from corral.cli.client.endpoint import find_endpoint, get_status
 from corral.cli.runs.tasks import SHARED_MARK, needs, short_reason, spans, title
 from corral.cli.screens.output import SHORT_ID, ago, console, count, parsed_date, print_json, shorten_ids, start
 from corral.cli.screens.status import gpu_indexes, holders, instance_gpus, reserved_for, tasks_line, unavailable_reasons
@@ -46,7 +46,7 @@ def top(data: DataFolder, once: bool, as_json: bool) -> None:
     """
     endpoint, out = find_endpoint(data), console()
     # Request the page before the live screen starts, so that an error is printed as one line.
-    page, date = status_page(endpoint, tasks=None if as_json else out.height)
+    page, date = get_status(endpoint, tasks=None if as_json else out.height)
     if as_json:
         print_json(page)
     elif once or not sys.stdout.isatty():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from corral.cli.client.endpoint import Endpoint, client, status_page
+from corral.cli.client.endpoint import Endpoint, client, get_status
 from corral.cli.errors import CliError, error_line
 from corral.cli.runs import tasks
 from corral.cli.runs.task_logs import log_streams
@@ -31,7 +31,7 @@ REFRESH_S = 1.0
 LOG_EVENTS = 1_000  # the log is read from this many events before its end
 LOG_LINES = 10_000  # the most lines of a log that are kept
 TERMINATED = 143  # the exit code after SIGTERM
-SHOWN_MAX = 200  # the most tasks of each kind that the status page lists
+SHOWN_MAX = 200  # the most tasks of each kind that GetStatus returns
 _SEQUENCE = re.compile(r"\x1b(?:\[|O)([0-9;]*[A-Za-z~])|(.)", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 SEQUENCES = {  # the end of the escape sequence of a key → its name
@@ -173,7 +173,7 @@ class TopScreen:
             self._log.read()
             return
         shown = min(SHOWN_MAX, self._out.height + self._at)
-        self._page, self._date = status_page(self._endpoint, tasks=shown)
+        self._page, self._date = get_status(self._endpoint, tasks=shown)
         self._select(self._at)
 
     def _attempt(self, call: Callable[[], None]) -> None:

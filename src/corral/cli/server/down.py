@@ -16,7 +16,7 @@ import click
 
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import Endpoint, endpoint_of_folder, own_page, status_page
+from corral.cli.client.endpoint import Endpoint, call, endpoint_of_folder, get_status
 from corral.cli.errors import CliError
 from corral.cli.screens.output import count, print_json, print_message, print_text
 from corral.process.data_folder import CONFIGURATION, FILES, FOLDERS
@@ -24,7 +24,6 @@ from corral.process.data_folder import CONFIGURATION, FILES, FOLDERS
 GONE_S = 20.0
 STOP_TASKS_S = 600.0
 LOCK_POLL_S = 0.05
-STOP_PAGE = "/_corral/stop-tasks"
 STOP_POLL_S = 0.1
 PAUSE_S = 15.0  # if this command is killed, the server starts tasks again after this time
 
@@ -159,7 +158,7 @@ def _unfinished(data: DataFolder) -> int:
 
 
 def alive_tasks(endpoint: Endpoint) -> int:
-    return sum(number for state, number in status_page(endpoint)[0]["tasks"].items() if state != "STOPPED")
+    return sum(number for state, number in get_status(endpoint)[0]["tasks"].items() if state != "STOPPED")
 
 
 def _stop_all(endpoint: Endpoint) -> StoppedTasks:
@@ -170,7 +169,7 @@ def _stop_all(endpoint: Endpoint) -> StoppedTasks:
     ended, deadline_s = 0, time.monotonic() + STOP_TASKS_S
     try:
         while True:
-            page = own_page(endpoint, STOP_PAGE, {"pause": PAUSE_S, "reason": "corral down --stop-tasks"})[0]
+            page = call(endpoint, "StopAllTasks", {"pause": PAUSE_S, "reason": "corral down --stop-tasks"})[0]
             if page["stopped"]:
                 print_message(f"stopping {count(page['stopped'], 'task')}")
             ended += page["stopped"]
@@ -182,7 +181,7 @@ def _stop_all(endpoint: Endpoint) -> StoppedTasks:
             time.sleep(STOP_POLL_S)
     except BaseException as error:
         with suppress(Exception):
-            own_page(endpoint, STOP_PAGE, {"pause": 0})
+            call(endpoint, "StopAllTasks", {"pause": 0})
         if isinstance(error, KeyboardInterrupt):
             print_message("interrupted: Corral keeps running, and starts tasks again")
         raise

@@ -245,12 +245,12 @@ def _report_missing(about: dict[str, Any], data: DataFolder) -> None:
 
     Without the message, the user would only see tasks that wait forever.
     """
-    from corral.cli.client.endpoint import endpoint_of_folder, status_page
+    from corral.cli.client.endpoint import endpoint_of_folder, get_status
 
     try:
-        hosts = status_page(endpoint_of_folder(data))[0]["hosts"]
+        hosts = get_status(endpoint_of_folder(data))[0]["hosts"]
     except Exception as error:
-        print_message(f"the status page could not be read: {error}")
+        print_message(f"the status could not be read: {error}")
         return
     if not any(host["connected"] for host in hosts):
         print_message(f"this machine's agent has not connected yet, so tasks wait. See {data.path / 'node' / 'agent.log'}.")

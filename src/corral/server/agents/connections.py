@@ -25,14 +25,12 @@ from corral.model.agent_protocol import (
     Ack,
     Declined,
     Execute,
-    GpuFaultOrder,
     Hello,
     HostOrders,
     Measure,
     Measured,
     OutputLimits,
     Report,
-    SignalOrder,
     ToCore,
 )
 from corral.model.gpu_metrics import GpuSample
@@ -143,7 +141,7 @@ class Agents:
                 connection.orders.put_nowait(of_host)
 
     def problems(self) -> list[dict[str, Any]]:
-        """Return the problems of agents and spawners that do not respond, for the status page. Any thread may call this method."""
+        """Return the problems of agents and spawners that do not respond, for GetStatus. Any thread may call this method."""
         now_s, local_pid = self._clock.now_s(), self._local.pid
         connections = list(self._connections.values())
         found = []
@@ -178,19 +176,9 @@ class Agents:
             raise SessionRefused("an environment file was replaced during the request; try again") from None
         return await connection.execute(replace(order, run=whole))
 
-    def signal(self, host_id: str, order: SignalOrder) -> bool:
-        """Send a signal to runs of a host. Return False if the host is not connected."""
-        return self._send(host_id, {"signal": order})
-
-    def set_gpu_fault(self, host_id: str, order: GpuFaultOrder) -> bool:
-        """Send a fault of a simulated GPU, or the end of a fault. Return False if the host is not connected."""
-        return self._send(host_id, {"gpu_fault": order})
-
-    def _send(self, host_id: str, message: dict[str, Any]) -> bool:
-        connection = self._connections.get(host_id)
-        if connection is not None:
-            connection.link.send_message(message)
-        return connection is not None
+    def is_connected(self, host_id: str) -> bool:
+        """Whether the agent of a host is connected. Any thread may call this method."""
+        return host_id in self._connections
 
     async def close(self) -> None:
         """Disconnect the agents. The runs continue."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from corral.blobs import Blobs
 from corral.core.clock import Clock
-from corral.model.agent_protocol import START_MAX_BYTES, ImagePush, StartOrder
+from corral.model.agent_protocol import START_MAX_BYTES, ImagePush, SignalOrder, StartOrder
 from corral.model.run import Observed, RunSpec
 from corral.server.agents.environment_files import with_files
 from corral.server.lanes import Lane
@@ -56,6 +56,8 @@ class OrderSender:
                 await self._refuse(refused, connection)
                 for message in order_messages(encoded, stops, checks, pushed):
                     connection.link.send_message({"orders": message})
+                for order in [order for orders in batch for order in orders.once]:
+                    connection.link.send_message({"signal" if isinstance(order, SignalOrder) else "gpu_fault": order})
         except ConnectionResetError:
             pass  # the host has connected anew
         except Exception:

@@ -21,7 +21,8 @@ SHORT = 8  # digits of a task id that the command line shows
 def why_queued(tx: Tx[Store], task: Task) -> str:
     """Return why a task has no claim yet: each thing that holds it back."""
     queued = tx.store.task_queue.get(task.id)
-    assert queued is not None, "a task that waits has a claim, or is in the task queue"
+    if queued is None:  # the task has got its resources since the snapshot of this reader began
+        return ""
     reasons = [f"held: `corral release {task.id[:SHORT]}` releases it"] if queued.held else []
     if queued.unmet:
         reasons.append(_why_behind(tx, queued))

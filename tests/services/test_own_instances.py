@@ -1,8 +1,9 @@
-"""Instances on Corral's own pages, and how `corral status` and `corral top` show them."""
+"""Instances in Corral's own operations, and how `corral status` and `corral top` show them."""
 
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +23,8 @@ from corral.model.instance import Instance, ec2_id
 from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.server.pages.instance_pages import INSTANCES_SHOWN_MAX, instances_page
-from corral.server.pages.status_pages import status_of
+from corral.services.corral.handlers import HANDLERS as OWN
+from corral.services.corral.instances import INSTANCES_SHOWN_MAX
 from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
@@ -38,9 +39,9 @@ STACK = [{"Key": "aws:cloudformation:stack-name", "Value": "ml"}]
 class World:
     """A core with one simulated host: four GPUs, 4 CPU cores, 4 GiB."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self.clock = VirtualClock(1_000.0)
-        self.store = Store(None)
+        self.store = Store(path)
         self.core = Core(self.store, settings=Settings(), clock=self.clock, ids=RandomIds(), reconcilers=STATE)
         self.run(lambda tx: host_reports.hello(tx, hello("h", 4)))
         self.call("CreateCluster", clusterName="train")
@@ -71,13 +72,16 @@ class World:
 
         self.run(terminate)
 
-    def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self.run(lambda tx: status_of(tx, {}, {}))
-        return status
+    def own(self, operation: str, region: str = REGION, **params: Any) -> dict[str, Any]:
+        caller = Caller(CALLER.account, region, CALLER.principal)
+        found: dict[str, Any] = self.run(lambda tx: OWN[operation](tx, params, caller))
+        return found
 
-    def page(self, region: str = REGION, after: str = "") -> dict[str, Any]:
-        page: dict[str, Any] = self.run(lambda tx: instances_page(tx, region, after))
-        return page
+    def status(self) -> dict[str, Any]:
+        return self.own("GetStatus")
+
+    def page(self, region: str = REGION, **params: Any) -> dict[str, Any]:
+        return self.own("DescribeInstances", region, **params)
 
 
 def test_the_page_gives_the_reason_of_each_launch_wait_and_end() -> None:
@@ -97,15 +101,15 @@ def test_the_page_gives_the_reason_of_each_launch_wait_and_end() -> None:
     assert ec2_id(first.id) in wait["waitReason"]
     gone = shown[ec2_id(ended.id)]
     assert (gone["state"], gone["endReason"], gone["gpuIds"]) == ("terminated", "no one needs it", [])
-    assert world.page("eu-west-1") == {"instances": [], "next": None, "elsewhere": {"us-east-1": 2}}
+    assert world.page("eu-west-1") == {"instances": [], "elsewhere": {"us-east-1": 2}}
 
 
 def test_many_instances_come_in_pages() -> None:
     world = World()
     ids = [ec2_id(world.launch(0).id) for _ in range(INSTANCES_SHOWN_MAX + 3)]
     first = world.page()
-    second = world.page(after=first["next"])
-    assert len(first["instances"]) == INSTANCES_SHOWN_MAX and second["next"] is None
+    second = world.page(nextToken=first["nextToken"])
+    assert len(first["instances"]) == INSTANCES_SHOWN_MAX and "nextToken" not in second
     assert [each["id"] for each in first["instances"] + second["instances"]] == sorted(ids)
     status = world.status()
     assert len(status["instances"]) == INSTANCES_SHOWN_MAX and status["instanceCounts"] == {"running": len(ids)}

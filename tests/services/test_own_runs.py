@@ -1,7 +1,8 @@
-"""The page `/_corral/runs`: the unfinished tasks of a cluster, in the order in which `corral ps` lists them."""
+"""ListRuns: the unfinished tasks of a cluster, in the order in which `corral ps` lists them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -10,18 +11,23 @@ import pytest
 from corral.cli.runs.tasks import needs
 from corral.cli.screens.status import reserved_for
 from corral.core.errors import ApiError
+from corral.core.ids import RandomIds
+from corral.core.transactions import Tx
+from corral.model.instance import HOST_POOL
 from corral.model.run import Observed
-from corral.server.pages.runs_page import RunList, describe_runs, first_in_line, list_runs
+from corral.model.settings import Settings
+from corral.services.corral.handlers import HANDLERS as OWN
+from corral.services.corral.runs import first_in_line
 from corral.services.ecs import host_reports
-from services.test_instance_pages import REGION
-from services.test_instance_pages import World as InstancesWorld
+from services.test_own_instances import CALLER, REGION
+from services.test_own_instances import World as InstancesWorld
 
 
 class World(InstancesWorld):
     """A core with four GPUs, 4 CPU cores and 4 GiB, and task definitions that need 0 to 8 GPUs."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, path: Path | None = None) -> None:
+        super().__init__(path)
         for gpus in range(9):
             required = {"resourceRequirements": [{"type": "GPU", "value": str(gpus)}]} if gpus else {}
             container = {"name": "main", "image": "corral/host", "command": ["true"], "memory": 6, **required}
@@ -35,18 +41,18 @@ class World(InstancesWorld):
         ids = [task["taskArn"].rpartition("/")[2] for task in tasks]
         return ids if count > 1 else ids[0]
 
-    def listed(self, limit: int = 100, cluster: str = "default") -> RunList:
-        found: RunList = self.run(lambda tx: list_runs(tx, REGION, cluster, limit))
-        return found
+    def listed(self, limit: int = 100, cluster: str = "default") -> dict[str, Any]:
+        return self.own("ListRuns", cluster=cluster, maxWaiting=limit)
+
+    def waiting(self, limit: int = 100) -> list[tuple[str, int | None]]:
+        return [(row["task"], row["place"]) for row in self.listed(limit)["waiting"]]
 
     def counts(self, cluster: str = "default") -> dict[str, int]:
         return self.store.tasks.unfinished_counts(REGION, cluster)
 
     def rows(self, limit: int = 100) -> list[dict[str, Any]]:
         found = self.listed(limit)
-        ids = [*found.running, *(task_id for task_id, _ in found.waiting)]
-        rows: list[dict[str, Any]] = self.run(lambda tx: describe_runs(tx, ids, found))
-        return rows
+        return [*found["running"], *found["waiting"]]
 
     def end(self, task_id: str) -> None:  # type: ignore[override]
         task = self.store.tasks.get(task_id)
@@ -70,10 +76,10 @@ def test_running_tasks_come_first_and_then_the_line() -> None:
     )
     assert len(rows[0]["gpuIds"]) == 3 and rows[0]["reason"] == ""
     found = world.listed(2)
-    assert found.waiting == [(waiting[0], 1), (waiting[1], 2)] and list(found.running) == [running, small]
-    assert world.counts() == {"PENDING": 2, "RUNNING": 0, "STOPPING": 0, "WAITING": 4} and found.jobs == 0
-    assert sorted(found.gpu_indexes.values()) == [0, 1, 2, 3]
-    assert world.listed(0).waiting == []
+    assert world.waiting(2) == [(waiting[0], 1), (waiting[1], 2)] and [row["task"] for row in found["running"]] == [running, small]
+    assert found["counts"] == {**world.counts(), "jobs": 0} == {"PENDING": 2, "RUNNING": 0, "STOPPING": 0, "WAITING": 4, "jobs": 0}
+    assert sorted(found["gpuIndexes"].values()) == [0, 1, 2, 3]
+    assert world.waiting(0) == []
 
 
 def test_tasks_of_other_clusters_have_places_but_no_rows() -> None:
@@ -83,9 +89,9 @@ def test_tasks_of_other_clusters_have_places_but_no_rows() -> None:
     first = world.start(2)
     world.launch(1)
     second = world.start(1)
-    assert world.listed().waiting == [(first, 1), (second, 3)]
+    assert world.waiting() == [(first, 1), (second, 3)]
     for limit in (1, 2, 3):
-        assert len(world.listed(limit).waiting) == min(limit, 2)
+        assert len(world.waiting(limit)) == min(limit, 2)
     assert world.run(lambda tx: first_in_line(tx, "eu-west-1", "default", 10)) == []
     assert world.counts("train")["WAITING"] == 0
 
@@ -97,8 +103,8 @@ def test_tasks_that_are_held_back_come_after_the_line() -> None:
     after = world.start(1, "after", after=running, hold="false")
     waiting = world.start(2)
     members = world.start(1, "array", count=3, array="a1b2 0 1 1")
-    assert world.listed().waiting == [(waiting, 1), (members[0], 2), *((each, None) for each in [*members[1:], held, after])]
-    assert [len(world.listed(limit).waiting) for limit in range(7)] == list(range(7))
+    assert world.waiting() == [(waiting, 1), (members[0], 2), *((each, None) for each in [*members[1:], held, after])]
+    assert [len(world.waiting(limit)) for limit in range(7)] == list(range(7))
     rows = {row["task"]: row for row in world.rows()}
     assert rows[held]["held"] and rows[held]["reason"] == f"held: `corral release {held[:8]}` releases it"
     assert not rows[after]["held"] and rows[after]["reason"] == f"waits for run train ({running[:8]})"
@@ -133,9 +139,9 @@ def test_the_page_has_every_unfinished_task_once(seed: int) -> None:
             case 2:
                 world.call("StopTask", task=random.choice(started))
             case 3:
-                running = world.listed().running
+                running = world.listed()["running"]
                 if running:
-                    world.end(random.choice(list(running)))
+                    world.end(random.choice(running)["task"])
     described = [
         task for at in range(0, len(started), 100) for task in world.call("DescribeTasks", tasks=started[at : at + 100])["tasks"]
     ]
@@ -146,6 +152,39 @@ def test_the_page_has_every_unfinished_task_once(seed: int) -> None:
     assert counts["WAITING"] == sum(row["state"] == "WAITING" for row in rows)
     places = [row["place"] for row in rows if row["state"] == "WAITING"]
     assert places == list(range(1, len(places) + 1))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reader_sees_what_the_writer_sees(seed: int, tmp_path: Path) -> None:
+    """Readers have copies of the free capacity and the claims. A copy does not change when the writer goes on."""
+    world, random, copies = World(tmp_path / "state.db"), Random(seed), []
+    reader = world.store.reader()
+    started = [world.start(0)]
+    for _ in range(12):
+        for _ in range(3):
+            match random.randrange(5):
+                case 0 | 1:
+                    started.append(world.start(random.choice([0, 1, 1, 2, 3, 4, 8]), **{"time-limit": random.choice(["", "60"])}))
+                case 2:
+                    world.call("StopTask", task=random.choice(started))
+                case 3:
+                    world.launch(random.choice([0, 1, 2]))
+                case 4 if running := world.listed()["running"]:
+                    world.end(random.choice(running)["task"])
+        world.run(lambda tx: tx.store.publish())
+        copies.append((world.store._published.fleet, world.store.fleet.snapshot()))
+        reader.begin_reading()
+        reader.show_published()
+        tx = Tx(reader, world.clock.now_s(), RandomIds(), Settings())
+        for name in ("GetStatus", "ListRuns", "DescribeInstances", "DescribeGpus"):
+            assert OWN[name](tx, {}, CALLER) == world.own(name), name
+        reader.end_reading()
+    for copy, then in copies:
+        copy.pool(HOST_POOL).groups()
+        assert {name: {**each, "by held": []} for name, each in copy.snapshot().items()} == {
+            name: {**each, "by held": []} for name, each in then.items()
+        }
+    world.store.close()
 
 
 def test_the_free_gpus_of_a_reserved_host_are_shown_as_reserved() -> None:

@@ -1,7 +1,8 @@
-"""EC2 instances on Corral's own pages, with facts that AWS's APIs do not have.
+"""Facts about EC2 instances and about workers of SQS queues that AWS's APIs do not have.
 
 These facts are the reasons of launches, waits and ends, and the overcommitted hosts. A host is overcommitted if its instances and
-its own tasks may use more CPU or memory than the host has.
+its own tasks may use more CPU or memory than the host has. The server knows the arrivals of messages in an empty queue, and the
+first receive of each task, only since its start.
 """
 
 from __future__ import annotations
@@ -9,33 +10,53 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.place import why_waiting
 from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id, host_instance_id
 from corral.model.placement import INSTANCE, Claim
+from corral.operations.pagination import Pagination
+from corral.services.corral.errors import InvalidRequestException
 from corral.services.ecs.task_description import why_claim_waits
 from corral.store import Store
 
-INSTANCES_SHOWN_MAX = 50  # the most instances on one page
+INSTANCES_SHOWN_MAX = 50  # the most instances in one response
+PAGES = Pagination(InvalidRequestException, limit=None, default=INSTANCES_SHOWN_MAX)
 
 
-def instances_page(tx: Tx[Store], region: str, after: str) -> dict[str, Any]:
-    """Return a page of the instances of a region, including terminated instances.
-
-    The page begins after the instance `after`. `next` is the `after` of the next page, or None on the last page.
-    `elsewhere` has the number of instances in other regions that have not ended.
-    """
-    found = tx.store.instances.listed(region, after, INSTANCES_SHOWN_MAX + 1)
-    shown = found[:INSTANCES_SHOWN_MAX]
+def describe_instances(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Describe the instances of the region, including terminated instances, and count the living instances of other regions."""
+    region = caller.region
+    shown, more = PAGES.page(
+        params, lambda after, limit: [(each.id, each) for each in tx.store.instances.listed(region, after, limit)]
+    )
     return {
         "instances": [{**_instance(tx, each), **_reasons(tx, each)} for each in shown],
-        "next": shown[-1].id if len(found) > len(shown) else None,
         "elsewhere": Counter(each.region for each in tx.store.instances.slices() if each.region != region),
+        **more,
+    }
+
+
+def describe_queue_workers(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Return the arrivals of messages in the empty queue, and for each task its first receive and the messages that it holds."""
+    queues, task_ids = tx.store.queues, params.get("tasks", [])
+    queue = queues.queue(caller.region, params["queue"])
+    held = queues.held_by_each(task_ids, round(tx.now_s * 1000))
+    return {
+        "wakes": [{"atMs": at_ms, "sender": sender} for at_ms, sender in queues.wakes(queue.pile)] if queue is not None else [],
+        "tasks": {
+            task_id: {
+                "firstReceiveMs": queues.first_receive_ms(task_id),
+                "held": sum(each.messages for each in held.get(task_id, ())),
+                "leaving": task_id in tx.store.tasks.leaving,
+            }
+            for task_id in task_ids
+        },
     }
 
 
 def instances_status(tx: Tx[Store]) -> dict[str, Any]:
-    """Return the data about instances for the status page: counts by state, the oldest instances, and overcommitted hosts.
+    """Return the data about instances for GetStatus: counts by state, the oldest instances, and overcommitted hosts.
 
     Pending instances come last.
     """
@@ -93,8 +114,9 @@ def _overcommitted(tx: Tx[Store], living: list[Instance]) -> list[dict[str, Any]
             cpu_units[instance.host_id] += instance.cpu_units
             memory_mib[instance.host_id] += instance.memory_mib
     found = []
-    for host_id in sorted(cpu_units):
-        slot = tx.store.fleet.pool(HOST_POOL).slot(host_instance_id(host_id))
+    pool = tx.store.fleet.pool(HOST_POOL)
+    for host_id in [each for each in sorted(cpu_units) if host_instance_id(each) in pool]:
+        slot = pool.slot(host_instance_id(host_id))
         cpu = {"total": slot.total.cpu_units, "promised": slot.total.cpu_units - slot.cpu_units + cpu_units[host_id]}
         memory = {"total": slot.total.memory_mib, "promised": slot.total.memory_mib - slot.memory_mib + memory_mib[host_id]}
         if cpu["promised"] > cpu["total"] or memory["promised"] > memory["total"]:

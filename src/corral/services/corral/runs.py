@@ -1,0 +1,120 @@
+"""The unfinished tasks of a cluster, running tasks first, then waiting tasks, for `corral ps`.
+
+A run is a task here. ECS can list these tasks too, but ECS returns at most 100 tasks per request, and not in the order of their
+starts. ListRuns lists the first waiting tasks in the order in which they will start, and then tasks that their tags hold back. It
+also returns the number of all tasks in each state, and the number of tasks in other clusters and regions.
+
+The place of a task is the position of its claim in this list, counted from 1. A task that its tags hold back has no claim, so it
+has no place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from corral.access.caller import Caller
+from corral.core.transactions import Tx
+from corral.decide.placement.start_estimates import estimates
+from corral.fleet.clusters import is_active_cluster, pools_of
+from corral.model.instance import DEFAULT_CLUSTER
+from corral.model.placement import TASK, Claim
+from corral.model.queue_options import HOLD_TAG
+from corral.model.task import Demand, Task, TaskState
+from corral.services.corral.errors import ClusterNotFoundException, InvalidRequestException
+from corral.services.ecs.task_description import task_descriptions
+from corral.store import Store
+
+WAITING_DEFAULT = 100  # the number of waiting tasks in the response if the request does not limit it
+LISTED_MAX = 5_000  # the maximum number of running tasks, and of waiting tasks, in the response
+SCANNED_MAX = 10_000  # no further claims are read after this many; a pool can have claims of other clusters
+SCAN_GROWTH = 4  # if too few tasks of the cluster were found, this many times as many claims are read
+ELSEWHERE_MAX = 20  # the maximum number of other clusters in the response
+CHUNK = 25  # after so many descriptions, a long read gives way to others
+
+
+def list_runs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """List at most LISTED_MAX tasks on instances, and the first `maxWaiting` waiting tasks."""
+    region, cluster, limit = caller.region, params.get("cluster", DEFAULT_CLUSTER), params.get("maxWaiting", WAITING_DEFAULT)
+    if limit < 0:
+        raise InvalidRequestException(f"maxWaiting {limit} is not valid: pass a number from 0 to {LISTED_MAX}.")
+    if not is_active_cluster(tx, region, cluster):
+        raise ClusterNotFoundException(f"cluster {cluster} does not exist: `corral aws ecs list-clusters` lists the clusters.")
+    pools, limit = pools_of(tx, region, cluster), min(limit, LISTED_MAX)
+    jobs = {line.id: line.count for pool in pools for line in tx.store.job_lines.in_pool(pool)}
+    hosts = tx.store.hosts.all()
+    gpus = tx.store.hosts.gpus(hosts[0]["id"]) if len(hosts) == 1 else ()
+    places = dict(first_in_line(tx, region, cluster, limit))
+    behind = tx.store.task_queue.first_not_admitted(limit - len(places), (region, cluster))
+    listed = [*tx.store.tasks.placed_in(region, cluster, LISTED_MAX), *places, *behind]
+    starts_s = {task_id: at_s for pool in pools for task_id, at_s in estimates(tx.store.fleet.pool(pool), tx.now_s).items()}
+    rows = []
+    for start in range(0, len(listed), CHUNK):
+        rows += _describe(tx, listed[start : start + CHUNK], places, starts_s)
+        tx.step()
+    others = tx.store.tasks.elsewhere(region, cluster, ELSEWHERE_MAX)
+    return {
+        "cluster": cluster,
+        "counts": {**tx.store.tasks.unfinished_counts(region, cluster), "jobs": sum(jobs.values())},
+        "elsewhere": [dict(zip(("region", "cluster", "tasks"), each)) for each in others],
+        "gpuIndexes": {gpu.gpu_id: gpu.index for gpu in gpus},
+        "running": [row for row in rows if row["state"] != "WAITING"],
+        "waiting": [row for row in rows if row["state"] == "WAITING"],
+    }
+
+
+def first_in_line(tx: Tx[Store], region: str, cluster: str, limit: int) -> list[tuple[str, int]]:
+    """Return the ids and the places of the waiting tasks of a cluster that will start first, at most `limit`."""
+    pools, scanned = [tx.store.fleet.pool(pool) for pool in pools_of(tx, region, cluster)], limit
+    while True:
+        lines = [enumerate(islice(pool.in_order(), scanned), 1) for pool in pools]
+        claims = list(islice(merge(*lines, key=_claim_of), scanned))
+        of_cluster = tx.store.tasks.in_cluster(region, cluster, [claim.id for _, claim in claims if claim.kind == TASK])
+        found = [(claim.id, place) for place, claim in claims if claim.id in of_cluster][:limit]
+        if len(found) == limit or len(claims) < scanned or scanned >= SCANNED_MAX:
+            return found
+        scanned *= SCAN_GROWTH
+
+
+def _claim_of(place: tuple[int, Claim]) -> Claim:
+    return place[1]
+
+
+def _describe(tx: Tx[Store], ids: Sequence[str], places: dict[str, int], starts_s: dict[str, float]) -> list[dict[str, Any]]:
+    """Describe the tasks with these ids. Omit tasks that have stopped."""
+    by_id = tx.store.tasks.several(ids)
+    tasks = [by_id[task_id] for task_id in ids if task_id in by_id and by_id[task_id].state is not TaskState.STOPPED]
+    described = task_descriptions(tx, tasks)
+    return [_run(task, description, places.get(task.id), starts_s.get(task.id)) for task, description in zip(tasks, described)]
+
+
+def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s: float | None) -> dict[str, Any]:
+    reasons = dict.fromkeys(container["reason"] for container in description["containers"] if container["reason"])
+    waits = task.state is TaskState.PROVISIONING
+    return {
+        "task": task.id,
+        "taskDefinition": task.definition_arn.rpartition("/")[2],
+        "taskName": task.name,
+        "arrayIndex": task.array_index,
+        "state": "WAITING" if waits else description["lastStatus"],
+        "sinceS": task.started_at_s or task.created_at_s,
+        "gpuIds": list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids)),
+        "gpuMemoryMiB": task.demand.gpu_memory_mib,
+        "needs": needs_of(task.demand),
+        "place": place if waits else None,
+        "startsAtS": starts_at_s if waits else None,
+        "held": waits and {"key": HOLD_TAG, "value": "true"} in task.details.get("tags", ()),
+        "reason": "; ".join(reasons) or task.stopped_reason or "",
+    }
+
+
+def needs_of(demand: Demand) -> dict[str, int]:
+    """Return the resources of a demand. -1 GPUs means all GPUs of a host. `gpuMemoryMiB` is the memory on a shared GPU, or 0."""
+    return {
+        "gpus": demand.gpus,
+        "gpuMemoryMiB": demand.gpu_memory_mib,
+        "cpuUnits": demand.cpu_units,
+        "memoryMiB": demand.memory_mib,
+    }

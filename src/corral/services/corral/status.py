@@ -1,0 +1,234 @@
+"""The status of the server: its hosts, their GPUs, the tasks that run, and what waits for capacity.
+
+A pool is a set of instances. A claim is a task, an instance launch or a line of Batch jobs that waits for capacity in a pool. The
+place of a claim is its position in the waiting list of the pool, counted from 1. A reader thread runs these operations. It has a
+copy of the claims and of the free capacity that may be newer or older than its rows. So a task that has just stopped is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import asdict
+
+import corral
+from corral.access.caller import Caller
+from corral.core.transactions import Tx
+from corral.decide.placement.place import standing_reservation
+from corral.decide.placement.start_estimates import estimates
+from corral.model.agent_protocol import HEARTBEAT_S
+from corral.model.gpu_metrics import GpuSample
+from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
+from corral.model.placement import INSTANCE, JOB, TASK, Claim
+from corral.model.task import Task
+from corral.services.corral.errors import GpuNotFoundException
+from corral.services.corral.instances import instances_status
+from corral.services.corral.runs import needs_of
+from corral.services.ecs.queue_reasons import why_queued
+from corral.services.ecs.task_description import WaitReasons
+from corral.store import Store
+
+TASKS_SHOWN = 20  # the default of the parameter `tasks` of GetStatus
+TASKS_SHOWN_MAX = 200
+HISTORY_STEP_S = 2
+HISTORY_POINTS = 60
+SAMPLE_STALE_S = 2 * HEARTBEAT_S  # a sample older than this is not used; an idle GPU is sampled once per heartbeat
+
+
+def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Describe the server, its hosts, running tasks, and what waits for capacity.
+
+    `tasks` limits the running tasks, the claims of each pool, and the tasks that their tags hold back.
+    """
+    server, shown = tx.settings.server, max(0, min(params.get("tasks", TASKS_SHOWN), TASKS_SHOWN_MAX))
+    waiting = [row for pool in tx.store.fleet.pools_with_claims() for row in _line(tx, pool, shown)]
+    waiting += [_behind(tx, task) for task in _tasks(tx, tx.store.task_queue.first_not_admitted(shown))]
+    return {
+        "version": corral.__version__,
+        **server.about,
+        "tasks": tx.store.tasks.counts(),
+        "hosts": _hosts(tx),
+        **instances_status(tx),
+        "running": [_running(task) for task in _tasks(tx, tx.store.tasks.oldest_placed(shown))],
+        "waiting": waiting,
+        "failingHandovers": server.failing_handovers(),
+        "problems": server.problems(),
+        "quarantine": server.quarantine(),
+        "instanceTypes": [mapping.line(name) for name, mapping in sorted(tx.settings.instance_types.items())],
+    }
+
+
+def describe_hosts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    return {"hosts": _hosts(tx)}
+
+
+def describe_gpus(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    found = {gpu["id"]: {**gpu, "hostId": host["id"]} for host in _hosts(tx) for gpu in host["gpus"]}
+    for gpu_id in params.get("gpus", ()):
+        if gpu_id not in found:
+            raise GpuNotFoundException(f"GPU {gpu_id} does not exist. `corral status --json` lists the ids.")
+    return {"gpus": [found[gpu_id] for gpu_id in params.get("gpus", found)]}
+
+
+def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
+    hosts, pool, reserved = [], tx.store.fleet.pool(HOST_POOL), _reserved_gpus(tx)
+    for host in tx.store.hosts.all():
+        if host_instance_id(host["id"]) not in pool:
+            continue  # the host has just joined
+        slot = pool.slot(host_instance_id(host["id"]))
+        hosts.append(
+            {
+                "id": host["id"],
+                "name": host["name"],
+                "connected": bool(host["connected"]),
+                "docker": host["docker"],
+                "cpuUnits": {"total": slot.total.cpu_units, "free": slot.cpu_units},
+                "memoryMiB": {"total": slot.total.memory_mib, "free": slot.memory_mib},
+                "gpus": _gpus(tx, host["id"], reserved),
+                "links": tx.store.hosts.links(host["id"]),
+            }
+        )
+    return hosts
+
+
+def _tasks(tx: Tx[Store], ids: Iterable[str]) -> list[Task]:
+    return [task for task_id in ids if (task := tx.store.tasks.get(task_id)) is not None]
+
+
+def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
+    """Describe the first `shown` claims of a pool, with their places. Also describe other instance launches without a place.
+
+    Of the other launches with equal demands, only the first is described, and at most `shown` of them.
+    """
+    pool = tx.store.fleet.pool(pool_name)
+    first = list(enumerate(islice(pool.in_order(), shown), 1))
+    listed = {claim.id for _, claim in first}
+    launches = [(None, claim) for claim in pool.heads() if claim.kind == INSTANCE and claim.id not in listed]
+    reasons, starts_s = WaitReasons(tx), estimates(pool, tx.now_s)
+    return [
+        {
+            **claimant,
+            "place": place,
+            "needs": needs_of(claim.demand),
+            "startsAtS": starts_s.get(claim.id),
+            "reason": reasons.reason(pool_name, claim),
+        }
+        for place, claim in [*first, *launches[:shown]]
+        if (claimant := _claimant(tx, claim)) is not None
+    ]
+
+
+def _behind(tx: Tx[Store], task: Task) -> dict[str, Any]:
+    """Describe a task that its tags hold back. Such a task has no claim, so it has no place."""
+    needs, reason = needs_of(task.demand), why_queued(tx, task)
+    return {**_task(task), "sinceS": task.created_at_s, "place": None, "needs": needs, "startsAtS": None, "reason": reason}
+
+
+def _reserved_gpus(tx: Tx[Store]) -> dict[str, dict[str, Any]]:
+    """Return the free GPUs that the scheduler keeps for a claim which needs more than is free, each with this claim."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in tx.store.fleet.pools_with_claims():
+        pool = tx.store.fleet.pool(name)
+        reservation = standing_reservation(pool)
+        if reservation is not None and reservation.claim.demand.gpus:
+            claimant = _claimant(tx, reservation.claim) or {}
+            found |= {gpu_id: claimant for slot_id in reservation.wanted for gpu_id in pool.slot(slot_id).gpus}
+    return found
+
+
+def _gpus(tx: Tx[Store], host_id: str, reserved: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Describe every GPU of a host.
+
+    The description says which task has the GPU, which fault it has, and whether it is excluded, held by a user, reserved for a
+    claim, or used by other processes. If several tasks share a GPU, `task` is the first of them, and `sharedBy` lists all of them.
+    """
+    samples, before = tx.settings.server.samples, tx.settings.server.samples_before
+    holders = {gpu_id: _tasks(tx, task_ids) for gpu_id, task_ids in tx.store.hosts.holders(host_id).items()}
+    allocated_mib = tx.store.hosts.allocated_mib(host_id)
+    owners, foreign = tx.store.hosts.gpu_owners(host_id), tx.store.hosts.foreign(host_id)
+    faults = tx.store.hosts.faults(host_id)
+    own_id, holds = host_instance_id(host_id), tx.store.instances.holds_on_host(host_id)
+    devices = sorted([*tx.store.hosts.gpus(host_id), *tx.store.hosts.gpus(host_id, excluded=True)], key=lambda gpu: gpu.index)
+    return [
+        {
+            **_gpu(asdict(gpu), next(iter(holders.get(gpu.gpu_id, ())), None), samples.get(gpu.gpu_id)),
+            "allocatedMiB": allocated_mib.get(gpu.gpu_id),
+            "sharedBy": [_task(task) for task in holders.get(gpu.gpu_id, ())] if gpu.gpu_id in allocated_mib else [],
+            "excluded": gpu.excluded,
+            "instance": ec2_id(owners[gpu.gpu_id]) if owners[gpu.gpu_id] != own_id else None,
+            "held": holds.get(gpu.gpu_id),
+            "fault": faults[gpu.gpu_id].text if gpu.gpu_id in faults else None,
+            "reservedFor": reserved.get(gpu.gpu_id),
+            "foreign": [{"pid": pid, "name": name} for pid, name in foreign.get(gpu.gpu_id, ())],
+            "history": _history(list(before.get(gpu.gpu_id, ())), tx.now_s),
+        }
+        for gpu in devices
+    ]
+
+
+def _gpu(device: dict[str, Any], holder: Task | None, sample: GpuSample | None) -> dict[str, Any]:
+    return {
+        "id": device["gpu_id"],
+        "index": device["index"],
+        "model": device["model"],
+        "memoryMiB": device["memory_mib"],
+        "simulated": device["simulated"],
+        "task": holder.id if holder else None,
+        "taskDefinition": _definition(holder) if holder else None,
+        "taskName": holder.name if holder else None,
+        "arrayIndex": holder.array_index if holder else None,
+        "utilizationPercent": sample.utilization_percent if sample else None,
+        "memoryUsedMiB": sample.memory_used_mib if sample else None,
+        "powerW": sample.power_w if sample else None,
+        "temperatureC": sample.temperature_c if sample else None,
+    }
+
+
+def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any] | None:
+    """Describe what waits. Return None if it does not exist any more."""
+    if claim.kind == TASK:
+        task = tx.store.tasks.get(claim.id)
+        return None if task is None else {**_task(task), "sinceS": task.created_at_s}
+    if claim.kind == JOB:
+        line = tx.store.job_lines.get(int(claim.id.partition("/")[0]))
+        return None if line is None else {"job": line.head, "jobQueue": line.queue, "jobs": line.count, "sinceS": line.since_s}
+    instance = tx.store.instances.get(claim.id)
+    if instance is None:
+        return None
+    return {"instance": ec2_id(instance.id), "instanceType": instance.type, "sinceS": instance.created_at_s}
+
+
+def _task(task: Task) -> dict[str, Any]:
+    place = {"region": task.region, "cluster": task.cluster}
+    return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name, "arrayIndex": task.array_index, **place}
+
+
+def _running(task: Task) -> dict[str, Any]:
+    state = "STOPPING" if task.desired.value == "STOPPED" else task.state.value
+    gpu_ids = list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids))
+    since_s, gpu_memory_mib = task.started_at_s or task.created_at_s, task.demand.gpu_memory_mib
+    return {**_task(task), "state": state, "sinceS": since_s, "gpuIds": gpu_ids, "gpuMemoryMiB": gpu_memory_mib}
+
+
+def _definition(task: Task) -> str:
+    return task.definition_arn.rpartition("/")[2]
+
+
+def _history(past: list[tuple[float, GpuSample]], now_s: float) -> dict[str, Any]:
+    """Return the values at HISTORY_POINTS times, HISTORY_STEP_S apart, oldest first.
+
+    The value at a time is the last sample before this time. It is None if this sample is older than SAMPLE_STALE_S.
+    """
+    busy: list[float | None] = []
+    memory: list[int | None] = []
+    at = 0
+    for point in range(HISTORY_POINTS):
+        until_s = now_s - (HISTORY_POINTS - 1 - point) * HISTORY_STEP_S
+        while at < len(past) and past[at][0] <= until_s:
+            at += 1
+        known = at > 0 and past[at - 1][0] > until_s - SAMPLE_STALE_S
+        busy.append(past[at - 1][1].utilization_percent if known else None)
+        memory.append(past[at - 1][1].memory_used_mib if known else None)
+    return {"stepS": HISTORY_STEP_S, "utilizationPercent": busy, "memoryUsedMiB": memory}
