@@ -149,6 +149,7 @@ def test_a_refused_launch_writes_one_event(world: TaskSetWorld) -> None:
     world.report()
     [task_id] = world.tasks()
     world.run(lambda tx: tx.store.execute("DELETE FROM task_definition") and None)
+    world.store.definitions._forget(("us-east-1", "one", 1))  # rows are deleted behind the cache
     world.observe(task_id, exit_code=0)
     world.wait(200)
     assert sum("unable to place a task" in each for each in world.messages()) == 1
