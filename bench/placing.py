@@ -209,7 +209,7 @@ def _cycle_rate(sizes: Sequence[tuple[int, int, int]], cycles: int, line: int, *
         if refusals >= REFUSALS_MAX:
             break
     for number, demand in enumerate(_kinds_of_demands(line, mixed=mixed)):
-        fleet.join_line(HOST_POOL, Claim((float(number),), TASK, f"{number:032x}", demand))
+        fleet.add_claim(HOST_POOL, Claim((float(number),), TASK, f"{number:032x}", demand))
     fleet.undo_log.commit()
     began, done = time.process_time(), 0
     while done < cycles and time.process_time() < began + CYCLES_MAX_S:
@@ -230,7 +230,7 @@ def _kinds_of_demands(line: int, *, mixed: bool) -> list[Demand]:
 
 def _serve(fleet: Fleet, placed: list[Placed]) -> None:
     for claim, found in serve(fleet.pool(HOST_POOL), 0.0):
-        fleet.leave_line(HOST_POOL, claim)
+        fleet.remove_claim(HOST_POOL, claim)
         fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, claim.demand.cpu_units, claim.demand.memory_mib)
         placed.append((found.slot_id, found.gpu_ids, claim.demand))
 

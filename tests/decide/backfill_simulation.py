@@ -119,9 +119,9 @@ class Simulation:
             while arrivals and arrivals[0][0] == self.now_s:
                 work = heappop(arrivals)[2]
                 self._waiting[work.id] = work
-                self.fleet.join_line(POOL, work.claim)
+                self.fleet.add_claim(POOL, work.claim)
             for claim, placement in serve(self.pool, self.now_s):
-                self.fleet.leave_line(POOL, claim)
+                self.fleet.remove_claim(POOL, claim)
                 self.start(self._waiting.pop(claim.id), placement)
             assert next(serve(self.pool, self.now_s), None) is None
             self._check_promise()

@@ -54,7 +54,7 @@ def granted(fleet: Fleet) -> list[str]:
     """Serve the claims as the scheduler does, and return those that were placed."""
     found = []
     for each, placement in serve(fleet.pool(POOL), 0.0):
-        fleet.leave_line(POOL, each)
+        fleet.remove_claim(POOL, each)
         fleet.take(POOL, placement.slot_id, placement.gpu_ids, each.demand.cpu_units, each.demand.memory_mib)
         if each.longest_s is not None:
             fleet.put_ending(POOL, placement.slot_id, Ending(each.id, each.longest_s, placement.gpu_ids, 0, each.demand.memory_mib))

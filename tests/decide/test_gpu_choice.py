@@ -187,12 +187,12 @@ def test_a_stream_of_small_claims_does_not_starve_one_for_all() -> None:
     while isinstance(found := place(pool, Demand(1)), Placement):
         fleet.take(POOL, found.slot_id, found.gpu_ids, 0, 0)
         running.append(found)
-    fleet.join_line(POOL, Claim((1.0,), TASK, "all", ALL))
+    fleet.add_claim(POOL, Claim((1.0,), TASK, "all", ALL))
     for number in range(200):
         ended = running.pop(rng.randrange(len(running)))
         fleet.give(POOL, ended.slot_id, ended.gpu_ids, 0, 0)
         for twin in "ab":
-            fleet.join_line(POOL, Claim((2.0 + number,), TASK, f"{number}{twin}", Demand(1)))
+            fleet.add_claim(POOL, Claim((2.0 + number,), TASK, f"{number}{twin}", Demand(1)))
         for claim, placement in serve_all(fleet):
             if claim.id == "all":
                 assert len(placement.gpu_ids) == pool.slot(placement.slot_id).total.gpus
@@ -330,8 +330,8 @@ def test_the_rest_of_the_slot_is_spare_unless_it_is_reserved() -> None:
     old, young = Claim((1.0,), TASK, "old", Demand(4)), Claim((2.0,), TASK, "young", Demand(0, 10))
     fleet, pool = fleet_of([slot("a", 4, 3), slot("b", 2)])
     assert spare_gpus(pool, Placement("a", ("a-2",))) == ("a-1", "a-3")
-    fleet.join_line(POOL, old)
-    fleet.join_line(POOL, young)
+    fleet.add_claim(POOL, old)
+    fleet.add_claim(POOL, young)
     assert spare_gpus(pool, Placement("a", ())) == ()  # reserved for the older claim
     assert spare_gpus(pool, Placement("a", ()), young) == ()
     assert spare_gpus(pool, Placement("b", ()), young) == ("b-0", "b-1")

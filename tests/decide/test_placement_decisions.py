@@ -33,7 +33,7 @@ def fleet_of(slots: Iterable[Slot], claims: Iterable[Claim] = ()) -> tuple[Fleet
     for each in slots:
         fleet.put_slot(POOL, each)
     for claim in claims:
-        fleet.join_line(POOL, claim)
+        fleet.add_claim(POOL, claim)
     return fleet, fleet.pool(POOL)
 
 
@@ -45,7 +45,7 @@ def serve_all(fleet: Fleet) -> list[tuple[Claim, Placement]]:
     """Take every grant, as the scheduler does."""
     grants = []
     for claim, placement in serve(fleet.pool(POOL), 0.0):
-        fleet.leave_line(POOL, claim)
+        fleet.remove_claim(POOL, claim)
         fleet.take(POOL, placement.slot_id, placement.gpu_ids, claim.demand.cpu_units, claim.demand.memory_mib)
         grants.append((claim, placement))
     return grants
@@ -374,12 +374,12 @@ def test_a_stream_of_small_younger_claims_starves_no_claim(hosts: int, seed: int
         fleet.take(POOL, found.slot_id, found.gpu_ids, 0, 0)
         running.append(found)
     large = Claim((1.0,), TASK, "large", Demand(8))
-    fleet.join_line(POOL, large)
+    fleet.add_claim(POOL, large)
     for number in range(9 * 8 * hosts):
         ended = running.pop(rng.randrange(min(4, len(running))))  # roughly in the order of their start
         fleet.give(POOL, ended.slot_id, ended.gpu_ids, 0, 0)
         for twin in "ab":
-            fleet.join_line(POOL, Claim((2.0 + number,), TASK, f"small-{number}{twin}", Demand(1)))
+            fleet.add_claim(POOL, Claim((2.0 + number,), TASK, f"small-{number}{twin}", Demand(1)))
         for claim, placement in serve_all(fleet):
             if claim == large:
                 return

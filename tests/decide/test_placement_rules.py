@@ -45,7 +45,7 @@ def fleet_of(slots: Iterable[Slot], claims: Iterable[Claim] = ()) -> tuple[Fleet
     for each in slots:
         fleet.put_slot(POOL, each)
     for claim in claims:
-        fleet.join_line(POOL, claim)
+        fleet.add_claim(POOL, claim)
     return fleet, fleet.pool(POOL)
 
 
@@ -202,7 +202,7 @@ def test_an_older_claim_follows_the_task_that_it_depends_on() -> None:
     fleet, pool = fleet_of([host("a")], [old, Claim((2.0,), TASK, "young", Demand(2))])
     grants = []
     for claim, placement in serve(pool, 0.0):
-        fleet.leave_line(POOL, claim)
+        fleet.remove_claim(POOL, claim)
         put(fleet, placement, claim.demand)
         grants.append(claim.id)
     assert grants == ["young", "old"]
@@ -213,7 +213,7 @@ def test_tasks_with_distinct_instance_wait_for_each_other() -> None:
     fleet, pool = fleet_of([host("a"), host("b")], [Claim((float(at),), TASK, f"t{at}", demand) for at in range(3)])
     granted = []
     for claim, placement in serve(pool, 0.0):
-        fleet.leave_line(POOL, claim)
+        fleet.remove_claim(POOL, claim)
         put(fleet, placement, claim.demand)
         granted.append((claim.id, placement.slot_id))
     assert granted == [("t0", "a"), ("t1", "b")]
@@ -435,7 +435,7 @@ def test_serve_respects_the_rules_and_leaves_no_claim_that_fits(slots: list[Slot
     for claim, placement in serve(pool, 0.0):
         assert claim.demand.rules is not None
         assert allowed(pool.slot(placement.slot_id), claim.demand.rules) and pool.slot(placement.slot_id).takes_tasks
-        fleet.leave_line(POOL, claim)
+        fleet.remove_claim(POOL, claim)
         put(fleet, placement, claim.demand)
         granted.append(claim)
     assert next(serve(pool, 0.0), None) is None

@@ -76,12 +76,12 @@ def test_a_reservation_has_enough_slots_for_all_nodes() -> None:
 def test_other_tasks_use_only_slots_that_are_not_reserved() -> None:
     fleet = fleet_of(("a", 4, 1), ("b", 4, 2), ("c", 4, 1))
     pool, claim = fleet.pool(POOL), gang(nodes((4, 2)))
-    fleet.join_line(POOL, claim)
+    fleet.add_claim(POOL, claim)
     for number in range(3):
-        fleet.join_line(POOL, Claim((0, 2.0 + number), TASK, f"t{number}", Demand(1)))
+        fleet.add_claim(POOL, Claim((0, 2.0 + number), TASK, f"t{number}", Demand(1)))
     served = []
     for granted, found in serve(pool, 0.0):
-        fleet.leave_line(POOL, granted)
+        fleet.remove_claim(POOL, granted)
         take(fleet, found, granted.demand)
         served.append((granted.id, found.slot_id))
     assert served == [("t0", "c")]
@@ -101,9 +101,9 @@ def test_small_tasks_never_starve_a_multi_node_job(seed: int) -> None:
         take(fleet, found, Demand(1))
         running.append((found.slot_id, found.gpu_ids, Demand(1)))
     claim = gang(nodes((4, 3), (2, 1)), 0.5)
-    fleet.join_line(POOL, claim)
+    fleet.add_claim(POOL, claim)
     for number in range(400):
-        fleet.join_line(POOL, Claim((0, 1.0 + number), TASK, f"t{number:05}", Demand(rng.choice((1, 2)))))
+        fleet.add_claim(POOL, Claim((0, 1.0 + number), TASK, f"t{number:05}", Demand(rng.choice((1, 2)))))
         slot_id, gpu_ids, demand = running.pop(rng.randrange(len(running)) if rng.random() < 0.5 else 0)
         fleet.give(POOL, slot_id, gpu_ids, demand.cpu_units, demand.memory_mib)
         for granted, found in serve(pool, 0.0):
@@ -111,7 +111,7 @@ def test_small_tasks_never_starve_a_multi_node_job(seed: int) -> None:
                 held = [gpu_id for each in found.nodes for gpu_id in each.gpu_ids]
                 assert len(held) == len(set(held)) == 14
                 return
-            fleet.leave_line(POOL, granted)
+            fleet.remove_claim(POOL, granted)
             take(fleet, found, granted.demand)
             running.append((found.slot_id, found.gpu_ids, granted.demand))
     raise AssertionError("the job still waits after 400 ends")

@@ -59,9 +59,9 @@ def test_rules_choose_the_hosts() -> None:
     for expression, start_s in (("attribute:room == lab", 90.0), ("attribute:room != lab", 10.0)):
         demand = Demand(4, rules=PlacementRules("r/c", (expression,)))
         asked = claim("a", 1.0, 4)._replace(demand=demand)
-        fleet.join_line("hosts", asked)
+        fleet.add_claim("hosts", asked)
         assert [each.starts_at_s for each in first_waiting(pool, 0.0, 10)] == [start_s]
-        fleet.leave_line("hosts", asked)
+        fleet.remove_claim("hosts", asked)
 
 
 def test_only_the_first_claims_have_an_estimate() -> None:
@@ -93,10 +93,10 @@ def test_the_estimate_of_the_head_is_right_if_all_limits_are_true(
     for number, work in enumerate(running):
         found.start_on(number % len(sizes), work)
     for work in (head, *(each._replace(arrives_s=1.0) for each in younger)):
-        found.fleet.join_line("hosts", work.claim)
+        found.fleet.add_claim("hosts", work.claim)
     expected = first_waiting(found.pool, 0.0, 1)[0].starts_at_s
     for work in (head, *(each._replace(arrives_s=1.0) for each in younger)):
-        found.fleet.leave_line("hosts", work.claim)
+        found.fleet.remove_claim("hosts", work.claim)
     has_limits = bool(found.pool.slots_with_endings())
     found.run([head, *(each._replace(arrives_s=1.0) for each in younger)])
     if has_limits and head.id in found.starts:

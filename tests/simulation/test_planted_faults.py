@@ -121,7 +121,7 @@ def grant(tx: Tx[Store], pool_name: str, claim: Claim) -> None:
 
 
 def all_claims(tx: Tx[Store], pool_name: str) -> list[Claim]:
-    lines = tx.store.fleet.pool(pool_name)._lines
+    lines = tx.store.fleet.pool(pool_name)._peers
     return sorted(claim for line in lines.values() for claim in line)
 
 

@@ -218,7 +218,7 @@ def test_an_environment_that_is_disabled_or_invalid_offers_nothing() -> None:
     world.queue("q", "off", "bad")
     world.environment("bad", kind="FARGATE", status="INVALID", most=4, subnets=["subnet-00000000"])
     job_id = world.submit()
-    assert world.state(job_id) is RUNNABLE and not world.store.fleet.pool("hosts").has_line()
+    assert world.state(job_id) is RUNNABLE and not world.store.fleet.pool("hosts").has_claims()
     world.environment("off")
     world.settle()
     assert (world.state(job_id), environment_of(world, job_id)) == (STARTING, "off")

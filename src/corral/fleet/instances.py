@@ -272,7 +272,7 @@ def host_changed(tx: Tx[Store], host_id: str) -> None:
     for instance in tx.store.instances.on_host(host_id):
         _changed(tx, instance)
     for pool in tx.store.fleet.pools_with_claims():
-        for demand, _, _ in tx.store.fleet.pool(pool).lines():
+        for demand, _, _ in tx.store.fleet.pool(pool).waiting_demands():
             if demand.rules is not None and demand.rules.instance_group:
                 tx.mark(provider_key(pool.partition("/")[0], demand.rules.instance_group))
 

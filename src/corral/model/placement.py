@@ -1,8 +1,8 @@
 """Input and output of the scheduler, which decides where tasks and instances run.
 
 A slot is the capacity of one instance, total and free. A pool is a set of slots. A claim is a task, an instance launch or a Batch
-job that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory and placement rules. In this module, a line
-is the claims of a pool that have equal demands and equal time limits. Claims are sorted by rank, and "older" means a smaller rank:
+job that waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory and placement rules. Peers are the
+claims of a pool that have equal demands and equal time limits. Claims are sorted by rank, and "older" means a smaller rank:
 among claims of equal priority, the claim that waits longest has the smallest rank. A withheld GPU is a GPU that tasks may not get.
 """
 
@@ -229,13 +229,13 @@ class Pool(FreeSlots, Protocol):
     free_gpus: int  # free GPUs of the slots that accept tasks
     total_gpus: int
     connected: int  # number of slots that accept tasks
-    lines_depending_on_tasks: int  # number of lines whose placement rules depend on the tasks that run on a slot
-    lines_with_limits: int  # number of lines whose claims have a time limit
+    peers_depending_on_tasks: int  # number of sets of peers whose placement rules depend on the tasks that run on a slot
+    peers_with_limits: int  # number of sets of peers that have a time limit
 
     def derived(self, key: Any, compute: Callable[[], T]) -> T:
         """Return a value that `compute` derives from the pool. Call `compute` again only if the pool has changed.
 
-        A new claim behind the head of its line is not a change.
+        A new claim behind the first of its peers is not a change.
         """
         ...
 
@@ -270,15 +270,15 @@ class Pool(FreeSlots, Protocol):
         """Yield each element of `totals` with the number of slots of this size."""
         ...
 
-    def has_line(self) -> bool:
+    def has_claims(self) -> bool:
         """Whether any claim waits."""
         ...
 
     def heads(self) -> Sequence[Claim]:
-        """Return the oldest claim of each line, oldest first."""
+        """Return the oldest of each set of peers, oldest first."""
         ...
 
-    def head_of_line(self, claim: Claim) -> Claim | None:
+    def first_peer(self, claim: Claim) -> Claim | None:
         """Return the oldest claim with the demand and the time limit of this claim."""
         ...
 
@@ -286,7 +286,7 @@ class Pool(FreeSlots, Protocol):
         """Return the oldest claim with this demand."""
         ...
 
-    def lines(self) -> Iterable[tuple[Demand, int, Claim]]:
+    def waiting_demands(self) -> Iterable[tuple[Demand, int, Claim]]:
         """Yield each demand for which claims wait, the number of these claims, and the oldest of them."""
         ...
 

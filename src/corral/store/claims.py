@@ -1,7 +1,6 @@
 """SQL of the claims of tasks and instance launches. `store/job_lines.py` has the third kind of claims, those of Batch jobs.
 
-A row has the pool of the claim and its rank. The fleet index (`store/fleet.py`) has all claims in memory. Its methods `join_line`
-and `leave_line` add and remove a claim: there, a line is the claims of a pool with equal demands and equal time limits.
+A row has the pool of the claim and its rank. The fleet index (`store/fleet.py`) has all claims in memory.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Claims:
             number, pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, gpu_memory_mib, roams, longest_s, owner = row
             demand = Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules), (), gpu_memory_mib)
             claim = Claim(tuple(orjson.loads(rank)), kind, id, demand, longest_s, owner)
-            self._fleet.join_line(pool, claim)
+            self._fleet.add_claim(pool, claim)
             self._waiting[kind, id] = number, pool, claim
             if roams:
                 insort(self.roaming, claim)
@@ -58,7 +57,7 @@ class Claims:
         if roams:
             insort(self.roaming, claim)
             self._database.undo_log.on_rollback(partial(self._stop_roaming, claim))
-        self._fleet.join_line(pool, claim)
+        self._fleet.add_claim(pool, claim)
         self._waiting[key] = number, pool, claim
         self._database.undo_log.on_rollback(partial(self._waiting.pop, key))
 
@@ -69,7 +68,7 @@ class Claims:
         self._database.execute("DELETE FROM claim WHERE number = ?", (number,))
         if self._stop_roaming(claim):
             self._database.undo_log.on_rollback(partial(insort, self.roaming, claim))
-        self._fleet.leave_line(pool, claim)
+        self._fleet.remove_claim(pool, claim)
         self._database.undo_log.on_rollback(partial(self._waiting.__setitem__, key, waiting))
 
     def change(self, claim: Claim, after: Claim) -> None:

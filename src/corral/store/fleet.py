@@ -1,6 +1,6 @@
 """The fleet index: the free capacity of every pool, and the claims that wait for it. The index is derived from the rows.
 
-In this module, a line is the claims of a pool that have equal demands and equal time limits. Every change of the index registers
+Peers are the claims of a pool that have equal demands and equal time limits. Every change of the index registers
 its inverse in the store's undo log, for a rollback. Tests use `Fleet.snapshot` to compare the index with an index that is built
 from the rows. Only the thread that writes the store may use the index. `Fleet.copy` makes a copy for reader threads.
 """
@@ -22,7 +22,7 @@ from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
 
 CHANGES_KEPT_MIN = 1_000  # a pool remembers this many changes of slots, and two more for each of its slots
-DemandAndLimit = Demand | tuple[Demand, float]  # the key of a line: the demand of its claims, and their `longest_s`, if any
+DemandAndLimit = Demand | tuple[Demand, float]  # the key of peers: their demand and their `longest_s`, if any
 # A selection has the slots of a pool that certain placement rules allow. If the number of selections times the number of slots of
 # the pool exceeds this number, the least recently used selection is evicted.
 SELECTED_MAX = 500_000
@@ -42,15 +42,15 @@ class PoolIndex:
         self.free_gpus = 0
         self.total_gpus = 0
         self.connected = 0
-        self.lines_depending_on_tasks = 0
-        self.lines_with_limits = 0
+        self.peers_depending_on_tasks = 0
+        self.peers_with_limits = 0
         self._slots: dict[str, Slot] = {}
         self._sharing: dict[str, None] = {}  # the slots that have GPUs which tasks share
         self._totals: dict[Demand, int] = {}  # size of a slot → the number of slots of this size
         self._index = SlotIndex()  # the slots that accept tasks
         self._by_held: dict[tuple[int, int], GroupIndex] | None = None  # (leased GPUs, all GPUs) → slots; None before the first use
         self._withheld: dict[str, dict[str, str]] = {}  # slot id → GPU id → why tasks cannot get this GPU
-        self._lines: dict[DemandAndLimit, list[Claim]] = {}  # each line is sorted by rank
+        self._peers: dict[DemandAndLimit, list[Claim]] = {}  # sorted by rank
         self._endings: dict[str, list[Ending]] = {}  # slot id → its tasks with a time limit; the first limit to end is first
         self._selections: dict[PlacementRules, SelectionIndex] = {}  # the most recently used selection is last
         self._changes: list[str] = []  # ids of changed slots; before each use, a selection applies the changes that it has missed
@@ -118,38 +118,38 @@ class PoolIndex:
     def sizes(self) -> Iterable[tuple[Demand, int]]:
         return self._totals.items()
 
-    def has_line(self) -> bool:
-        return bool(self._lines)
+    def has_claims(self) -> bool:
+        return bool(self._peers)
 
     def heads(self) -> list[Claim]:
-        return self.derived("heads", lambda: sorted([line[0] for line in self._lines.values()]))
+        return self.derived("heads", lambda: sorted([peers[0] for peers in self._peers.values()]))
 
-    def head_of_line(self, claim: Claim) -> Claim | None:
-        line = self._lines.get(claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s))
-        return line[0] if line else None
+    def first_peer(self, claim: Claim) -> Claim | None:
+        peers = self._peers.get(claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s))
+        return peers[0] if peers else None
 
     def head(self, demand: Demand) -> Claim | None:
-        if not self.lines_with_limits:
-            line = self._lines.get(demand)
-            return line[0] if line else None
-        return min([line[0] for line in self._lines.values() if line[0].demand == demand], default=None)
+        if not self.peers_with_limits:
+            peers = self._peers.get(demand)
+            return peers[0] if peers else None
+        return min([peers[0] for peers in self._peers.values() if peers[0].demand == demand], default=None)
 
-    def lines(self) -> list[tuple[Demand, int, Claim]]:
+    def waiting_demands(self) -> list[tuple[Demand, int, Claim]]:
         found: dict[Demand, tuple[Demand, int, Claim]] = {}
-        for line in self._lines.values():
-            first = line[0]
+        for peers in self._peers.values():
+            first = peers[0]
             _, count, other = found.get(first.demand, (first.demand, 0, first))
-            found[first.demand] = first.demand, count + len(line), min(first, other)
+            found[first.demand] = first.demand, count + len(peers), min(first, other)
         return list(found.values())
 
     def waiting(self) -> int:
-        return sum(len(line) for line in self._lines.values())
+        return sum(len(peers) for peers in self._peers.values())
 
     def in_order(self) -> Iterator[Claim]:
-        return merge(*self._lines.values())
+        return merge(*self._peers.values())
 
     def place_in_line(self, claim: Claim) -> int:
-        return 1 + sum([bisect_left(line, claim) for line in self._lines.values()])
+        return 1 + sum([bisect_left(peers, claim) for peers in self._peers.values()])
 
     def slots_with_endings(self) -> Collection[str]:
         return self._endings.keys()
@@ -278,34 +278,34 @@ class PoolIndex:
         if self._selections:
             self._note_change(slot_id)
 
-    def join_line(self, claim: Claim) -> None:
+    def add_claim(self, claim: Claim) -> None:
         self._copy = None
         key = claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = []
-            self._count_line(claim, 1)
-        insort(line, claim)
-        if line[0] is claim:  # a claim behind the head of its line changes no decision
+        peers = self._peers.get(key)
+        if peers is None:
+            peers = self._peers[key] = []
+            self._count_peers(claim, 1)
+        insort(peers, claim)
+        if peers[0] is claim:  # a claim behind the first of its peers changes no decision
             self._derived.clear()
 
-    def leave_line(self, claim: Claim) -> None:
+    def remove_claim(self, claim: Claim) -> None:
         self._copy = None
         key = claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
-        line = self._lines[key]
-        at = bisect_left(line, claim)
-        del line[at]
+        peers = self._peers[key]
+        at = bisect_left(peers, claim)
+        del peers[at]
         if not at:
             self._derived.clear()
-        if not line:
-            del self._lines[key]
-            self._count_line(claim, -1)
+        if not peers:
+            del self._peers[key]
+            self._count_peers(claim, -1)
 
-    def _count_line(self, claim: Claim, change: int) -> None:
+    def _count_peers(self, claim: Claim, change: int) -> None:
         if claim.longest_s is not None:
-            self.lines_with_limits += change
+            self.peers_with_limits += change
         if claim.demand.rules is not None and claim.demand.rules.depends_on_tasks:
-            self.lines_depending_on_tasks += change
+            self.peers_depending_on_tasks += change
 
     def put_ending(self, slot_id: str, ending: Ending) -> None:
         self._derived.clear()
@@ -386,10 +386,10 @@ class PoolCopy(PoolIndex):
     def __init__(self, pool: PoolIndex) -> None:
         super().__init__()
         self.free_gpus, self.total_gpus, self.connected = pool.free_gpus, pool.total_gpus, pool.connected
-        self.lines_depending_on_tasks, self.lines_with_limits = pool.lines_depending_on_tasks, pool.lines_with_limits
+        self.peers_depending_on_tasks, self.peers_with_limits = pool.peers_depending_on_tasks, pool.peers_with_limits
         self._slots, self._sharing, self._totals = dict(pool._slots), dict(pool._sharing), dict(pool._totals)
         self._withheld = dict(pool._withheld)
-        self._lines = {key: line[:] for key, line in pool._lines.items()}
+        self._peers = {key: peers[:] for key, peers in pool._peers.items()}
         self._endings = {slot_id: endings[:] for slot_id, endings in pool._endings.items()}
         self._is_indexed = False
 
@@ -452,7 +452,7 @@ class Fleet:
         self._on_rollback(forget)
 
     def pools_with_claims(self) -> list[str]:
-        return sorted(name for name, pool in self._pools.items() if pool.has_line())
+        return sorted(name for name, pool in self._pools.items() if pool.has_claims())
 
     def put_slot(self, pool_name: str, slot: Slot) -> None:
         """Add a slot, or replace it after a change of its size, GPUs or connection."""
@@ -491,15 +491,15 @@ class Fleet:
         pool.count(slot_id, group, tasks, running, pending)
         self._on_rollback(partial(pool.count, slot_id, group, -tasks, -running, -pending))
 
-    def join_line(self, pool_name: str, claim: Claim) -> None:
+    def add_claim(self, pool_name: str, claim: Claim) -> None:
         pool = self.pool(pool_name)
-        pool.join_line(claim)
-        self._on_rollback(partial(pool.leave_line, claim))
+        pool.add_claim(claim)
+        self._on_rollback(partial(pool.remove_claim, claim))
 
-    def leave_line(self, pool_name: str, claim: Claim) -> None:
+    def remove_claim(self, pool_name: str, claim: Claim) -> None:
         pool = self.pool(pool_name)
-        pool.leave_line(claim)
-        self._on_rollback(partial(pool.join_line, claim))
+        pool.remove_claim(claim)
+        self._on_rollback(partial(pool.add_claim, claim))
 
     def put_ending(self, pool_name: str, slot_id: str, ending: Ending) -> None:
         """Record the time limit of a placed task, or replace it after a change of the task."""
@@ -525,15 +525,15 @@ class Fleet:
                 "sharing": sorted(pool.sharing()),
                 # The ranks of job claims are left out: they depend on the time, so they are not in rows.
                 "claims": {
-                    key: sorted(claim._replace(rank=()) if claim.kind == JOB else claim for claim in line)
-                    for key, line in pool._lines.items()
+                    key: sorted(claim._replace(rank=()) if claim.kind == JOB else claim for claim in peers)
+                    for key, peers in pool._peers.items()
                 },
                 "endings": {slot_id: list(endings) for slot_id, endings in pool._endings.items()},
                 "sums": (pool.free_gpus, pool.total_gpus, pool.connected, dict(pool._totals)),
-                "lines": (pool.lines_depending_on_tasks, pool.lines_with_limits),
+                "peers": (pool.peers_depending_on_tasks, pool.peers_with_limits),
             }
             for name, pool in sorted(self._pools.items())
-            if pool._slots or pool._lines
+            if pool._slots or pool._peers
         }
 
     @staticmethod

@@ -3,8 +3,6 @@
 A line has a claim in each pool in which its first job may run. Each job of a line has a row in `waiting_job`. The values of this
 row are the place of the job in its line (`JobPlace`). Lines and claims are also in memory, and can be derived from the rows. Only
 the ranks of claims are not stored: the scheduler computes them before it serves a pool (`services/batch/line_claims.py`).
-
-The lines of `store/fleet.py`, which `join_line` and `leave_line` change, are other lines: the claims of a pool with equal demands.
 """
 
 from __future__ import annotations
@@ -284,11 +282,11 @@ class JobLines:
     def _join(self, line_id: int, pool: str, claim: Claim) -> None:
         self._claims[line_id, pool] = claim
         self._by_pool.setdefault(pool, {})[line_id] = None
-        self._fleet.join_line(pool, claim)
+        self._fleet.add_claim(pool, claim)
 
     def _withdraw(self, line_id: int, pool: str) -> None:
         claim = self._claims[line_id, pool]
-        self._fleet.leave_line(pool, claim)
+        self._fleet.remove_claim(pool, claim)
         self._forget(line_id, pool)
         self._on_rollback(partial(self._remember, line_id, pool, claim))
 

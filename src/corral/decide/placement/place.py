@@ -1,8 +1,7 @@
 """Placement: decide which slot a task gets, which claims must wait, and why.
 
 Claims are served in the order of their ranks: higher priorities first, then claims that wait longer. "Older" means a smaller rank.
-In this module, a line is the claims of a pool that have equal demands and equal time limits, and not a line of Batch jobs. The
-oldest claim of a line is its head.
+Peers are the claims of a pool that have equal demands and equal time limits. The oldest of them is the head.
 
 The oldest claim that does not fit reserves a slot. `decide/placement/backfill.py` decides which younger claims may use this slot
 first. `decide/placement/strategies.py` chooses the slot of a task with placement constraints or strategies.
@@ -47,8 +46,7 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
 
     The oldest claim that does not fit reserves a slot, or several slots for a multi-node job, so that it does not wait forever.
     Younger claims can use the other slots, so that little capacity stays idle. They can use a reserved slot if their time limits
-    show that this does not delay the oldest claim. If the head of a line does not fit, the other claims of the line do not fit
-    either.
+    show that this does not delay the oldest claim. If a head does not fit, its peers do not fit either.
     """
     while True:
         reservation: Reservation | None = None
@@ -57,13 +55,13 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
         granted = overtaken = False
         heads = list(pool.heads())
         heapify(heads)
-        # Demand → time: a claim with this demand that ends then or later does not fit. If no claim has a time limit, each line has
-        # a different demand, so this table would save nothing.
-        refused: dict[Demand, float] | None = {} if pool.lines_with_limits else None
+        # Demand → time: a claim with this demand that ends then or later does not fit. If no claim has a time limit, each head
+        # has a different demand, so this table would save nothing.
+        refused: dict[Demand, float] | None = {} if pool.peers_with_limits else None
         while heads:
             claim = heappop(heads)
-            current = pool.head_of_line(claim)
-            if current is not claim:  # a placement has changed the line: it has another head, or its head has another rank
+            current = pool.first_peer(claim)
+            if current is not claim:  # a placement has changed its peers: they have another head, or the head has another rank
                 if current is not None:
                     heappush(heads, current)
                 continue
@@ -80,7 +78,7 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
                 granted = True
                 overtaken = reservation is not None
                 yield claim, found
-                successor = pool.head_of_line(claim)
+                successor = pool.first_peer(claim)
                 if successor is not None:
                     heappush(heads, successor)
                 if reservation is not None and reservation.opening is not None and found.slot_id == reservation.opening.slot_id:
@@ -94,7 +92,7 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
         # reserved before becomes available. A placed task can also satisfy the constraint of an older claim that waits for a task
         # of its group.
         moved = overtaken and reservation is not None and _is_moved(pool, reservation.claim, reserved)
-        if not granted or not (moved or pool.lines_depending_on_tasks):
+        if not granted or not (moved or pool.peers_depending_on_tasks):
             return
 
 
@@ -117,7 +115,7 @@ def room_for_newcomer(
     Return None if a waiting claim fits now, because this claim is served first. Also return None if no slot has room for the task.
     A reserved slot counts as a slot with room only if the task does not delay the claim that reserves the slot.
     """
-    if not pool.has_line():
+    if not pool.has_claims():
         return _find(pool, demand, None, seed)
     if demand.rules is not None or pool.slots_with_endings():  # the result depends on the seed or on the time
         return _room_behind_claims(pool, demand, now_s, seed, longest_s)
@@ -348,7 +346,7 @@ def place_text(pool: Pool, claim: Claim) -> str:
 
 
 def _older(pool: Pool, claim: Claim) -> list[Claim]:
-    """Return the heads of lines that are older than this claim."""
+    """Return the heads that are older than this claim."""
     return [head for head in pool.heads() if head < claim]
 
 

@@ -116,7 +116,7 @@ def _leave_others(tx: Tx[Store], line: WaitingLine, pool: str, offered: list[Off
     Also run the reconcilers of the other environments of the queue, because they may have begun to launch instances for the job.
     """
     for name, _ in line.pools:
-        if name != pool and tx.store.fleet.pool(name).has_line():
+        if name != pool and tx.store.fleet.pool(name).has_claims():
             tx.mark(f"pool:{name}")
     for offer in offered:
         if offer.pool != pool and offer.environment.scales:

@@ -95,7 +95,7 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
     prototype = _prototype(tx, request, spec)
     launched = _on_instances(tx, request, spec, prototype) if request.instance_ids else _anywhere(tx, request, spec, prototype)
     for pool in {task.pool for task in launched.tasks}:
-        if tx.store.fleet.pool(pool).lines_depending_on_tasks:
+        if tx.store.fleet.pool(pool).peers_depending_on_tasks:
             tx.mark(f"pool:{pool}")  # waiting tasks have placement constraints that can depend on the new tasks
     return launched
 
@@ -127,7 +127,7 @@ def launch_placed(
     if demand.gpus:  # a node that requires GPUs gets exactly these, even if another node of its job sets the variable
         free_gpus = None
     task = _add_task(tx, task, spec, placement, claim=claim, free_gpus=free_gpus, kept_gpus=kept_gpus)
-    if tx.store.fleet.pool(pool).lines_depending_on_tasks:
+    if tx.store.fleet.pool(pool).peers_depending_on_tasks:
         tx.mark(f"pool:{pool}")
     return task
 

@@ -229,7 +229,7 @@ def waiting_tasks(tx: Tx[Store], provider: GroupProvider) -> list[WaitingTasks]:
     found = []
     for cluster in provider.clusters:
         pool = cluster_pool(provider.region, cluster)
-        for demand, count, _ in tx.store.fleet.pool(pool).lines():
+        for demand, count, _ in tx.store.fleet.pool(pool).waiting_demands():
             if demand.rules is not None and demand.rules.instance_group == provider.group:
                 found.append(WaitingTasks(pool, demand, count))
     return found

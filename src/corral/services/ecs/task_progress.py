@@ -86,12 +86,12 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     if stopped:
         mark_queued(tx, before)  # before the pool is marked, because the next member of the task's array may get a claim
     frees = stopped or _frees_capacity(before.runs, progress.task.runs)
-    if pool.has_line() or tx.store.claims.roaming:
+    if pool.has_claims() or tx.store.claims.roaming:
         # Before a task starts, its time limit counts from its placement, and afterwards from its start. So the start moves the end
         # of the time limit to a later time. Then a reserved slot has room for the oldest claim later, and more of the younger
         # claims can end before that time (`decide/placement/backfill.py`).
         extends = before.limit_s is not None and before.started_at_s != progress.task.started_at_s
-        if pool.lines_depending_on_tasks or frees or extends:
+        if pool.peers_depending_on_tasks or frees or extends:
             tx.mark(f"pool:{before.pool}")
     if stopped and before.state is not TaskState.STOPPED:
         release_private_objects(tx, before)
