@@ -75,14 +75,22 @@ def test_boto3_raises_every_modelled_error(service: str) -> None:
 
 
 def test_services_raise_errors_that_they_declare_or_that_the_model_has() -> None:
-    """A module `core/errors.py` has every error of the model (`error_classes`). A wrong name would fail only when it is raised."""
+    """A module `errors.py` has every error of the model (`error_classes`). A wrong name would fail only when it is raised."""
     for path in SERVICES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module and re.fullmatch(r"corral\.services\.\w+\.errors", node.module):
-                module = import_module(node.module)
-                for found in (getattr(module, alias.name) for alias in node.names):
-                    if isinstance(found, type) and issubclass(found, ModelledError):
-                        assert 400 <= found("x").status < 600, path
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        for node in nodes:
+            if not isinstance(node, ast.ImportFrom) or not node.module or not re.match(r"corral\.services\.\w+", node.module):
+                continue
+            names, module = [alias.name for alias in node.names], node.module
+            if "errors" in names:
+                module = f"{module}.errors"
+                uses = [use for use in nodes if isinstance(use, ast.Attribute) and isinstance(use.value, ast.Name)]
+                names = [use.attr for use in uses if isinstance(use.value, ast.Name) and use.value.id == "errors"]
+            elif not module.endswith(".errors"):
+                continue
+            for found in (getattr(import_module(module), name) for name in names):
+                if isinstance(found, type) and issubclass(found, ModelledError):
+                    assert 400 <= found("x").status < 600, path
 
 
 @pytest.mark.parametrize("service", SERVED)

@@ -17,14 +17,7 @@ from corral.model.ecs_service import DAEMON, EcsService
 from corral.model.group import scaling_key
 from corral.operations.stored_resources import Params
 from corral.operations.tags import TagRules
-from corral.services.applicationautoscaling import activities
-from corral.services.applicationautoscaling.errors import (
-    LimitExceededException,
-    ResourceNotFoundException,
-    TooManyTagsException,
-    ValidationException,
-    not_found,
-)
+from corral.services.applicationautoscaling import activities, errors
 from corral.services.applicationautoscaling.names import (
     DIMENSION,
     NAMESPACE,
@@ -52,7 +45,7 @@ LINKED_ROLE = "aws-service-role/ecs.application-autoscaling.amazonaws.com/AWSSer
 CAPACITY_MAX = 5000  # the quota of AWS for the desired count of a service
 TARGETS_MAX = 3000  # the quota of AWS for a region
 COOLDOWNS, TAGS = "_cooldowns", "_tags"
-TAG_RULES = TagRules(ValidationException, errors={"count": TooManyTagsException})
+TAG_RULES = TagRules(errors.ValidationException, errors={"count": errors.TooManyTagsException})
 
 # Operations
 
@@ -64,9 +57,9 @@ def register_scalable_target(tx: Tx[Store], params: Params, caller: Caller) -> d
     before = find_target(tx, caller.region, resource)
     if before is None:
         if missing := [member for member in ("MinCapacity", "MaxCapacity") if member not in params]:
-            raise ValidationException(f"{' and '.join(missing)} must be specified when a scalable target is registered.")
+            raise errors.ValidationException(f"{' and '.join(missing)} must be specified when a scalable target is registered.")
         if len(tx.store.stored.listed(SERVICE, TARGET, caller.region, limit=TARGETS_MAX)) == TARGETS_MAX:
-            raise LimitExceededException(f"A region can have at most {TARGETS_MAX} scalable targets of ECS services.")
+            raise errors.LimitExceededException(f"A region can have at most {TARGETS_MAX} scalable targets of ECS services.")
     target: Document = {
         **(before or _new_target(tx, caller, resource)),
         **{member: params[member] for member in ("MinCapacity", "MaxCapacity", "RoleARN") if member in params},
@@ -95,17 +88,17 @@ def _new_target(tx: Tx[Store], caller: Caller, resource: str) -> Document:
 def _check_limits(least: int, most: int) -> None:
     for member, value in (("MinCapacity", least), ("MaxCapacity", most)):
         if not 0 <= value <= CAPACITY_MAX:
-            raise ValidationException(f"{member} must be between 0 and {CAPACITY_MAX}: {value} is not valid.")
+            raise errors.ValidationException(f"{member} must be between 0 and {CAPACITY_MAX}: {value} is not valid.")
     if least > most:
-        raise ValidationException("Maximum capacity cannot be less than minimum capacity")
+        raise errors.ValidationException("Maximum capacity cannot be less than minimum capacity")
 
 
 def _active_service(tx: Tx[Store], caller: Caller, resource: str) -> EcsService:
     service = service_of(tx, caller.region, resource)
     if service is None:
-        raise ValidationException(f"ECS service doesn't exist: {resource}")
+        raise errors.ValidationException(f"ECS service doesn't exist: {resource}")
     if service.strategy == DAEMON:
-        raise ValidationException(
+        raise errors.ValidationException(
             f"{resource} has the scheduling strategy DAEMON, which runs one task on each instance. Only services with the strategy "
             "REPLICA can be scaled."
         )
@@ -123,7 +116,7 @@ def deregister_scalable_target(tx: Tx[Store], params: Params, caller: Caller) ->
     """Delete a target with its policies and scheduled actions."""
     resource = resource_of(params)
     if not tx.store.stored.drop(SERVICE, TARGET, caller.region, resource):
-        raise not_found("scalable target found", resource, DIMENSION)
+        raise errors.not_found("scalable target found", resource, DIMENSION)
     for policy in list(documents_of(tx, caller.region, POLICY, resource)):
         target_tracking.delete_alarms(tx, caller.region, policy)
     for type_ in (POLICY, SCHEDULE):
@@ -158,7 +151,7 @@ def _tagged(tx: Tx[Store], caller: Caller, arn: str) -> Document:
     for _, target in tx.store.stored.with_prefix(SERVICE, TARGET, caller.region, ""):
         if target["ScalableTargetARN"] == arn:
             return target
-    raise ResourceNotFoundException(f"The scalable target {arn} does not exist.", ResourceName=arn)
+    raise errors.ResourceNotFoundException(f"The scalable target {arn} does not exist.", ResourceName=arn)
 
 
 # Limits and cooldowns

@@ -13,15 +13,8 @@ from corral.model.group import DELETING, Group, GroupMember, LifecycleState
 from corral.model.instance import ec2_id
 from corral.operations import stored_resources
 from corral.operations.stored_resources import Params
-from corral.services.autoscaling import group_changes
+from corral.services.autoscaling import errors, group_changes
 from corral.services.autoscaling.activities import sentence
-from corral.services.autoscaling.errors import (
-    AlreadyExistsFault,
-    LimitExceededFault,
-    ResourceInUseFault,
-    ScalingActivityInProgressFault,
-    ValidationError,
-)
 from corral.services.autoscaling.group_tags import filter_groups, new_tags, tag_views
 from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
 from corral.services.autoscaling.launch_sources import SOURCES, by_id, checked_sources
@@ -81,13 +74,15 @@ DEFAULTS = {
 def create_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     name = params["AutoScalingGroupName"]
     if not NAME.fullmatch(name):
-        raise ValidationError(f"The group name {name} is not valid: use up to 255 ASCII characters without spaces and colons.")
+        raise errors.ValidationError(
+            f"The group name {name} is not valid: use up to 255 ASCII characters without spaces and colons."
+        )
     if tx.store.groups.get(caller.region, name) is not None:
-        raise AlreadyExistsFault(
+        raise errors.AlreadyExistsFault(
             f"AutoScalingGroup by this name already exists - A group with the name {name} already exists"
         )  # fmt: skip
     if tx.store.groups.count(caller.region) >= GROUPS_MAX:
-        raise LimitExceededFault(f"A region can have at most {GROUPS_MAX} Auto Scaling groups: delete one first.")
+        raise errors.LimitExceededFault(f"A region can have at most {GROUPS_MAX} Auto Scaling groups: delete one first.")
     settings = {**DEFAULTS, **_stored(params)}
     if "InstanceId" in params:
         params = {**params, **_configuration_of(tx, caller, name, params)}
@@ -174,17 +169,17 @@ def _stored(params: Params) -> dict[str, Any]:
     given = {member: params[member] for member in STORED if member in params}
     for policy in given.get("TerminationPolicies", ()):
         if policy not in TERMINATION_POLICIES and ":lambda:" not in policy:
-            raise ValidationError(f"{policy} is not a termination policy: use {', '.join(TERMINATION_POLICIES)}.")
+            raise errors.ValidationError(f"{policy} is not a termination policy: use {', '.join(TERMINATION_POLICIES)}.")
     for check in given.get("HealthCheckType", "EC2").split(","):
         if check.strip() not in HEALTH_CHECKS:
-            raise ValidationError(f"{check} is not a health check type: use {', '.join(HEALTH_CHECKS)}.")
+            raise errors.ValidationError(f"{check} is not a health check type: use {', '.join(HEALTH_CHECKS)}.")
     if given.get("MaxInstanceLifetime") and given["MaxInstanceLifetime"] < LIFETIME_MIN_S:
-        raise ValidationError(f"MaxInstanceLifetime must be 0 or at least {LIFETIME_MIN_S} seconds.")
+        raise errors.ValidationError(f"MaxInstanceLifetime must be 0 or at least {LIFETIME_MIN_S} seconds.")
     if given.get("DesiredCapacityType", "units") not in CAPACITY_MAX:
-        raise ValidationError(f"DesiredCapacityType must be one of {', '.join(CAPACITY_MAX)}.")
+        raise errors.ValidationError(f"DesiredCapacityType must be one of {', '.join(CAPACITY_MAX)}.")
     for member, least in (("DefaultCooldown", 0), ("HealthCheckGracePeriod", 0), ("DefaultInstanceWarmup", -1)):
         if given.get(member, 0) < least:
-            raise ValidationError(f"{member} must be at least {least}: {given[member]} is not valid.")
+            raise errors.ValidationError(f"{member} must be at least {least}: {given[member]} is not valid.")
     return given
 
 
@@ -192,19 +187,23 @@ def _check_unit(settings: dict[str, Any]) -> None:
     """Refuse capacity in vCPUs or MiB unless InstanceRequirements choose the instance types."""
     overrides = settings.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", ())
     if settings.get("DesiredCapacityType", "units") != "units" and not any("InstanceRequirements" in each for each in overrides):
-        raise ValidationError(f"DesiredCapacityType {settings['DesiredCapacityType']} requires InstanceRequirements.")
+        raise errors.ValidationError(f"DesiredCapacityType {settings['DesiredCapacityType']} requires InstanceRequirements.")
 
 
 def _check_sizes(least: int, most: int, desired: int, unit: str) -> None:
     for name, value in (("Min", least), ("Max", most), ("Desired", desired)):
         if not 0 <= value <= CAPACITY_MAX[unit]:
-            raise ValidationError(f"{name} capacity must be between 0 and {CAPACITY_MAX[unit]}: {value} is not valid.")
+            raise errors.ValidationError(f"{name} capacity must be between 0 and {CAPACITY_MAX[unit]}: {value} is not valid.")
     if least > most:
-        raise ValidationError(f"Max bound, {most}, must be greater than or equal to min bound, {least}")
+        raise errors.ValidationError(f"Max bound, {most}, must be greater than or equal to min bound, {least}")
     if desired < least:
-        raise ValidationError(f"Desired capacity:{desired} must be between the specified min size:{least} and max size:{most}")
+        raise errors.ValidationError(
+            f"Desired capacity:{desired} must be between the specified min size:{least} and max size:{most}"
+        )
     if desired > most:
-        raise ValidationError(f"Desired capacity:{desired} must be between the specified min size:{least} and max size:{most}")
+        raise errors.ValidationError(
+            f"Desired capacity:{desired} must be between the specified min size:{least} and max size:{most}"
+        )
 
 
 def _zones(tx: Tx[Store], caller: Caller, params: Params) -> dict[str, Any]:
@@ -215,23 +214,23 @@ def _zones(tx: Tx[Store], caller: Caller, params: Params) -> dict[str, Any]:
     zones = list(dict.fromkeys(params.get("AvailabilityZones") or ()))
     for given in params.get("AvailabilityZoneIds") or ():
         if given not in by_id:
-            raise ValidationError(f"Invalid availability zone id [{given}]: use {', '.join(by_id)}.")
+            raise errors.ValidationError(f"Invalid availability zone id [{given}]: use {', '.join(by_id)}.")
         zones.append(by_id[given])
     for zone in zones:
         if zone not in known:
-            raise ValidationError(f"Invalid availability zones [{zone}]: use {', '.join(known)}.")
+            raise errors.ValidationError(f"Invalid availability zones [{zone}]: use {', '.join(known)}.")
     subnet_ids = [part.strip() for part in params.get("VPCZoneIdentifier", "").split(",") if part.strip()]
     of_subnets: list[str] = []
     for subnet_id in subnet_ids:
         subnet = tx.store.stored.get("ec2", "subnet", caller.region, subnet_id)
         if subnet is None:
-            raise ValidationError(f"The subnet ID '{subnet_id}' does not exist")
+            raise errors.ValidationError(f"The subnet ID '{subnet_id}' does not exist")
         of_subnets.append(subnet["AvailabilityZone"])
     if zones and set(of_subnets) - set(zones):
-        raise ValidationError("The availability zones of the specified subnets and the Auto Scaling group do not match")
+        raise errors.ValidationError("The availability zones of the specified subnets and the Auto Scaling group do not match")
     zones = list(dict.fromkeys(of_subnets)) or zones
     if not zones:
-        raise ValidationError("At least one Availability Zone or VPC Subnet is required.")
+        raise errors.ValidationError("At least one Availability Zone or VPC Subnet is required.")
     found: dict[str, Any] = {"AvailabilityZones": zones, "_subnets": subnet_ids}
     return found | ({"VPCZoneIdentifier": ",".join(subnet_ids)} if subnet_ids else {})
 
@@ -244,17 +243,17 @@ def delete_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
     group, force = find_group(tx, caller, params["AutoScalingGroupName"]), params.get("ForceDelete", False)
     protection = group.settings.get("DeletionProtection", "none")
     if protection == "prevent-all-deletion" or (force and protection == "prevent-force-deletion"):
-        raise ResourceInUseFault(
+        raise errors.ResourceInUseFault(
             f"AutoScalingGroup {group.name} has the deletion protection {protection}: set DeletionProtection to none first."
         )
     members = tx.store.groups.members(group.region, group.name)
     if members and not force:
         if all(member.activity for member in members):
-            raise ScalingActivityInProgressFault(
+            raise errors.ScalingActivityInProgressFault(
                 f"You cannot delete an AutoScalingGroup while there are scaling activities in progress for that group: "
                 f"{group.name}."
             )
-        raise ResourceInUseFault(
+        raise errors.ResourceInUseFault(
             "You cannot delete an AutoScalingGroup while there are instances or pending Spot instance request(s) still in the "
             "group."
         )
@@ -281,11 +280,11 @@ def _end(tx: Tx[Store], group: Group, member: GroupMember, cause: str) -> None:
 def set_desired_capacity(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     group, desired = changeable_group(tx, caller, params["AutoScalingGroupName"]), params["DesiredCapacity"]
     if desired > group.max_size:
-        raise ValidationError(
+        raise errors.ValidationError(
             f"New SetDesiredCapacity value {desired} is above max value {group.max_size} for the AutoScalingGroup."
         )
     if desired < group.min_size:
-        raise ValidationError(
+        raise errors.ValidationError(
             f"New SetDesiredCapacity value {desired} is below min value {group.min_size} for the AutoScalingGroup."
         )
     if params.get("HonorCooldown"):
@@ -300,7 +299,7 @@ def set_desired_capacity(tx: Tx[Store], params: Params, caller: Caller) -> dict[
 def describe_auto_scaling_groups(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     names = params.get("AutoScalingGroupNames")
     if names and len(names) > params.get("MaxRecords", NAMES_MAX):
-        raise ValidationError(
+        raise errors.ValidationError(
             f"The number of group names that may be passed in is limited to {params.get('MaxRecords', NAMES_MAX)}"
         )
     chosen = filter_groups(params.get("Filters", []))

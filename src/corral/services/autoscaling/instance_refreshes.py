@@ -18,13 +18,8 @@ from corral.decide.scaling.instance_refresh import (
 )
 from corral.model.group import Group, GroupMember, InstanceRefresh, LifecycleState
 from corral.operations.stored_resources import Params
+from corral.services.autoscaling import errors
 from corral.services.autoscaling.activities import SHOWN_S, why_waiting
-from corral.services.autoscaling.errors import (
-    ActiveInstanceRefreshNotFoundFault,
-    InstanceRefreshInProgressFault,
-    IrreversibleInstanceRefreshFault,
-    ValidationError,
-)
 from corral.services.autoscaling.launch_sources import SOURCES, checked_sources, current_source
 from corral.services.autoscaling.names import PAGES, changeable_group, find_group
 from corral.store import Store
@@ -36,9 +31,11 @@ ONGOING_READ = 20  # `_reason` reads at most this many activities in progress
 def start_instance_refresh(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     group = changeable_group(tx, caller, params["AutoScalingGroupName"])
     if params.get("Strategy", ROLLING) != ROLLING:
-        raise ValidationError(f"The strategy {params['Strategy']} is not supported: instances have no root volume. Use {ROLLING}.")
+        raise errors.ValidationError(
+            f"The strategy {params['Strategy']} is not supported: instances have no root volume. Use {ROLLING}."
+        )
     if tx.store.groups.active_refresh(group.region, group.name) is not None:
-        raise InstanceRefreshInProgressFault(
+        raise errors.InstanceRefreshInProgressFault(
             "An Instance Refresh is already in progress and blocks the execution of this Instance Refresh."
         )
     wishes = _checked(group, params.get("Preferences", {}))
@@ -84,14 +81,14 @@ def _checked(group: Group, wishes: Params) -> dict[str, Any]:
     }
     least, most = found.get("MinHealthyPercentage", 90), found.get("MaxHealthyPercentage", 100)
     if "MaxHealthyPercentage" in wishes and "MinHealthyPercentage" not in wishes:
-        raise ValidationError("MaxHealthyPercentage requires MinHealthyPercentage.")
+        raise errors.ValidationError("MaxHealthyPercentage requires MinHealthyPercentage.")
     if most - least > 100:
-        raise ValidationError("The difference between MaxHealthyPercentage and MinHealthyPercentage must not exceed 100.")
+        raise errors.ValidationError("The difference between MaxHealthyPercentage and MinHealthyPercentage must not exceed 100.")
     points = found.get("CheckpointPercentages", [])
     if points != sorted(set(points)):
-        raise ValidationError("CheckpointPercentages must be unique and in ascending order.")
+        raise errors.ValidationError("CheckpointPercentages must be unique and in ascending order.")
     if "CheckpointDelay" in found and not points:
-        raise ValidationError("CheckpointDelay requires CheckpointPercentages.")
+        raise errors.ValidationError("CheckpointDelay requires CheckpointPercentages.")
     return found
 
 
@@ -148,12 +145,14 @@ def rolled_back(tx: Tx[Store], refresh: InstanceRefresh, reason: str) -> Instanc
 
 def _check_reversible(configuration: dict[str, Any], previous: dict[str, Any]) -> None:
     if not configuration:
-        raise IrreversibleInstanceRefreshFault("The instance refresh has no desired configuration, so it cannot be rolled back.")
+        raise errors.IrreversibleInstanceRefreshFault(
+            "The instance refresh has no desired configuration, so it cannot be rolled back."
+        )
     template = previous.get("LaunchTemplate") or previous.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get(
         "LaunchTemplateSpecification", {}
     )
     if template.get("Version", "$Default" if template else "1").startswith("$"):
-        raise IrreversibleInstanceRefreshFault(
+        raise errors.IrreversibleInstanceRefreshFault(
             "The group uses $Latest or $Default of its launch template, so the instance refresh cannot be rolled back: use a "
             "version number."
         )
@@ -163,7 +162,9 @@ def _active(tx: Tx[Store], params: Params, caller: Caller, what: str) -> tuple[G
     group = changeable_group(tx, caller, params["AutoScalingGroupName"])
     refresh = tx.store.groups.active_refresh(group.region, group.name)
     if refresh is None or refresh.status == CANCELLING:
-        raise ActiveInstanceRefreshNotFoundFault(f"No in progress or pending Instance Refresh found to {what} for {group.name}.")
+        raise errors.ActiveInstanceRefreshNotFoundFault(
+            f"No in progress or pending Instance Refresh found to {what} for {group.name}."
+        )
     return group, refresh
 
 

@@ -22,12 +22,7 @@ from corral.model.change_set import (
 )
 from corral.model.stack import Stack, StackStatus
 from corral.operations.pagination import among
-from corral.services.cloudformation import stack_operations
-from corral.services.cloudformation.errors import (
-    AlreadyExistsException,
-    InvalidChangeSetStatus,
-    ValidationError,
-)
+from corral.services.cloudformation import errors, stack_operations
 from corral.services.cloudformation.lookup import find_change_set, named_stack, wait_for_stack
 from corral.services.cloudformation.stack_descriptions import PAGE, shown_parameters
 from corral.services.cloudformation.stack_operations import Change, StackSpec
@@ -40,7 +35,9 @@ NO_CHANGES = "The submitted information didn't contain changes. Submit different
 def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     type_ = params.get("ChangeSetType", "UPDATE")
     if type_ == "IMPORT":
-        raise ValidationError("Corral does not import existing resources into stacks: ChangeSetType must be CREATE or UPDATE.")
+        raise errors.ValidationError(
+            "Corral does not import existing resources into stacks: ChangeSetType must be CREATE or UPDATE."
+        )
     name, request = params["ChangeSetName"], digest("CreateChangeSet", params)
     stack = _stack(tx, caller, params, type_)
     existing = tx.store.change_sets.named(stack.id, name) if stack is not None else None
@@ -50,7 +47,9 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         tx.store.change_sets.drop(existing.id)
     elif existing is not None:
         if existing.request != request:
-            raise AlreadyExistsException(f"ChangeSet {name} cannot be created due to a mismatch with existing attribute Template")
+            raise errors.AlreadyExistsException(
+                f"ChangeSet {name} cannot be created due to a mismatch with existing attribute Template"
+            )
         return {"Id": existing.id, "StackId": existing.stack_id}
     is_new = type_ == "CREATE"
     spec = stack_spec(tx, caller, params, stack.name if stack is not None else params["StackName"], stack, expands=False)
@@ -114,14 +113,14 @@ def _stack(tx: Tx[Store], caller: Caller, params: Mapping[str, Any], type_: str)
         stack = None
     if type_ == "CREATE":
         if stack is None and given.startswith("arn:"):
-            raise ValidationError(f"Stack [{given}] does not exist")
+            raise errors.ValidationError(f"Stack [{given}] does not exist")
         if stack is not None and stack.status is not StackStatus.REVIEW_IN_PROGRESS:
-            raise ValidationError(
+            raise errors.ValidationError(
                 f"Stack [{stack.name}] already exists and cannot be created again with the changeSet [{params['ChangeSetName']}]."
             )
         return stack
     if stack is None or stack.status is StackStatus.REVIEW_IN_PROGRESS:
-        raise ValidationError(f"Stack [{given}] does not exist")
+        raise errors.ValidationError(f"Stack [{given}] does not exist")
     stack_operations.require_updatable(stack)
     return stack
 
@@ -129,12 +128,12 @@ def _stack(tx: Tx[Store], caller: Caller, params: Mapping[str, Any], type_: str)
 def execute_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     found = find_change_set(tx, caller, params)
     if found.status != CREATE_COMPLETE:
-        raise InvalidChangeSetStatus(f"ChangeSet [{found.id}] cannot be executed in its current status of [{found.status}]")
+        raise errors.InvalidChangeSetStatus(f"ChangeSet [{found.id}] cannot be executed in its current status of [{found.status}]")
     stack = tx.store.stacks.get(found.stack_id)
     assert stack is not None, "a change set is deleted together with its stack"
     execution_status = found.execution_status_in(stack.status)
     if execution_status != AVAILABLE:
-        raise InvalidChangeSetStatus(
+        raise errors.InvalidChangeSetStatus(
             f"ChangeSet [{found.id}] cannot be executed in its current execution status of [{execution_status}]"
         )
     spec = replace(
@@ -163,13 +162,13 @@ def delete_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     else:
         stack = named_stack(tx, caller, params)
         if stack is None:
-            raise ValidationError(f"Stack [{params['StackName']}] does not exist")
+            raise errors.ValidationError(f"Stack [{params['StackName']}] does not exist")
         found = tx.store.change_sets.named(stack.id, given)
     if found is None:
         return {}  # AWS does not report that the change set does not exist
     stack = tx.store.stacks.get(found.stack_id)
     if stack is not None and found.execution_status_in(stack.status) == EXECUTE_IN_PROGRESS:
-        raise InvalidChangeSetStatus(f"ChangeSet [{found.id}] cannot be deleted while it is executed")
+        raise errors.InvalidChangeSetStatus(f"ChangeSet [{found.id}] cannot be deleted while it is executed")
     tx.store.change_sets.drop(found.id)
     return {}
 
@@ -196,7 +195,7 @@ def describe_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 def list_change_sets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     stack = named_stack(tx, caller, params)
     if stack is None:
-        raise ValidationError(f"Stack [{params['StackName']}] does not exist")
+        raise errors.ValidationError(f"Stack [{params['StackName']}] does not exist")
 
     def candidates(after: str, limit: int) -> list[tuple[str, ChangeSet]]:
         return [(each.name, each) for each in tx.store.change_sets.listed(stack.id, after, limit)]

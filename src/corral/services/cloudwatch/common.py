@@ -10,11 +10,9 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.model.metric import Dimensions
 from corral.operations.pagination import Pagination
-from corral.services.cloudwatch.errors import (
-    InvalidNextToken,
-)
+from corral.services.cloudwatch import errors
 
-ALARM_PAGES = Pagination(InvalidNextToken, "MaxRecords", "NextToken", "NextToken", default=100, largest=100)
+ALARM_PAGES = Pagination(errors.InvalidNextToken, "MaxRecords", "NextToken", "NextToken", default=100, largest=100)
 PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
 
 

@@ -19,14 +19,8 @@ from corral.model.durations import HOUR_S, MINUTE_S
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric, Summary
 from corral.operations.pagination import Pagination, token_of
+from corral.services.cloudwatch import errors
 from corral.services.cloudwatch.common import dimension_faults, dimensions_of
-from corral.services.cloudwatch.errors import (
-    InvalidNextToken,
-    InvalidParameterCombinationException,
-    InvalidParameterValueException,
-    MissingRequiredParameterException,
-    ValidationException,
-)
 from corral.services.cloudwatch.metric_queries import (
     DATAPOINTS_MAX,
     VISIBLE_S,
@@ -39,8 +33,8 @@ from corral.services.cloudwatch.metric_queries import (
 from corral.telemetry import MetricStore
 from corral.telemetry.metrics import ACTIVE_STEP_S
 
-DATA_PAGES = Pagination(InvalidNextToken, None, "NextToken", "NextToken")
-LIST_PAGES = Pagination(InvalidParameterValueException, None, "NextToken", "NextToken", default=500)
+DATA_PAGES = Pagination(errors.InvalidNextToken, None, "NextToken", "NextToken")
+LIST_PAGES = Pagination(errors.InvalidParameterValueException, None, "NextToken", "NextToken", default=500)
 STATISTICS_DATAPOINTS_MAX = 1440  # the maximum number of datapoints in a response of GetMetricStatistics
 RECENT_S = 3 * HOUR_S  # the time span of RecentlyActive in ListMetrics
 TIME_ZONE = re.compile(r"([+-])(\d\d)(\d\d)")
@@ -61,9 +55,9 @@ def get_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
     queries = parse_queries(params["MetricDataQueries"], caller.region)
     start_s, end_s = params["StartTime"], params["EndTime"]
     if start_s == end_s:
-        raise ValidationException("The parameter StartTime must not equal parameter EndTime.")
+        raise errors.ValidationException("The parameter StartTime must not equal parameter EndTime.")
     if start_s > end_s:
-        raise ValidationException("The parameter EndTime must be greater than StartTime.")
+        raise errors.ValidationException("The parameter EndTime must be greater than StartTime.")
     limit = params.get("MaxDatapoints", DATAPOINTS_MAX)
     descending = params.get("ScanBy", "TimestampDescending") == "TimestampDescending"
     context = LabelContext(tx.now_s, _utc_offset_s(params), caller.account)
@@ -140,7 +134,7 @@ def _utc_offset_s(params: dict[str, Any]) -> int:
     text = params.get("LabelOptions", {}).get("Timezone", "+0000")
     zone = TIME_ZONE.fullmatch(text)
     if zone is None:
-        raise ValidationException(f"The value {text} for parameter LabelOptions.Timezone is invalid: write it as +0130.")
+        raise errors.ValidationException(f"The value {text} for parameter LabelOptions.Timezone is invalid: write it as +0130.")
     seconds = int(zone[2]) * HOUR_S + int(zone[3]) * MINUTE_S
     return -seconds if zone[1] == "-" else seconds
 
@@ -151,7 +145,7 @@ def _utc_offset_s(params: dict[str, Any]) -> int:
 def get_metric_statistics(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     listed = params.get("Dimensions", ())
     if faults := dimension_faults(listed, "Dimensions.member"):
-        raise InvalidParameterValueException("\n".join(faults))
+        raise errors.InvalidParameterValueException("\n".join(faults))
     statistics = _statistics(params)
     period_s, start_s, end_s = _window(tx, params)
     metric = Metric(caller.region, params["Namespace"], params["MetricName"], dimensions_of(listed))
@@ -172,14 +166,14 @@ def get_metric_statistics(tx: Tx[MetricStore], params: dict[str, Any], caller: C
 def _statistics(params: dict[str, Any]) -> dict[str, Statistic]:
     simple, extended = params.get("Statistics", []), params.get("ExtendedStatistics", [])
     if not simple and not extended:
-        raise MissingRequiredParameterException(
+        raise errors.MissingRequiredParameterException(
             "At least one of the parameters Statistics and ExtendedStatistics must be specified."
         )
     found: dict[str, Statistic] = {}
     for name in (*simple, *extended):
         statistic = parse_statistic(name)
         if statistic is None or (name in extended and name in SIMPLE):
-            raise InvalidParameterValueException(f"The value {name} for parameter ExtendedStatistics is not supported.")
+            raise errors.InvalidParameterValueException(f"The value {name} for parameter ExtendedStatistics is not supported.")
         found[name] = statistic
     return found
 
@@ -188,13 +182,13 @@ def _window(tx: Tx[MetricStore], params: dict[str, Any]) -> tuple[int, int, int]
     """Return the period, the start and the end of a request, rounded as CloudWatch rounds them."""
     period_s: int = params["Period"]
     if fault := period_fault(period_s, "Period"):
-        raise InvalidParameterValueException(fault)
+        raise errors.InvalidParameterValueException(fault)
     if params["StartTime"] >= params["EndTime"]:
-        raise InvalidParameterValueException("The parameter StartTime must be less than the parameter EndTime.")
+        raise errors.InvalidParameterValueException("The parameter StartTime must be less than the parameter EndTime.")
     start_s, end_s = first_period(params["StartTime"], period_s, tx.now_s), ceil(params["EndTime"])
     requested = ceil((params["EndTime"] - params["StartTime"]) / period_s)
     if requested > STATISTICS_DATAPOINTS_MAX:
-        raise InvalidParameterCombinationException(
+        raise errors.InvalidParameterCombinationException(
             f"You have requested up to {requested:,} datapoints, which exceeds the limit of {STATISTICS_DATAPOINTS_MAX:,}. "
             "You may reduce the datapoints requested by increasing Period, or decreasing the time range."
         )

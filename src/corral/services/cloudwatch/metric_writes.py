@@ -13,12 +13,8 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.metric import AHEAD_S, LARGEST_VALUE, OLDEST_S, Metric, Point, Sample, StatisticSet
+from corral.services.cloudwatch import errors
 from corral.services.cloudwatch.common import dimension_faults, dimensions_of, text_faults
-from corral.services.cloudwatch.errors import (
-    InvalidParameterCombinationException,
-    InvalidParameterValueException,
-    MissingRequiredParameterException,
-)
 from corral.telemetry import MetricStore
 
 HANDED_OVER_MAX = 100  # the maximum number of series in a payload; the metrics lane stores this many new series in about 5 ms
@@ -100,20 +96,20 @@ def put_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
     namespace: str = params["Namespace"]
     groups = _groups(params)
     if not any(data for _, _, data in groups):
-        raise MissingRequiredParameterException("The parameter MetricData is required.")
+        raise errors.MissingRequiredParameterException("The parameter MetricData is required.")
     if sum(len(data) for _, _, data in groups) > DATA_MAX:
-        raise InvalidParameterValueException(f"The collection MetricData must not have a size greater than {DATA_MAX}.")
+        raise errors.InvalidParameterValueException(f"The collection MetricData must not have a size greater than {DATA_MAX}.")
     faults: list[str] = []
     parsed: list[tuple[dict[str, Any] | None, list[Point]]] = []
     for member, entity, data in groups:
         if entity is not None and (fault := _entity_fault(entity)):
             if params.get("StrictEntityValidation"):
-                raise InvalidParameterValueException(fault)
+                raise errors.InvalidParameterValueException(fault)
             entity = None  # as on CloudWatch, the data is stored without the invalid entity
         points = [_point(tx, caller.region, namespace, datum, f"{member}.{number}", faults) for number, datum in enumerate(data, 1)]
         parsed.append((entity, points))
     if faults:
-        raise InvalidParameterValueException("\n".join(faults))
+        raise errors.InvalidParameterValueException("\n".join(faults))
     for entity, points in parsed:
         record(tx, points)
         if entity is not None:
@@ -164,11 +160,11 @@ def _point(tx: Tx[MetricStore], region: str, namespace: str, datum: dict[str, An
 def _sample(datum: dict[str, Any], member: str, faults: list[str]) -> Sample:
     given = [key for key in ("Value", "StatisticValues", "Values") if key in datum]
     if not given:
-        raise MissingRequiredParameterException(
+        raise errors.MissingRequiredParameterException(
             f"At least one of the parameters {member}.Value, {member}.Values or {member}.StatisticValues must be specified."
         )
     if len(given) > 1:
-        raise InvalidParameterCombinationException(
+        raise errors.InvalidParameterCombinationException(
             f"The parameters {member}.{given[0]} and {member}.{given[1]} are mutually exclusive and you have specified both."
         )
     if given == ["Value"]:
@@ -192,7 +188,7 @@ def _counted(datum: dict[str, Any], member: str, faults: list[str]) -> Sample:
     values = [float(value) for value in datum["Values"]]
     counts = [float(count) for count in datum.get("Counts", [1.0] * len(values))]
     if not values:
-        raise MissingRequiredParameterException(f"The parameter {member}.Values must not be empty.")
+        raise errors.MissingRequiredParameterException(f"The parameter {member}.Values must not be empty.")
     if len(counts) != len(values):
         faults.append(f"The parameters {member}.Values and {member}.Counts must be of the same size.")
     _check_numbers(values, f"{member}.Values", faults)

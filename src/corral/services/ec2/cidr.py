@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from corral.services.ec2.errors import (
-    InvalidParameterValue,
-    InvalidSubnetConflict,
-    InvalidSubnetRange,
-    InvalidVpcRange,
-    invalid_value,
-)
+from corral.services.ec2 import errors
 
 LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28  # the prefix lengths of the largest and the smallest block of a VPC or subnet
 RESERVED_ADDRESSES = 5  # addresses that EC2 reserves in each subnet
@@ -26,7 +20,7 @@ def ipv4(text: str, member: str = "cidrBlock") -> IPv4Network:
             return network
     except ValueError:
         pass
-    raise invalid_value(text, member, NOT_A_BLOCK)
+    raise errors.invalid_value(text, member, NOT_A_BLOCK)
 
 
 def ipv6(text: str, member: str = "ipv6CidrBlock") -> IPv6Network:
@@ -36,13 +30,13 @@ def ipv6(text: str, member: str = "ipv6CidrBlock") -> IPv6Network:
             return network
     except ValueError:
         pass
-    raise invalid_value(text, member, NOT_A_BLOCK)
+    raise errors.invalid_value(text, member, NOT_A_BLOCK)
 
 
 def vpc_block(text: str) -> IPv4Network:
     network = ipv4(text)
     if not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_PREFIX:
-        raise InvalidVpcRange(f"The CIDR '{text}' is invalid.")
+        raise errors.InvalidVpcRange(f"The CIDR '{text}' is invalid.")
     return network
 
 
@@ -77,15 +71,15 @@ def ipv6_subnet_block(text: str, vpc: list[str], siblings: list[str]) -> IPv6Net
 
 def _check_subnet(text: str, *, is_valid: bool, overlaps: bool) -> None:
     if not is_valid:
-        raise InvalidSubnetRange(f"The CIDR '{text}' is invalid.")
+        raise errors.InvalidSubnetRange(f"The CIDR '{text}' is invalid.")
     if overlaps:
-        raise InvalidSubnetConflict(f"The CIDR '{text}' conflicts with another subnet")
+        raise errors.InvalidSubnetConflict(f"The CIDR '{text}' conflicts with another subnet")
 
 
 def destination(params: dict[str, str]) -> tuple[str, str]:
     """Return the request member that names the destination of a route, and the destination."""
     if sum(name in params for name in ("DestinationCidrBlock", "DestinationIpv6CidrBlock", "DestinationPrefixListId")) != 1:
-        raise InvalidParameterValue(
+        raise errors.InvalidParameterValue(
             "A route must have exactly one of destinationCidrBlock, destinationIpv6CidrBlock or destinationPrefixListId."
         )
     if "DestinationCidrBlock" in params:

@@ -19,13 +19,8 @@ from corral.core.transactions import Tx
 from corral.model.principal import root_user
 from corral.operations import stored_resources
 from corral.operations.stored_resources import Document, Params
+from corral.services.ec2 import errors
 from corral.services.ec2.dhcp_options import DHCP_OPTIONS
-from corral.services.ec2.errors import (
-    DefaultSubnetAlreadyExists,
-    DefaultVpcAlreadyExists,
-    DefaultVpcDoesNotExist,
-    InsufficientCidrBlocks,
-)
 from corral.services.ec2.gateways import INTERNET_GATEWAY, attach_internet_gateway
 from corral.services.ec2.resources import every
 from corral.services.ec2.route_tables import create_route
@@ -80,23 +75,23 @@ def find_default(tx: Tx[Store], caller: Caller) -> Document | None:
 
 def create_default_vpc(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     if find_default(tx, caller) is not None:
-        raise DefaultVpcAlreadyExists("A Default VPC already exists for this account in this region.")
+        raise errors.DefaultVpcAlreadyExists("A Default VPC already exists for this account in this region.")
     return {"Vpc": stored_resources.response_view(tx, caller, VPC, _create(tx, caller))}
 
 
 def create_default_subnet(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     vpc, zone = find_default(tx, caller), check_zone(caller.region, params)
     if vpc is None:
-        raise DefaultVpcDoesNotExist("No default VPC exists for this account in this region.")
+        raise errors.DefaultVpcDoesNotExist("No default VPC exists for this account in this region.")
     siblings = every(tx, caller, "subnet", VpcId=vpc["VpcId"])
     for sibling in siblings:
         if sibling["DefaultForAz"] and sibling["AvailabilityZone"] == zone:
-            raise DefaultSubnetAlreadyExists(f"'{sibling['SubnetId']}' is already the default subnet in {zone}.")
+            raise errors.DefaultSubnetAlreadyExists(f"'{sibling['SubnetId']}' is already the default subnet in {zone}.")
     taken = [IPv4Network(sibling["CidrBlock"]) for sibling in siblings]
     blocks = IPv4Network(vpc["CidrBlock"]).subnets(new_prefix=SUBNET_PREFIX)
     block = next((block for block in blocks if not any(block.overlaps(other) for other in taken)), None)
     if block is None:
-        raise InsufficientCidrBlocks("The default VPC has no free block for a default subnet.")
+        raise errors.InsufficientCidrBlocks("The default VPC has no free block for a default subnet.")
     wanted = {"VpcId": vpc["VpcId"], "CidrBlock": str(block), "AvailabilityZone": zone, "_default": True}
     return {"Subnet": stored_resources.response_view(tx, caller, SUBNET, stored_resources.create(tx, caller, SUBNET, wanted))}
 

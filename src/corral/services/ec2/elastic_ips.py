@@ -8,15 +8,7 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.operations.stored_resources import Document, Params, ResourceType, delete, find, list_resources, put
-from corral.services.ec2.errors import (
-    AddressLimitExceeded,
-    InvalidAddressNotFound,
-    InvalidIPAddressInUse,
-    InvalidParameterCombination,
-    MissingParameter,
-    ResourceAlreadyAssociated,
-    not_found,
-)
+from corral.services.ec2 import errors
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, every, new_id
 from corral.store import Store
@@ -31,7 +23,7 @@ def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     allocation_id = new_id(tx, "eipalloc")
     taken = {address["PublicIp"] for address in every(tx, caller, "elastic-ip")}
     if len(taken) >= BLOCK.num_addresses // 2:
-        raise AddressLimitExceeded("The maximum number of addresses has been reached.")
+        raise errors.AddressLimitExceeded("The maximum number of addresses has been reached.")
     at = int(allocation_id[-8:], 16) % BLOCK.num_addresses
     while str(BLOCK[at]) in taken:
         at = (at + 1) % BLOCK.num_addresses
@@ -44,7 +36,7 @@ def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
 
 def _check_delete(tx: Tx[Store], caller: Caller, address: Document) -> None:
     if "AssociationId" in address:
-        raise InvalidIPAddressInUse(f"Address {address['PublicIp']} is in use: disassociate it first.")
+        raise errors.InvalidIPAddressInUse(f"Address {address['PublicIp']} is in use: disassociate it first.")
 
 
 ELASTIC_IP = ResourceType(
@@ -88,7 +80,7 @@ def associate_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[str
     address = _requested(tx, caller, params)
     target: Document = {member: params[member] for member in TARGET if member in params}
     if not target.keys() & {"InstanceId", "NetworkInterfaceId"}:
-        raise MissingParameter("Either instance ID or network interface id must be specified")
+        raise errors.MissingParameter("Either instance ID or network interface id must be specified")
     if "AssociationId" in address:
         if all(address.get(member) == value for member, value in target.items()):
             return {"AssociationId": address["AssociationId"]}
@@ -111,7 +103,7 @@ def disassociate_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[
 def find_association(tx: Tx[Store], caller: Caller, association_id: str) -> Document:
     for address in every(tx, caller, "elastic-ip", AssociationId=association_id):
         return address
-    raise not_found("association", association_id)
+    raise errors.not_found("association", association_id)
 
 
 def associate(tx: Tx[Store], caller: Caller, allocation_id: str, interface: Document) -> Document:
@@ -134,18 +126,18 @@ def disassociate(tx: Tx[Store], caller: Caller, interfaces: list[Document]) -> N
 
 def _requested(tx: Tx[Store], caller: Caller, params: Params) -> Document:
     if "AllocationId" in params and "PublicIp" in params:
-        raise InvalidParameterCombination("You may specify public IP or allocation id, but not both in the same call")
+        raise errors.InvalidParameterCombination("You may specify public IP or allocation id, but not both in the same call")
     if "PublicIp" in params:
         return _by_public_ip(tx, caller, params["PublicIp"])
     if "AllocationId" in params:
         return find(tx, caller, ELASTIC_IP, params)
-    raise MissingParameter("Either public IP or allocation id must be specified")
+    raise errors.MissingParameter("Either public IP or allocation id must be specified")
 
 
 def _by_public_ip(tx: Tx[Store], caller: Caller, public_ip: str) -> Document:
     for address in every(tx, caller, "elastic-ip", PublicIp=public_ip):
         return address
-    raise InvalidAddressNotFound(f"Address '{public_ip}' not found.")
+    raise errors.InvalidAddressNotFound(f"Address '{public_ip}' not found.")
 
 
 def _without_association(address: Document) -> Document:
@@ -153,6 +145,6 @@ def _without_association(address: Document) -> Document:
 
 
 def _already_associated(address: Document) -> Exception:
-    return ResourceAlreadyAssociated(
+    return errors.ResourceAlreadyAssociated(
         f"resource {address['AllocationId']} is already associated with associate-id {address['AssociationId']}"
     )

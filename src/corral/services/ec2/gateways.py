@@ -7,17 +7,7 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.operations.stored_resources import Document, Params, ResourceType, find, put
-from corral.services.ec2 import elastic_ips
-from corral.services.ec2.errors import (
-    DependencyViolation,
-    GatewayNotAttached,
-    IncorrectState,
-    InvalidParameterValue,
-    InvalidVpnGatewayAttachment,
-    ResourceAlreadyAssociated,
-    UnsupportedOperation,
-    in_use,
-)
+from corral.services.ec2 import elastic_ips, errors
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, every, existing, new_id, required
 from corral.services.ec2.subnet_addresses import check_address, free_address, taken_addresses
@@ -26,7 +16,7 @@ from corral.store import Store
 
 def _check_detached(tx: Tx[Store], caller: Caller, gateway: Document) -> None:
     if gateway["Attachments"]:
-        raise in_use("internetGateway", gateway["InternetGatewayId"])
+        raise errors.in_use("internetGateway", gateway["InternetGatewayId"])
 
 
 INTERNET_GATEWAY = ResourceType(
@@ -57,9 +47,9 @@ def attach_internet_gateway(tx: Tx[Store], params: Params, caller: Caller) -> di
     existing(tx, caller, "vpc", vpc_id)
     if gateway["Attachments"]:
         attached = gateway["Attachments"][0]["VpcId"]
-        raise ResourceAlreadyAssociated(f"resource {gateway['InternetGatewayId']} is already attached to network {attached}")
+        raise errors.ResourceAlreadyAssociated(f"resource {gateway['InternetGatewayId']} is already attached to network {attached}")
     if gateway_of(tx, caller, vpc_id) is not None:
-        raise InvalidParameterValue(f"Network {vpc_id} already has an internet gateway attached")
+        raise errors.InvalidParameterValue(f"Network {vpc_id} already has an internet gateway attached")
     put(tx, caller, INTERNET_GATEWAY, {**gateway, "Attachments": [{"VpcId": vpc_id, "State": "available"}]})
     return {}
 
@@ -68,9 +58,9 @@ def detach_internet_gateway(tx: Tx[Store], params: Params, caller: Caller) -> di
     gateway, vpc_id = find(tx, caller, INTERNET_GATEWAY, params), params["VpcId"]
     existing(tx, caller, "vpc", vpc_id)
     if not any(each["VpcId"] == vpc_id for each in gateway["Attachments"]):
-        raise GatewayNotAttached(f"resource {gateway['InternetGatewayId']} is not attached to network {vpc_id}")
+        raise errors.GatewayNotAttached(f"resource {gateway['InternetGatewayId']} is not attached to network {vpc_id}")
     if any(nat["ConnectivityType"] == "public" for nat in every(tx, caller, "natgateway", VpcId=vpc_id)):
-        raise DependencyViolation(
+        raise errors.DependencyViolation(
             f"Network {vpc_id} has some mapped public address(es). Please unmap those public address(es) before detaching the "
             "gateway."
         )
@@ -87,7 +77,9 @@ def gateway_of(tx: Tx[Store], caller: Caller, vpc_id: str) -> Document | None:
 
 def _check_without_vpc(tx: Tx[Store], caller: Caller, gateway: Document) -> None:
     if gateway["VpcAttachments"]:
-        raise IncorrectState(f"The vpnGateway '{gateway['VpnGatewayId']}' is attached to {gateway['VpcAttachments'][0]['VpcId']}")
+        raise errors.IncorrectState(
+            f"The vpnGateway '{gateway['VpnGatewayId']}' is attached to {gateway['VpcAttachments'][0]['VpcId']}"
+        )
 
 
 VPN_GATEWAY = ResourceType(
@@ -123,7 +115,7 @@ def attach_vpn_gateway(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
     existing(tx, caller, "vpc", vpc_id)
     if gateway["VpcAttachments"]:
         attached = gateway["VpcAttachments"][0]["VpcId"]
-        raise InvalidParameterValue(f"The vpnGateway '{gateway['VpnGatewayId']}' is already attached to {attached}")
+        raise errors.InvalidParameterValue(f"The vpnGateway '{gateway['VpnGatewayId']}' is already attached to {attached}")
     attachment = {"VpcId": vpc_id, "State": "attached"}
     put(tx, caller, VPN_GATEWAY, {**gateway, "VpcAttachments": [attachment]})
     return {"VpcAttachment": attachment}
@@ -132,7 +124,7 @@ def attach_vpn_gateway(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 def detach_vpn_gateway(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     gateway, vpc_id = find(tx, caller, VPN_GATEWAY, params), params["VpcId"]
     if not any(each["VpcId"] == vpc_id for each in gateway["VpcAttachments"]):
-        raise InvalidVpnGatewayAttachment(
+        raise errors.InvalidVpnGatewayAttachment(
             f"The attachment with vpn gateway ID '{gateway['VpnGatewayId']}' and vpc ID '{vpc_id}' does not exist"
         )
     put(tx, caller, VPN_GATEWAY, {**gateway, "VpcAttachments": []})
@@ -141,7 +133,7 @@ def detach_vpn_gateway(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 
 def _new_nat(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     if params.get("AvailabilityMode", "zonal") != "zonal":
-        raise UnsupportedOperation("Corral has no regional NAT gateways: omit AvailabilityMode, and specify a SubnetId.")
+        raise errors.UnsupportedOperation("Corral has no regional NAT gateways: omit AvailabilityMode, and specify a SubnetId.")
     subnet = existing(tx, caller, "subnet", required(params, "SubnetId"))
     is_public = params.get("ConnectivityType", "public") == "public"
     address: Document = {
@@ -153,7 +145,7 @@ def _new_nat(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     if is_public:
         required(params, "AllocationId")
         if gateway_of(tx, caller, subnet["VpcId"]) is None:
-            raise GatewayNotAttached(f"Network {subnet['VpcId']} has no Internet gateway attached")
+            raise errors.GatewayNotAttached(f"Network {subnet['VpcId']} has no Internet gateway attached")
         address |= elastic_ips.associate(tx, caller, params["AllocationId"], address)
     return {
         "NatGatewayId": new_id(tx, "nat"),

@@ -10,13 +10,7 @@ from corral.core.transactions import Tx
 from corral.fleet import instances
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.operations.stored_resources import Document, Params
-from corral.services.ec2.errors import (
-    IncorrectInstanceState,
-    InvalidParameterCombination,
-    InvalidParameterValue,
-    MissingParameter,
-    invalid_value,
-)
+from corral.services.ec2 import errors
 from corral.services.ec2.images import is_on_record
 from corral.services.ec2.instance_description import ROOT_DEVICE, find_instance, find_instances
 from corral.services.ec2.instance_types import size_of
@@ -46,7 +40,7 @@ BOOLEANS = {"true": True, "false": False}
 def describe_instance_attribute(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     instance, member = find_instance(tx, caller, params["InstanceId"]), NAMES.get(params["Attribute"])
     if member is None:
-        raise invalid_value(params["Attribute"], "attribute", f"Valid values: {', '.join(NAMES)}.")
+        raise errors.invalid_value(params["Attribute"], "attribute", f"Valid values: {', '.join(NAMES)}.")
     return {"InstanceId": ec2_id(instance.id), **_attribute(instance, member)}
 
 
@@ -75,14 +69,14 @@ def modify_instance_attribute(tx: Tx[Store], params: Params, caller: Caller) -> 
     instance = find_instance(tx, caller, params["InstanceId"])
     given = _given(params)
     if len(given) != 1:
-        raise InvalidParameterCombination("A request must modify exactly one attribute of an instance.")
+        raise errors.InvalidParameterCombination("A request must modify exactly one attribute of an instance.")
     ((member, value),) = given.items()
     details = dict(instance.details)
     if member in FLAGS:
         details[FLAGS[member]] = value
     elif member == "InstanceInitiatedShutdownBehavior":
         if value not in SHUTDOWN_BEHAVIORS:
-            raise invalid_value(value, "instanceInitiatedShutdownBehavior", "Valid values: stop, terminate.")
+            raise errors.invalid_value(value, "instanceInitiatedShutdownBehavior", "Valid values: stop, terminate.")
         details["_shutdown_behavior"] = value
     elif member == "Groups":
         groups = [existing(tx, caller, "security-group", group_id) for group_id in value]
@@ -117,7 +111,7 @@ def _given(params: Params) -> Document:
             found[member] = b64encode(raw).decode() if isinstance(raw, bytes) else raw
         elif isinstance(value, dict) and member not in ("EnclaveOptions",):
             if "Value" not in value:
-                raise MissingParameter(f"The request must contain the parameter {member}.Value")
+                raise errors.MissingParameter(f"The request must contain the parameter {member}.Value")
             found[{"Kernel": "KernelId", "Ramdisk": "RamdiskId"}.get(member, member)] = value["Value"]
         else:
             found[member] = value
@@ -125,10 +119,10 @@ def _given(params: Params) -> Document:
         member, value = str(NAMES.get(params["Attribute"], params["Attribute"])), params.get("Value", "")
         if member in FLAGS:
             if value.lower() not in BOOLEANS:
-                raise invalid_value(value, params["Attribute"], "Valid values: true, false.")
+                raise errors.invalid_value(value, params["Attribute"], "Valid values: true, false.")
             value = BOOLEANS[value.lower()]
         elif member not in ("InstanceType", "UserData", "InstanceInitiatedShutdownBehavior", "KernelId", "RamdiskId"):
-            raise InvalidParameterValue(
+            raise errors.InvalidParameterValue(
                 f"The parameters Attribute and Value cannot modify the attribute {params['Attribute']}: use the parameter for it."
             )
         found[member] = value
@@ -137,7 +131,7 @@ def _given(params: Params) -> Document:
 
 def _require_stopped(instance: Instance, attribute: str) -> None:
     if instance.state is not InstanceState.STOPPED:
-        raise IncorrectInstanceState(
+        raise errors.IncorrectInstanceState(
             f"The instance '{ec2_id(instance.id)}' is not in the 'stopped' state: it is {instance.state.value}. Stop it to modify "
             f"its {attribute}."
         )

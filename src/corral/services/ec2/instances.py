@@ -17,15 +17,7 @@ from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id
 from corral.model.placement import Unplaceable
 from corral.operations.pagination import Candidates
 from corral.operations.stored_resources import Document, Params
-from corral.services.ec2 import client_tokens
-from corral.services.ec2.errors import (
-    IncorrectInstanceState,
-    InstanceLimitExceeded,
-    InsufficientInstanceCapacity,
-    InvalidParameterCombination,
-    InvalidParameterValue,
-    OperationNotPermitted,
-)
+from corral.services.ec2 import client_tokens, errors
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.instance_description import SELECTS, find_instances, instance_view, reservations, state_of
 from corral.services.ec2.launch_specs import instance_request, merged, template_data, with_next_address
@@ -48,18 +40,20 @@ def run_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, An
         return _reservation(caller, again)
     least, most = params["MinCount"], params["MaxCount"]
     if not 1 <= least <= most:
-        raise InvalidParameterValue(
+        raise errors.InvalidParameterValue(
             f"Value ({least}) for parameter minCount is invalid. It must be at least 1 and at most maxCount ({most})."
         )
     if most > LAUNCHES_MAX:
-        raise InstanceLimitExceeded(
+        raise errors.InstanceLimitExceeded(
             f"A request can launch up to {LAUNCHES_MAX} instances, and this one has MaxCount {most}: use several requests."
         )
     data = {member: value for member, value in params.items() if member not in NOT_OF_A_LAUNCH}
     if given := params.get("LaunchTemplate"):
         data = merged(template_data(tx, caller, given), data)
     if most > 1 and data.get("PrivateIpAddress"):
-        raise InvalidParameterCombination("PrivateIpAddress is the address of one instance: use MaxCount 1, or leave it out.")
+        raise errors.InvalidParameterCombination(
+            "PrivateIpAddress is the address of one instance: use MaxCount 1, or leave it out."
+        )
     request = instance_request(tx, caller, data, reason=f"RunInstances of {caller.principal.arn}")
     launched: list[Instance] = []
     for index in range(most):
@@ -68,7 +62,7 @@ def run_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, An
         placed = instances.place_now(tx, replace(request, details={**details, "_index": index, **token}))
         if isinstance(placed, Unplaceable):
             if index < least:
-                raise InsufficientInstanceCapacity(_no_room(tx, request, placed, least))
+                raise errors.InsufficientInstanceCapacity(_no_room(tx, request, placed, least))
             break
         launched.append(placed)
     client_tokens.remember(tx, caller, "RunInstances", params, [instance.id for instance in launched])
@@ -115,7 +109,7 @@ def _candidates(
     """Return a function that reads the instances that a request names or selects, sorted by id."""
     if given := params.get("InstanceIds"):
         if params.get("MaxResults") is not None:
-            raise InvalidParameterCombination("The parameter instancesSet cannot be used with the parameter maxResults")
+            raise errors.InvalidParameterCombination("The parameter instancesSet cannot be used with the parameter maxResults")
         named = sorted(find_instances(tx, caller, given, hosts=True), key=lambda each: each.id)
         return lambda after, limit: [(each.id, shown) for each in named if chosen(shown := view(each))]
 
@@ -181,7 +175,7 @@ def terminate_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[s
     found = find_instances(tx, caller, params["InstanceIds"])
     for instance in found:
         if instance.details.get("_disable_api_termination") and instance.state is not InstanceState.TERMINATED:
-            raise OperationNotPermitted(
+            raise errors.OperationNotPermitted(
                 f"The instance '{ec2_id(instance.id)}' may not be terminated. Modify its 'disableApiTermination' instance "
                 "attribute and try again."
             )
@@ -196,7 +190,7 @@ def stop_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, A
         if instance.state not in (InstanceState.RUNNING, InstanceState.STOPPING, InstanceState.STOPPED):
             raise _wrong_state(instance, "stopped")
         if instance.details.get("_disable_api_stop") and instance.state is InstanceState.RUNNING:
-            raise OperationNotPermitted(
+            raise errors.OperationNotPermitted(
                 f"The instance '{ec2_id(instance.id)}' may not be stopped. Modify its 'disableApiStop' instance attribute and try "
                 "again."
             )
@@ -210,7 +204,7 @@ def start_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
         if instance.state is InstanceState.STOPPED:
             room = place_newcomer(tx.store.fleet.pool(HOST_POOL), instance.demand, tx.now_s)
             if isinstance(room, Unplaceable):
-                raise InsufficientInstanceCapacity(
+                raise errors.InsufficientInstanceCapacity(
                     f"There is not enough capacity to start {ec2_id(instance.id)} ({instance.type}) now: {_clause('it', room)}. "
                     "Stop tasks or terminate instances that hold GPUs, and try again."
                 )
@@ -246,6 +240,6 @@ def _each(tx: Tx[Store], found: list[Instance], change: Callable[[Instance], obj
 
 
 def _wrong_state(instance: Instance, verb: str) -> Exception:
-    return IncorrectInstanceState(
+    return errors.IncorrectInstanceState(
         f"The instance '{ec2_id(instance.id)}' is not in a state from which it can be {verb}: it is {instance.state.value}."
     )

@@ -22,14 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.operations.stored_resources import Document, Params, ResourceType, create, delete, list_resources
-from corral.services.ec2.errors import (
-    InvalidKeyFormat,
-    InvalidKeyPairDuplicate,
-    MissingParameter,
-    UnsupportedOperation,
-    invalid_value,
-    not_found,
-)
+from corral.services.ec2 import errors
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, every, new_id
 from corral.store import Store
@@ -45,9 +38,9 @@ def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     name, public = params["KeyName"], params["_public"]
     if not (1 <= len(name) <= NAME_MAX_CHARACTERS and name.isascii() and name.isprintable() and name == name.strip()):
         rule = f"It must have 1 to {NAME_MAX_CHARACTERS} printable ASCII characters, and no space at its beginning or end."
-        raise invalid_value(name, "KeyName", rule)
+        raise errors.invalid_value(name, "KeyName", rule)
     if every(tx, caller, "key-pair", KeyName=name):
-        raise InvalidKeyPairDuplicate(f"The keypair '{name}' already exists")
+        raise errors.InvalidKeyPairDuplicate(f"The keypair '{name}' already exists")
     openssh = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     return {
         "KeyPairId": new_id(tx, "key"),
@@ -78,7 +71,9 @@ def generate_key(params: Params) -> Params:
 
 def create_key_pair(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     if params.get("KeyFormat", "pem") != "pem":
-        raise UnsupportedOperation("Corral writes private keys as PEM only: omit KeyFormat, and convert the key with puttygen.")
+        raise errors.UnsupportedOperation(
+            "Corral writes private keys as PEM only: omit KeyFormat, and convert the key with puttygen."
+        )
     if params.get("KeyType", "rsa") == "ed25519":
         key: PrivateKey = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(tx.ids.hex32() + tx.ids.hex32()))
         fingerprint = _openssh_fingerprint(key.public_key())
@@ -113,7 +108,7 @@ def describe_key_pairs(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 def delete_key_pair(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     """Delete a key pair. As on EC2, it is no error if the key pair does not exist."""
     if "KeyName" not in params and "KeyPairId" not in params:
-        raise MissingParameter("The request must contain the parameter KeyName or KeyPairId")
+        raise errors.MissingParameter("The request must contain the parameter KeyName or KeyPairId")
     wanted = {member: params[member] for member in ("KeyName", "KeyPairId") if member in params}
     for document in every(tx, caller, "key-pair", **wanted):
         delete(tx, caller, KEY_PAIR, document)
@@ -124,7 +119,7 @@ def delete_key_pair(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
 def named_key(tx: Tx[Store], caller: Caller, name: str) -> Document:
     for document in every(tx, caller, "key-pair", KeyName=name):
         return document
-    raise not_found("key-pair", name)
+    raise errors.not_found("key-pair", name)
 
 
 def _created(document: Document) -> dict[str, Any]:
@@ -140,7 +135,7 @@ def _public_key(material: bytes) -> PublicKey:
         if isinstance(key, Ed25519PublicKey) or (isinstance(key, RSAPublicKey) and key.key_size in RSA_BITS_ACCEPTED):
             return key
         break
-    raise InvalidKeyFormat("Key is not in valid OpenSSH public key format")
+    raise errors.InvalidKeyFormat("Key is not in valid OpenSSH public key format")
 
 
 def _colons(digest: Any) -> str:

@@ -21,17 +21,7 @@ from corral.model.instance import DEFAULT_CLUSTER
 from corral.operations.stored_resources import Document, Params
 from corral.operations.stored_resources import get as get_resource
 from corral.operations.tags import Tags
-from corral.services.ec2 import default_vpc
-from corral.services.ec2.errors import (
-    InvalidParameterCombination,
-    InvalidParameterValue,
-    InvalidUserData,
-    MissingParameter,
-    UnsupportedOperation,
-    VPCIdNotSpecified,
-    invalid_value,
-    not_found,
-)
+from corral.services.ec2 import default_vpc, errors
 from corral.services.ec2.images import is_ecs_optimized
 from corral.services.ec2.instance_types import architecture_of, size_of
 from corral.services.ec2.launch_templates import LaunchTemplateVersion as LaunchTemplateVersion
@@ -63,7 +53,7 @@ def instance_request(tx: Tx[Store], caller: Caller, data: Params, *, group: str 
     """Check the members of a launch, read its user data, and choose its subnet and its address."""
     default_vpc.ensure(tx, caller)
     if data.get("InstanceRequirements") and not data.get("InstanceType"):
-        raise UnsupportedOperation("Corral does not choose types by InstanceRequirements: name an InstanceType.")
+        raise errors.UnsupportedOperation("Corral does not choose types by InstanceRequirements: name an InstanceType.")
     type_ = data.get("InstanceType") or DEFAULT_TYPE
     size = size_of(tx, type_)
     settings = agent_settings(data)
@@ -88,7 +78,7 @@ def instance_request(tx: Tx[Store], caller: Caller, data: Params, *, group: str 
     }
     if data.get("KeyName"):
         if not every(tx, caller, "key-pair", KeyName=data["KeyName"]):
-            raise not_found("key-pair", data["KeyName"])
+            raise errors.not_found("key-pair", data["KeyName"])
         details["KeyName"] = data["KeyName"]
     if data.get("IamInstanceProfile"):
         details["IamInstanceProfile"] = instance_profile(tx, caller, data["IamInstanceProfile"])
@@ -129,9 +119,9 @@ def agent_settings(data: Params) -> AgentSettings:
     try:
         raw = b64decode(text, validate=False)
     except (NotBase64, ValueError):
-        raise InvalidUserData("Invalid BASE64 encoding of user data.") from None
+        raise errors.InvalidUserData("Invalid BASE64 encoding of user data.") from None
     if len(raw) > USER_DATA_MAX_BYTES:
-        raise InvalidParameterValue(f"User data is limited to {USER_DATA_MAX_BYTES} bytes: this user data has {len(raw)}.")
+        raise errors.InvalidParameterValue(f"User data is limited to {USER_DATA_MAX_BYTES} bytes: this user data has {len(raw)}.")
     return _read(raw, orjson.dumps(data["_init"]) if data.get("_init") else b"")
 
 
@@ -158,11 +148,11 @@ def instance_profile(tx: Tx[Store], caller: Caller, given: Params) -> Document:
     """Return the instance profile of a launch, as DescribeInstances shows it. Its role has no effect: tasks use their task role."""
     arn, name = given.get("Arn"), given.get("Name")
     if bool(arn) == bool(name):
-        raise InvalidParameterCombination("IamInstanceProfile must have either Arn or Name, but not both.")
+        raise errors.InvalidParameterCombination("IamInstanceProfile must have either Arn or Name, but not both.")
     found = get_resource(tx, caller, INSTANCE_PROFILE, name or str(arn).rpartition("/")[2])
     if found is None or (arn and found["Arn"] != arn):
         member = "arn" if arn else "name"
-        raise invalid_value(arn or name, f"iamInstanceProfile.{member}", f"Invalid IAM Instance Profile {member}")
+        raise errors.invalid_value(arn or name, f"iamInstanceProfile.{member}", f"Invalid IAM Instance Profile {member}")
     return {"Arn": found["Arn"], "Id": found["InstanceProfileId"]}
 
 
@@ -175,7 +165,9 @@ def _subnet(tx: Tx[Store], caller: Caller, data: Params, interface: Params) -> D
         return existing(tx, caller, "subnet", given)
     vpc = default_vpc.find_default(tx, caller)
     if vpc is None:
-        raise VPCIdNotSpecified("No default VPC for this user: name a SubnetId, or create a default VPC with CreateDefaultVpc.")
+        raise errors.VPCIdNotSpecified(
+            "No default VPC for this user: name a SubnetId, or create a default VPC with CreateDefaultVpc."
+        )
     zone = data.get("Placement", {}).get("AvailabilityZone")
     if zone:
         check_zone(caller.region, {"AvailabilityZone": zone})
@@ -183,7 +175,9 @@ def _subnet(tx: Tx[Store], caller: Caller, data: Params, interface: Params) -> D
     found = next((each for each in subnets if each["DefaultForAz"] and zone in (None, each["AvailabilityZone"])), None)
     if found is None:
         place = f"the zone {zone}" if zone else f"the default VPC {vpc['VpcId']}"
-        raise MissingParameter(f"No default subnet in {place}: name a SubnetId, or create a default one with CreateDefaultSubnet.")
+        raise errors.MissingParameter(
+            f"No default subnet in {place}: name a SubnetId, or create a default one with CreateDefaultSubnet."
+        )
     return found
 
 
@@ -197,11 +191,11 @@ def _security_groups(tx: Tx[Store], caller: Caller, data: Params, interface: Par
         if group is None:
             if each.startswith("sg-"):
                 existing(tx, caller, "security-group", each)
-                raise InvalidParameterValue(
+                raise errors.InvalidParameterValue(
                     f"Security group {each} and subnet {subnet['SubnetId']} belong to different networks: "
                     f"use a group of {subnet['VpcId']}."
                 )
-            raise not_found("security-group", each)
+            raise errors.not_found("security-group", each)
         found[group["GroupId"]] = {"GroupId": group["GroupId"], "GroupName": group["GroupName"]}
     return list(found.values())
 
@@ -229,13 +223,13 @@ def _image_id(tx: Tx[Store], caller: Caller, data: Params) -> str:
     """Return the image id of a launch. Any id is accepted, because Corral starts no image."""
     given = data.get("ImageId")
     if not given:
-        raise MissingParameter("The request must contain the parameter ImageId")
+        raise errors.MissingParameter("The request must contain the parameter ImageId")
     if not given.startswith(RESOLVE):
         return str(given)
     name = given.removeprefix(RESOLVE)
     found = public_parameters.find(caller.region, name) or tx.store.parameters.latest(caller.region, name)
     if found is None:
-        raise InvalidParameterValue(f"The parameter {name} of ImageId {given} does not exist in Parameter Store.")
+        raise errors.InvalidParameterValue(f"The parameter {name} of ImageId {given} does not exist in Parameter Store.")
     return found.value
 
 
@@ -244,7 +238,7 @@ def _tags(data: Params) -> Tags:
     for specification in data.get("TagSpecifications", ()):
         type_ = specification.get("ResourceType")
         if type_ not in TAGGED_TYPES:
-            raise InvalidParameterValue(f"'{type_}' is not a valid taggable resource type for this operation.")
+            raise errors.InvalidParameterValue(f"'{type_}' is not a valid taggable resource type for this operation.")
         if type_ == "instance":
             tags |= TAGS.read(specification.get("Tags", ()))
     tags |= {tag["Key"]: tag["Value"] for tag in data.get("_tags", ())}

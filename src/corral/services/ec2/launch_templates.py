@@ -27,15 +27,7 @@ from corral.operations.stored_resources import (
     put,
     response_view,
 )
-from corral.services.ec2 import client_tokens
-from corral.services.ec2.errors import (
-    InvalidLaunchTemplateName,
-    InvalidLaunchTemplateNameExists,
-    InvalidLaunchTemplateVersion,
-    InvalidParameterCombination,
-    InvalidParameterValue,
-    MissingParameter,
-)
+from corral.services.ec2 import client_tokens, errors
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, PAGES, new_id
 from corral.store import Store
@@ -66,13 +58,13 @@ def find_template(tx: Tx[Store], caller: Caller, given: Params) -> Document:
     """Find the template that a request names by its id or by its name."""
     template_id, name = given.get("LaunchTemplateId"), given.get("LaunchTemplateName")
     if template_id and name:
-        raise InvalidParameterCombination("Specify either LaunchTemplateId or LaunchTemplateName, but not both.")
+        raise errors.InvalidParameterCombination("Specify either LaunchTemplateId or LaunchTemplateName, but not both.")
     if not (template_id or name):
-        raise MissingParameter("The request must contain the parameter LaunchTemplateId or LaunchTemplateName.")
+        raise errors.MissingParameter("The request must contain the parameter LaunchTemplateId or LaunchTemplateName.")
     if name:
         index = tx.store.stored.get("ec2", BY_NAME, caller.region, name)
         if index is None:
-            raise InvalidLaunchTemplateName(
+            raise errors.InvalidLaunchTemplateName(
                 f"The specified launch template, with template name {name}, does not exist."
             )  # fmt: skip
         template_id = index["LaunchTemplateId"]
@@ -87,7 +79,7 @@ def _number(template: Document, given: str) -> int:
         return int(template["DefaultVersionNumber"])
     number = whole_number(given)
     if number is None:
-        raise InvalidParameterValue(
+        raise errors.InvalidParameterValue(
             f"Value ({given}) for parameter Version is invalid. Use a version number, {LATEST} or {DEFAULT}."
         )  # fmt: skip
     return number
@@ -100,7 +92,7 @@ def _row(template_id: str, number: int) -> str:
 def _version(tx: Tx[Store], caller: Caller, template: Document, number: int) -> Document:
     document = tx.store.stored.get("ec2", VERSION, caller.region, _row(template["LaunchTemplateId"], number))
     if document is None:
-        raise InvalidLaunchTemplateVersion(
+        raise errors.InvalidLaunchTemplateVersion(
             f"Could not find the specified version {number} for the launch template with ID {template['LaunchTemplateId']}."
         )
     return document
@@ -176,14 +168,14 @@ def create_launch_template(tx: Tx[Store], params: Params, caller: Caller) -> dic
         return {"LaunchTemplate": response_view(tx, caller, LAUNCH_TEMPLATE, template)}
     name = params["LaunchTemplateName"]
     if not NAME.fullmatch(name):
-        raise InvalidParameterValue(
+        raise errors.InvalidParameterValue(
             f"Value ({name}) for parameter LaunchTemplateName is invalid. It must have 3 to 128 letters, digits or ( ) . - / _."
         )
     _check_data(params["LaunchTemplateData"])
     template = create(tx, caller, LAUNCH_TEMPLATE, params)
     template_id = template["LaunchTemplateId"]
     if not tx.store.stored.add("ec2", BY_NAME, caller.region, name, {"LaunchTemplateId": template_id}, tx.now_s, caller.owner):
-        raise InvalidLaunchTemplateNameExists(f"Launch template name already in use: {name}.")
+        raise errors.InvalidLaunchTemplateNameExists(f"Launch template name already in use: {name}.")
     _add_version(tx, caller, template_id, 1, params, params["LaunchTemplateData"])
     client_tokens.remember(tx, caller, "CreateLaunchTemplate", params, template_id)
     return {"LaunchTemplate": response_view(tx, caller, LAUNCH_TEMPLATE, template)}
@@ -253,16 +245,16 @@ def describe_launch_template_versions(tx: Tx[Store], params: Params, caller: Cal
     chosen, wanted = SELECTS_VERSIONS(tx, caller, params), params.get("Versions") or []
     if not (params.get("LaunchTemplateId") or params.get("LaunchTemplateName")):
         if not wanted or not set(wanted) <= {LATEST, DEFAULT}:
-            raise MissingParameter(
+            raise errors.MissingParameter(
                 f"Without LaunchTemplateId or LaunchTemplateName, Versions must be {LATEST}, {DEFAULT} or both of them."
             )
         templates = [document for _, document in tx.store.stored.listed("ec2", LAUNCH_TEMPLATE.name, caller.region)]
     else:
         templates = [find_template(tx, caller, params)]
     if wanted and (params.get("MinVersion") or params.get("MaxVersion")):
-        raise InvalidParameterCombination("Versions cannot be used with MinVersion or MaxVersion: use a list or a range.")
+        raise errors.InvalidParameterCombination("Versions cannot be used with MinVersion or MaxVersion: use a list or a range.")
     if len(wanted) > VERSIONS_MAX:
-        raise InvalidParameterValue(f"A request can name up to {VERSIONS_MAX} versions.")
+        raise errors.InvalidParameterValue(f"A request can name up to {VERSIONS_MAX} versions.")
     found: dict[str, Document] = {}
     for template in templates:
         for name, version in _requested_versions(tx, caller, template, params, wanted):
@@ -289,7 +281,7 @@ def _requested_versions(
 def delete_launch_template_versions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     template = find_template(tx, caller, params)
     if len(params["Versions"]) > VERSIONS_MAX:
-        raise InvalidParameterValue(f"A request can delete up to {VERSIONS_MAX} versions.")
+        raise errors.InvalidParameterValue(f"A request can delete up to {VERSIONS_MAX} versions.")
     deleted: list[Document] = []
     refused: list[Document] = []
     for given in params["Versions"]:
@@ -301,7 +293,9 @@ def delete_launch_template_versions(tx: Tx[Store], params: Params, caller: Calle
             name = _row(template["LaunchTemplateId"], number)
             _version(tx, caller, template, number)
         except ApiError as error:
-            code = "launchTemplateVersionDoesNotExist" if isinstance(error, InvalidLaunchTemplateVersion) else "unexpectedError"
+            code = (
+                "launchTemplateVersionDoesNotExist" if isinstance(error, errors.InvalidLaunchTemplateVersion) else "unexpectedError"
+            )
             refused.append({**item, "ResponseError": {"Code": code, "Message": error.message}})
         else:
             tx.store.stored.drop("ec2", VERSION, caller.region, name)
@@ -310,7 +304,7 @@ def delete_launch_template_versions(tx: Tx[Store], params: Params, caller: Calle
 
 
 def _default_version(number: int) -> ApiError:
-    return InvalidParameterValue(
+    return errors.InvalidParameterValue(
         f"Version {number} is the default version, which cannot be deleted: make another version the default with "
         "ModifyLaunchTemplate, or delete the launch template."
     )
@@ -318,4 +312,4 @@ def _default_version(number: int) -> ApiError:
 
 def _check_data(data: Params) -> None:
     if not data:
-        raise MissingParameter("The request must contain the parameter LaunchTemplateData with at least one member.")
+        raise errors.MissingParameter("The request must contain the parameter LaunchTemplateData with at least one member.")

@@ -8,16 +8,8 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.operations.stored_resources import Document, Params, ResourceType, find, put
+from corral.services.ec2 import errors
 from corral.services.ec2.cidr import ipv4, ipv6
-from corral.services.ec2.errors import (
-    InvalidNetworkAclEntryNotFound,
-    InvalidParameterValue,
-    MissingParameter,
-    NetworkAclEntryAlreadyExists,
-    in_use,
-    invalid_value,
-    not_found,
-)
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, every, existing, new_id, required
 from corral.store import Store
@@ -51,9 +43,9 @@ def _ordered(entries: list[Document]) -> list[Document]:
 
 def _check_delete(tx: Tx[Store], caller: Caller, acl: Document) -> None:
     if acl["IsDefault"]:
-        raise InvalidParameterValue(f"cannot delete default network ACL {acl['NetworkAclId']}")
+        raise errors.InvalidParameterValue(f"cannot delete default network ACL {acl['NetworkAclId']}")
     if acl["Associations"]:
-        raise in_use("networkAcl", acl["NetworkAclId"])
+        raise errors.in_use("networkAcl", acl["NetworkAclId"])
 
 
 NETWORK_ACL = ResourceType(
@@ -92,7 +84,7 @@ NETWORK_ACL = ResourceType(
 def create_network_acl_entry(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     acl, entry = find(tx, caller, NETWORK_ACL, params), _checked_entry(params)
     if any(_is(other, params) for other in acl["Entries"]):
-        raise NetworkAclEntryAlreadyExists(f"The network acl entry identified by {params['RuleNumber']} already exists.")
+        raise errors.NetworkAclEntryAlreadyExists(f"The network acl entry identified by {params['RuleNumber']} already exists.")
     put(tx, caller, NETWORK_ACL, {**acl, "Entries": _ordered([*acl["Entries"], entry])})
     return {}
 
@@ -117,17 +109,17 @@ def _is(entry: Document, params: Params) -> bool:
 def _with_entry(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     acl = find(tx, caller, NETWORK_ACL, params)
     if params["RuleNumber"] > RULE_NUMBER_MAX or not any(_is(entry, params) for entry in acl["Entries"]):
-        raise InvalidNetworkAclEntryNotFound(f"The network acl entry identified by {params['RuleNumber']} does not exist.")
+        raise errors.InvalidNetworkAclEntryNotFound(f"The network acl entry identified by {params['RuleNumber']} does not exist.")
     return acl
 
 
 def _checked_entry(params: Params) -> Document:
     if not 1 <= params["RuleNumber"] <= RULE_NUMBER_MAX:
-        raise invalid_value(params["RuleNumber"], "ruleNumber", f"It must be between 1 and {RULE_NUMBER_MAX}.")
+        raise errors.invalid_value(params["RuleNumber"], "ruleNumber", f"It must be between 1 and {RULE_NUMBER_MAX}.")
     given: str = params["Protocol"]
     protocol = PROTOCOLS.get(given.lower(), given)
     if protocol != "-1" and whole_number(protocol, 255) is None:
-        raise invalid_value(given, "protocol", "Unknown protocol.")
+        raise errors.invalid_value(given, "protocol", "Unknown protocol.")
     entry: Document = {
         "RuleNumber": params["RuleNumber"],
         "Protocol": protocol,
@@ -139,7 +131,7 @@ def _checked_entry(params: Params) -> Document:
     elif "Ipv6CidrBlock" in params:
         entry["Ipv6CidrBlock"] = str(ipv6(params["Ipv6CidrBlock"]))
     else:
-        raise MissingParameter("The request must contain the parameter cidrBlock or ipv6CidrBlock")
+        raise errors.MissingParameter("The request must contain the parameter cidrBlock or ipv6CidrBlock")
     if protocol in (TCP, UDP):
         required(params, "PortRange")
         entry["PortRange"] = {end: required(params["PortRange"], end) for end in ("From", "To")}
@@ -156,7 +148,7 @@ def replace_network_acl_association(tx: Tx[Store], params: Params, caller: Calle
     acl, association = find_association(tx, caller, params["AssociationId"])
     target = find(tx, caller, NETWORK_ACL, params)
     if target["VpcId"] != acl["VpcId"]:
-        raise InvalidParameterValue(f"{target['NetworkAclId']} and {acl['NetworkAclId']} belong to different networks")
+        raise errors.InvalidParameterValue(f"{target['NetworkAclId']} and {acl['NetworkAclId']} belong to different networks")
     return {"NewAssociationId": _move(tx, caller, acl, association, target["NetworkAclId"])}
 
 
@@ -165,7 +157,7 @@ def find_association(tx: Tx[Store], caller: Caller, association_id: str) -> tupl
         for association in acl["Associations"]:
             if association["NetworkAclAssociationId"] == association_id:
                 return acl, association
-    raise not_found("association", association_id)
+    raise errors.not_found("association", association_id)
 
 
 def association_of(tx: Tx[Store], caller: Caller, subnet: Document) -> tuple[Document, Document]:

@@ -11,14 +11,7 @@ from corral.core.transactions import Tx
 from corral.operations.pagination import Pagination
 from corral.operations.stored_resources import Document, Params, ServiceStyle
 from corral.operations.tags import TagRules
-from corral.services.ec2.errors import (
-    IdempotentParameterMismatch,
-    InvalidNextToken,
-    InvalidParameterValue,
-    MissingParameter,
-    TagLimitExceeded,
-    not_found,
-)
+from corral.services.ec2 import errors
 from corral.store import Store
 
 RESERVED_TAG_KEY = "Value ( {key} ) for parameter key is invalid. Tag keys starting with 'aws:' are reserved for internal use"
@@ -28,7 +21,7 @@ def existing(tx: Tx[Store], caller: Caller, type_: str, name: str) -> Document:
     """Return a resource that a request refers to. Raise EC2's error if it does not exist."""
     document = tx.store.stored.get("ec2", type_, caller.region, name)
     if document is None:
-        raise not_found(type_, name)
+        raise errors.not_found(type_, name)
     return document
 
 
@@ -53,7 +46,7 @@ def required(params: Params, member: str) -> Any:
     The operation requires this member, although EC2's model declares it as optional.
     """
     if params.get(member) is None:
-        raise MissingParameter(f"The request must contain the parameter {member}")
+        raise errors.MissingParameter(f"The request must contain the parameter {member}")
     return params[member]
 
 
@@ -66,7 +59,7 @@ def _specified_tags(type_: str, params: Params) -> list[dict[str, str]]:
     tags = list[dict[str, str]]()
     for specification in params.get("TagSpecifications", ()):
         if specification.get("ResourceType") != type_:
-            raise InvalidParameterValue(
+            raise errors.InvalidParameterValue(
                 f"'{specification.get('ResourceType')}' is not a valid taggable resource type for this operation."
             )
         tags += specification.get("Tags", ())
@@ -75,18 +68,18 @@ def _specified_tags(type_: str, params: Params) -> list[dict[str, str]]:
 
 def _limit_out_of_range(member: str, limit: int, smallest: int, largest: int) -> ApiError:
     bound = f"greater than or equal to {smallest}" if limit < smallest else f"less than or equal to {largest}"
-    return InvalidParameterValue(
+    return errors.InvalidParameterValue(
         f"Value ( {limit} ) for parameter {member[0].lower()}{member[1:]} is invalid. Expecting a value {bound}."
     )
 
 
 PAGES = Pagination(
-    InvalidNextToken, limit="MaxResults", token="NextToken", next_token="NextToken", default=None, smallest=5,
+    errors.InvalidNextToken, limit="MaxResults", token="NextToken", next_token="NextToken", default=None, smallest=5,
     invalid_limit=_limit_out_of_range,
 )  # fmt: skip
 TAGS = TagRules(
-    InvalidParameterValue,
-    errors={"count": TagLimitExceeded},
+    errors.InvalidParameterValue,
+    errors={"count": errors.TagLimitExceeded},
     texts={
         "count": "The maximum number of tags for a resource has been reached: {max}.",
         "reserved": RESERVED_TAG_KEY,
@@ -97,12 +90,12 @@ TAGS = TagRules(
 )
 EC2 = ServiceStyle(
     "ec2",
-    exists=lambda type_, name: InvalidParameterValue(f"The {type_} '{name}' already exists."),
-    missing=not_found,
+    exists=lambda type_, name: errors.InvalidParameterValue(f"The {type_} '{name}' already exists."),
+    missing=errors.not_found,
     pages=PAGES,
     tags=TAGS,
     given_tags=_specified_tags,
-    token_reused=lambda: IdempotentParameterMismatch(
+    token_reused=lambda: errors.IdempotentParameterMismatch(
         "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
     ),
 )

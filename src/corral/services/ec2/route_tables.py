@@ -7,15 +7,8 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.operations.stored_resources import Document, Params, ResourceType, find, put
+from corral.services.ec2 import errors
 from corral.services.ec2.cidr import destination
-from corral.services.ec2.errors import (
-    InvalidParameterValue,
-    InvalidRouteNotFound,
-    ResourceAlreadyAssociated,
-    RouteAlreadyExists,
-    in_use,
-    not_found,
-)
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, digest_of, every, existing, new_id, required
 from corral.store import Store
@@ -48,7 +41,7 @@ def _association(tx: Tx[Store], table_id: str) -> Document:
 
 def _check_delete(tx: Tx[Store], caller: Caller, table: Document) -> None:
     if table["Associations"]:
-        raise in_use("routeTable", table["RouteTableId"])
+        raise errors.in_use("routeTable", table["RouteTableId"])
 
 
 def _view(tx: Tx[Store], caller: Caller, table: Document) -> Document:
@@ -123,7 +116,7 @@ ROUTE_TABLE = ResourceType(
 def create_route(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     table, (member, value) = find(tx, caller, ROUTE_TABLE, params), destination(params)
     if any(route.get(member) == value for route in table["Routes"]):
-        raise RouteAlreadyExists(f"The route identified by {value} already exists.")
+        raise errors.RouteAlreadyExists(f"The route identified by {value} already exists.")
     route = {member: value, **_target(tx, caller, table, params), "Origin": "CreateRoute", "State": "active"}
     put(tx, caller, ROUTE_TABLE, {**table, "Routes": [*table["Routes"], route]})
     return {"Return": True}
@@ -133,7 +126,7 @@ def replace_route(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, An
     table, (member, value) = find(tx, caller, ROUTE_TABLE, params), destination(params)
     before = next((route for route in table["Routes"] if route.get(member) == value), None)
     if before is None:
-        raise InvalidParameterValue(f"There is no route defined for '{value}' in the route table. Use CreateRoute instead.")
+        raise errors.InvalidParameterValue(f"There is no route defined for '{value}' in the route table. Use CreateRoute instead.")
     target = {"GatewayId": "local"} if params.get("LocalTarget") else _target(tx, caller, table, params)
     replaced = {member: value, **target, "Origin": before["Origin"], "State": "active"}
     routes = [replaced if route is before else route for route in table["Routes"]]
@@ -146,9 +139,9 @@ def delete_route(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any
     route = next((route for route in table["Routes"] if route.get(member) == value), None)
     if route is None:
         name = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in member).removeprefix("-")
-        raise InvalidRouteNotFound(f"no route with {name} {value} in route table {table['RouteTableId']}")
+        raise errors.InvalidRouteNotFound(f"no route with {name} {value} in route table {table['RouteTableId']}")
     if route["Origin"] == "CreateRouteTable":
-        raise InvalidParameterValue(f"cannot remove local route {value} in route table {table['RouteTableId']}")
+        raise errors.InvalidParameterValue(f"cannot remove local route {value} in route table {table['RouteTableId']}")
     put(tx, caller, ROUTE_TABLE, {**table, "Routes": [other for other in table["Routes"] if other is not route]})
     return {}
 
@@ -156,14 +149,14 @@ def delete_route(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any
 def _target(tx: Tx[Store], caller: Caller, table: Document, params: Params) -> Document:
     given = {member: params[member] for member in TARGETS if member in params}
     if len(given) != 1:
-        raise InvalidParameterValue(f"A route must have exactly one target: one of {', '.join(TARGETS)}.")
+        raise errors.InvalidParameterValue(f"A route must have exactly one target: one of {', '.join(TARGETS)}.")
     ((member, value),) = given.items()
     if member == "NatGatewayId":
         existing(tx, caller, "natgateway", value)
     elif member == "GatewayId" and value.startswith("igw-"):
         gateway = existing(tx, caller, "internet-gateway", value)
         if not any(each["VpcId"] == table["VpcId"] for each in gateway["Attachments"]):
-            raise InvalidParameterValue(
+            raise errors.InvalidParameterValue(
                 f"route table {table['RouteTableId']} and network gateway {value} belong to different networks"
             )
     elif member == "VpcEndpointId":
@@ -182,7 +175,9 @@ def associate_route_table(tx: Tx[Store], params: Params, caller: Caller) -> dict
     if member == "SubnetId":
         subnet = existing(tx, caller, "subnet", value)
         if subnet["VpcId"] != table["VpcId"]:
-            raise InvalidParameterValue(f"Route table {table['RouteTableId']} and subnet {value} belong to different networks")
+            raise errors.InvalidParameterValue(
+                f"Route table {table['RouteTableId']} and subnet {value} belong to different networks"
+            )
     else:
         existing(tx, caller, "internet-gateway", value)
     for other in every(tx, caller, "route-table", VpcId=table["VpcId"]):
@@ -190,7 +185,7 @@ def associate_route_table(tx: Tx[Store], params: Params, caller: Caller) -> dict
             if association.get(member) == value:
                 if other["RouteTableId"] == table["RouteTableId"]:
                     return {"AssociationId": association["RouteTableAssociationId"], "AssociationState": ASSOCIATED}
-                raise ResourceAlreadyAssociated(
+                raise errors.ResourceAlreadyAssociated(
                     f"the specified association for route table {table['RouteTableId']} conflicts with an existing association"
                 )
     association = {"Main": False, **_association(tx, table["RouteTableId"]), member: value}
@@ -201,7 +196,7 @@ def associate_route_table(tx: Tx[Store], params: Params, caller: Caller) -> dict
 def disassociate_route_table(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     table, association = find_association(tx, caller, params["AssociationId"])
     if association["Main"]:
-        raise InvalidParameterValue(f"cannot disassociate the main route table association {params['AssociationId']}")
+        raise errors.InvalidParameterValue(f"cannot disassociate the main route table association {params['AssociationId']}")
     _drop_association(tx, caller, table, association)
     return {}
 
@@ -211,7 +206,7 @@ def replace_route_table_association(tx: Tx[Store], params: Params, caller: Calle
     table, association = find_association(tx, caller, params["AssociationId"])
     target = find(tx, caller, ROUTE_TABLE, params)
     if target["VpcId"] != table["VpcId"]:
-        raise InvalidParameterValue(
+        raise errors.InvalidParameterValue(
             f"Route table {target['RouteTableId']} and route table {table['RouteTableId']} belong to different networks"
         )
     _drop_association(tx, caller, table, association)
@@ -226,7 +221,7 @@ def find_association(tx: Tx[Store], caller: Caller, association_id: str) -> tupl
         for association in table["Associations"]:
             if association["RouteTableAssociationId"] == association_id:
                 return table, association
-    raise not_found("association", association_id)
+    raise errors.not_found("association", association_id)
 
 
 def forget_subnet(tx: Tx[Store], caller: Caller, subnet: Document) -> None:

@@ -11,15 +11,8 @@ from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.operations.pagination import among
 from corral.operations.stored_resources import Document, Params, put
+from corral.services.ec2 import errors
 from corral.services.ec2.cidr import ipv4, ipv6
-from corral.services.ec2.errors import (
-    InvalidParameterValue,
-    InvalidPermissionDuplicate,
-    MissingParameter,
-    RulesPerSecurityGroupLimitExceeded,
-    not_found,
-    permission_not_found,
-)
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, PAGES, every, existing, required
 from corral.services.ec2.security_groups import (
@@ -69,7 +62,7 @@ def describe_security_group_rules(tx: Tx[Store], params: Params, caller: Caller)
     if ids := params.get("SecurityGroupRuleIds"):
         for rule_id in ids:
             if rule_id not in rules:
-                raise not_found(TYPE, rule_id)
+                raise errors.not_found(TYPE, rule_id)
         rules = {rule_id: rules[rule_id] for rule_id in ids}
     chosen = SELECTS(tx, caller, params)
     found, more = PAGES.page(params, among({rule_id: rule for rule_id, rule in rules.items() if chosen(rule)}))
@@ -90,7 +83,7 @@ def modify_security_group_rules(tx: Tx[Store], params: Params, caller: Caller) -
                 permission[target] = [{name: given[member]}]
         made, *others = _rules_of(tx, caller, group, {"IpPermissions": [permission]}, egress=rule["IsEgress"])
         if others:
-            raise InvalidParameterValue("A security group rule has exactly one CIDR range, prefix list or security group.")
+            raise errors.InvalidParameterValue("A security group rule has exactly one CIDR range, prefix list or security group.")
         if any(_key(made) == _key(other) for other in group["_rules"] if other is not rule):
             raise _duplicate(made)
         if "Description" in given:
@@ -107,7 +100,7 @@ def find_rule(tx: Tx[Store], caller: Caller, rule_id: str) -> tuple[Document, Do
         for rule in group["_rules"]:
             if rule["SecurityGroupRuleId"] == rule_id:
                 return group, rule
-    raise not_found(TYPE, rule_id)
+    raise errors.not_found(TYPE, rule_id)
 
 
 def set_rule(tx: Tx[Store], caller: Caller, group: Document, rule: Document, changed: Document | None) -> None:
@@ -122,14 +115,14 @@ def _authorize(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -
     rules = list(_rules_of(tx, caller, group, params, egress=egress))
     taken = {_key(rule) for rule in group["_rules"]}
     if len({_key(rule) for rule in rules}) < len(rules):
-        raise InvalidParameterValue("The same permission must not appear multiple times")
+        raise errors.InvalidParameterValue("The same permission must not appear multiple times")
     for rule in rules:
         if _key(rule) in taken:
             raise _duplicate(rule)
         if tags:
             rule["Tags"] = EC2.tags.to_list(tags)
     if len(group["_rules"]) + len(rules) > RULES_MAX:
-        raise RulesPerSecurityGroupLimitExceeded("The maximum number of rules per security group has been reached.")
+        raise errors.RulesPerSecurityGroupLimitExceeded("The maximum number of rules per security group has been reached.")
     put(tx, caller, SECURITY_GROUP, {**group, "_rules": [*group["_rules"], *rules]})
     return {"Return": True, "SecurityGroupRules": rules}
 
@@ -152,7 +145,7 @@ def _set_descriptions(tx: Tx[Store], params: Params, caller: Caller, *, egress: 
         by_key = {_key(rule): rule for rule in group["_rules"]}
         for given in _rules_of(tx, caller, group, params, egress=egress):
             if _key(given) not in by_key:
-                raise permission_not_found()
+                raise errors.permission_not_found()
             texts[by_key[_key(given)]["SecurityGroupRuleId"]] = given.get("Description")
     rules = [
         {**rule, "Description": texts[rule["SecurityGroupRuleId"]] or ""} if rule["SecurityGroupRuleId"] in texts else rule
@@ -169,7 +162,7 @@ def _requested_rules(tx: Tx[Store], caller: Caller, group: Document, params: Par
     by_key = {_key(rule): rule for rule in group["_rules"]}
     keys = [_key(given) for given in _rules_of(tx, caller, group, params, egress=egress)]
     if not all(key in by_key for key in keys):
-        raise permission_not_found()
+        raise errors.permission_not_found()
     return [by_key[key] for key in keys]
 
 
@@ -178,7 +171,7 @@ def _with_id(group: Document, rule_id: str) -> Document:
     for rule in rules:
         if rule["SecurityGroupRuleId"] == rule_id:
             return rule
-    raise not_found(TYPE, rule_id)
+    raise errors.not_found(TYPE, rule_id)
 
 
 def _key(rule: Document) -> tuple[Any, ...]:
@@ -195,7 +188,9 @@ def _rules_of(tx: Tx[Store], caller: Caller, group: Document, params: Params, *,
         protocol, low, high = _ports(permission)
         sources = [(member, source) for member, (target, _) in TARGETS.items() for source in permission.get(target, ())]
         if not sources:
-            raise MissingParameter("The request must contain a CIDR range, a prefix list or a security group for each permission")
+            raise errors.MissingParameter(
+                "The request must contain a CIDR range, a prefix list or a security group for each permission"
+            )
         for member, source in sources:
             value = _source(tx, caller, group, member, source)
             members = {"IsEgress": egress, "IpProtocol": protocol, "FromPort": low, "ToPort": high, member: value}
@@ -212,22 +207,24 @@ def _plain_permission(params: Params) -> list[Document]:
     if "SourceSecurityGroupName" in params:
         permission = permission or {"IpProtocol": ANY_PROTOCOL}
         return [{**permission, "UserIdGroupPairs": [{"GroupName": params["SourceSecurityGroupName"]}]}]
-    raise MissingParameter("The request must contain the parameter ipPermissions")
+    raise errors.MissingParameter("The request must contain the parameter ipPermissions")
 
 
 def _ports(permission: Document) -> tuple[str, int, int]:
     if "IpProtocol" not in permission:
-        raise MissingParameter("The request must contain the parameter ipProtocol")
+        raise errors.MissingParameter("The request must contain the parameter ipProtocol")
     protocol = NAMES.get(permission["IpProtocol"].lower(), permission["IpProtocol"].lower())
     if protocol not in NAMES.values() and whole_number(protocol, 255) is None:
-        raise InvalidParameterValue(f"Invalid value '{permission['IpProtocol']}' for IP protocol. Unknown protocol.")
+        raise errors.InvalidParameterValue(f"Invalid value '{permission['IpProtocol']}' for IP protocol. Unknown protocol.")
     low, high = permission.get("FromPort", -1), permission.get("ToPort", -1)
     if protocol not in ("tcp", "udp"):
         return (protocol, low, high) if protocol.startswith("icmp") else (protocol, -1, -1)
     if not (0 <= low <= PORT_MAX and 0 <= high <= PORT_MAX):
-        raise InvalidParameterValue(f"Invalid value for portRange. Must specify both from and to ports with TCP/UDP: {low}-{high}.")
+        raise errors.InvalidParameterValue(
+            f"Invalid value for portRange. Must specify both from and to ports with TCP/UDP: {low}-{high}."
+        )
     if low > high:
-        raise InvalidParameterValue(f"Invalid TCP/UDP port range ({low}:{high})")
+        raise errors.InvalidParameterValue(f"Invalid TCP/UDP port range ({low}:{high})")
     return protocol, low, high
 
 
@@ -250,7 +247,7 @@ def _duplicate(rule: Document) -> ApiError:
     peer = rule.get("CidrIpv4") or rule.get("CidrIpv6") or rule.get("PrefixListId") or rule["ReferencedGroupInfo"]["GroupId"]
     protocol = "ALL" if rule["IpProtocol"] == ANY_PROTOCOL else rule["IpProtocol"].upper()
     ports = f", from port: {rule['FromPort']}, to port: {rule['ToPort']}" if rule["IpProtocol"] in ("tcp", "udp") else ""
-    return InvalidPermissionDuplicate(f'the specified rule "peer: {peer}, {protocol}{ports}, ALLOW" already exists')
+    return errors.InvalidPermissionDuplicate(f'the specified rule "peer: {peer}, {protocol}{ports}, ALLOW" already exists')
 
 
 def _revoked(rule: Document) -> Document:

@@ -11,16 +11,7 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.operations.stored_resources import Document, Params, ResourceType, delete, find, list_resources
-from corral.services.ec2.errors import (
-    CannotDelete,
-    DependencyViolation,
-    InvalidGroupDuplicate,
-    InvalidParameterValue,
-    MissingParameter,
-    VPCIdNotSpecified,
-    invalid_value,
-    not_found,
-)
+from corral.services.ec2 import errors
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import EC2, arn, every, existing, new_id
 from corral.store import Store
@@ -54,7 +45,7 @@ def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     if not is_default:
         _check_texts(params)
         if any(group["GroupName"] == name for group in every(tx, caller, "security-group", VpcId=vpc_id)):
-            raise InvalidGroupDuplicate(f"The security group '{name}' already exists for VPC '{vpc_id}'")
+            raise errors.InvalidGroupDuplicate(f"The security group '{name}' already exists for VPC '{vpc_id}'")
     group_id = new_id(tx, "sg")
     everything = {"IpProtocol": ANY_PROTOCOL, "FromPort": -1, "ToPort": -1}
     rules = [new_rule(tx, caller, group_id, IsEgress=True, CidrIpv4="0.0.0.0/0", **everything)]
@@ -79,7 +70,7 @@ def _vpc_id(tx: Tx[Store], params: Params, caller: Caller) -> str:
 def default_vpc_id(tx: Tx[Store], caller: Caller) -> str:
     vpc = next((vpc for vpc in every(tx, caller, "vpc") if vpc["IsDefault"]), None)
     if vpc is None:
-        raise VPCIdNotSpecified("No default VPC for this user")
+        raise errors.VPCIdNotSpecified("No default VPC for this user")
     return str(vpc["VpcId"])
 
 
@@ -88,11 +79,11 @@ def _check_texts(params: Params) -> None:
         text = params[member]
         if not 1 <= len(text) <= TEXT_MAX_CHARACTERS or not TEXT.fullmatch(text):
             rule = f"It must have 1 to {TEXT_MAX_CHARACTERS} characters from a-zA-Z0-9. _-:/()#,@[]+=&;{{}}!$*"
-            raise invalid_value(text, member, rule)
+            raise errors.invalid_value(text, member, rule)
     if params["GroupName"].lower() == DEFAULT:
-        raise InvalidParameterValue(f"Cannot use reserved security group name: {params['GroupName']}")
+        raise errors.InvalidParameterValue(f"Cannot use reserved security group name: {params['GroupName']}")
     if params["GroupName"].startswith("sg-"):
-        raise InvalidParameterValue(
+        raise errors.InvalidParameterValue(
             f"invalid value for parameter groupName: {params['GroupName']}. Group names may not be in the format sg-*"
         )
 
@@ -100,7 +91,7 @@ def _check_texts(params: Params) -> None:
 def _check_delete(tx: Tx[Store], caller: Caller, group: Document) -> None:
     group_id = group["GroupId"]
     if group["GroupName"] == DEFAULT:
-        raise CannotDelete(f'the specified group: "{group_id}" name: "{DEFAULT}" cannot be deleted by a user')
+        raise errors.CannotDelete(f'the specified group: "{group_id}" name: "{DEFAULT}" cannot be deleted by a user')
     referring = (
         rule.get("ReferencedGroupInfo", {}).get("GroupId") == group_id
         for other in every(tx, caller, "security-group")
@@ -113,7 +104,7 @@ def _check_delete(tx: Tx[Store], caller: Caller, group: Document) -> None:
         for instance in tx.store.instances.live(caller.region)
     )
     if any(referring) or any(used) or any(launched):
-        raise DependencyViolation(f"resource {group_id} has a dependent object")
+        raise errors.DependencyViolation(f"resource {group_id} has a dependent object")
 
 
 def _view(tx: Tx[Store], caller: Caller, group: Document) -> Document:
@@ -180,7 +171,7 @@ def find_group(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     if "GroupId" in params:
         return find(tx, caller, SECURITY_GROUP, params)
     if "GroupName" not in params:
-        raise MissingParameter("The request must contain the parameter groupName or groupId")
+        raise errors.MissingParameter("The request must contain the parameter groupName or groupId")
     return named_group(tx, caller, params["GroupName"], default_vpc_id(tx, caller))
 
 
@@ -188,7 +179,7 @@ def named_group(tx: Tx[Store], caller: Caller, name: str, vpc_id: str) -> Docume
     for group in every(tx, caller, "security-group", VpcId=vpc_id):
         if group["GroupName"] == name:
             return group
-    raise not_found("security-group", name)
+    raise errors.not_found("security-group", name)
 
 
 def delete_security_group(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

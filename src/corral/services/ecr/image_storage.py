@@ -14,13 +14,7 @@ from corral.model.agent_protocol import ImagePush
 from corral.model.blob import GARBAGE, StoredBlob
 from corral.model.image import Layer, Manifest, RegistryImage, Repository
 from corral.model.objects import ContentPart
-from corral.services.ecr.errors import (
-    ImageDigestDoesNotMatchException,
-    ImageTagAlreadyExistsException,
-    InvalidParameterException,
-    LayersNotFoundException,
-    ReferencedImagesNotFoundException,
-)
+from corral.services.ecr import errors
 from corral.services.ecr.image_names import host_image
 from corral.store import Store
 
@@ -46,11 +40,11 @@ def put_image(
     """
     found = f"sha256:{sha256(body).hexdigest()}"
     if digest is not None and digest != found:
-        raise ImageDigestDoesNotMatchException(f"The digest of the manifest is {found}, but the request has {digest}.")
+        raise errors.ImageDigestDoesNotMatchException(f"The digest of the manifest is {found}, but the request has {digest}.")
     try:
         manifest = read_manifest(body, media_type)
     except NotAManifest as error:
-        raise InvalidParameterException(f"Invalid parameter at 'imageManifest': {error}.") from None
+        raise errors.InvalidParameterException(f"Invalid parameter at 'imageManifest': {error}.") from None
     images = tx.store.images
     image = images.image(repository.id, digest=found)
     existed = image is not None and (tag is None or tag in image.tags)
@@ -82,7 +76,7 @@ def is_immutable(repository: Repository, tag: str) -> bool:
 
 def _check_tag(tx: Tx[Store], repository: Repository, tag: str) -> None:
     if is_immutable(repository, tag) and tx.store.images.image(repository.id, tag=tag) is not None:
-        raise ImageTagAlreadyExistsException(
+        raise errors.ImageTagAlreadyExistsException(
             f"The image tag '{tag}' already exists in the '{repository.name}' repository and cannot be overwritten because "
             "the tag is immutable."
         )
@@ -95,13 +89,13 @@ def _size_of_parts(tx: Tx[Store], repository: Repository, manifest: Manifest) ->
     """
     images = tx.store.images
     if missing := [digest for digest in manifest.layers if images.layer(repository.id, digest) is None]:
-        raise LayersNotFoundException(
+        raise errors.LayersNotFoundException(
             f"Layers with digests '{', '.join(missing)}' required for pushing image into repository with name "
             f"'{repository.name}' do not exist"
         )
     parts = {digest: images.image(repository.id, digest=digest) for digest in manifest.images}
     if missing := [digest for digest, part in parts.items() if part is None]:
-        raise ReferencedImagesNotFoundException(
+        raise errors.ReferencedImagesNotFoundException(
             f"Images with digests '{', '.join(missing)}' required for pushing image into repository with name "
             f"'{repository.name}' do not exist"
         )

@@ -11,14 +11,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.image import Repository
 from corral.operations.tags import TagRules
-from corral.services.ecr import registry_passwords
-from corral.services.ecr.errors import (
-    InvalidTagParameterException,
-    RepositoryAlreadyExistsException,
-    RepositoryNotEmptyException,
-    RepositoryNotFoundException,
-    TooManyTagsException,
-)
+from corral.services.ecr import errors, registry_passwords
 from corral.services.ecr.image_storage import drop_repository
 from corral.services.ecr.repository_names import (
     PAGES,
@@ -38,8 +31,8 @@ MUTABILITY, FILTERS = "imageTagMutability", "imageTagMutabilityExclusionFilters"
 SCANNING, ENCRYPTION = "imageScanningConfiguration", "encryptionConfiguration"
 DESCRIBED = (MUTABILITY, FILTERS, SCANNING, ENCRYPTION)  # these settings are in the description of a repository
 TAG_RULES = TagRules(
-    InvalidTagParameterException,
-    errors={"count": TooManyTagsException},
+    errors.InvalidTagParameterException,
+    errors={"count": errors.TooManyTagsException},
     texts={"count": "A repository has at most {max} tags."},
     any_character=True,
 )
@@ -53,7 +46,7 @@ def create_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     about = {**_mutability({MUTABILITY: "MUTABLE", **params}), SCANNING: _scanning(params), ENCRYPTION: encryption}
     tags = TAG_RULES.read(params.get("tags", []))
     if tx.store.images.repository(caller.region, name) is not None:
-        raise RepositoryAlreadyExistsException(
+        raise errors.RepositoryAlreadyExistsException(
             f"The repository with name '{name}' already exists in the registry with id '{caller.account}'"
         )
     return {"repository": _description(tx, caller, tx.store.images.add_repository(caller.region, name, tx.now_s, about, tags))}
@@ -66,7 +59,7 @@ def describe_repositories(tx: Tx[Store], params: dict[str, Any], caller: Caller)
         named = [requested_repository(tx, {**params, "repositoryName": name}, caller) for name in dict.fromkeys(names)]
         return {"repositories": [_description(tx, caller, each) for each in named]}
     if params.get("registryId", caller.account) != caller.account:
-        raise RepositoryNotFoundException(f"The registry with id '{params['registryId']}' does not exist")
+        raise errors.RepositoryNotFoundException(f"The registry with id '{params['registryId']}' does not exist")
 
     def listed(after: str, limit: int) -> list[tuple[str, Repository]]:
         return [(each.name, each) for each in tx.store.images.repositories(caller.region, after, limit)]
@@ -78,7 +71,7 @@ def describe_repositories(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 def delete_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     repository = requested_repository(tx, params, caller)
     if not params.get("force") and tx.store.images.images(repository.id, 0, 1):
-        raise RepositoryNotEmptyException(
+        raise errors.RepositoryNotEmptyException(
             f"The repository with name '{repository.name}' in registry with id '{caller.account}' cannot be deleted because it "
             "still contains images"
         )

@@ -11,15 +11,12 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.image import Repository
 from corral.operations.pagination import Pagination
-from corral.services.ecr.errors import (
-    InvalidParameterException,
-    RepositoryNotFoundException,
-)
+from corral.services.ecr import errors
 from corral.store import Store
 
 NAME = re.compile(r"(?:[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*/)*[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
 NAME_MAX_CHARACTERS = 256
-PAGES = Pagination(InvalidParameterException)
+PAGES = Pagination(errors.InvalidParameterException)
 # Host names under which programs and containers reach this machine.
 THIS_MACHINE = re.compile(r"localhost|127\..*|::1|169\.254\.170\.2")
 
@@ -76,9 +73,9 @@ def check_unpaged(params: dict[str, Any], named: str, *others: str) -> None:
 
 
 def violated(member: str, rule: str) -> ApiError:
-    return InvalidParameterException(f"Invalid parameter at '{member}' failed to satisfy constraint: '{rule}'")
+    return errors.InvalidParameterException(f"Invalid parameter at '{member}' failed to satisfy constraint: '{rule}'")
 
 
 def _no_repository(name: str, registry_id: str) -> ApiError:
     why = f"The repository with name '{name}' does not exist in the registry with id '{registry_id}'"
-    return RepositoryNotFoundException(why)
+    return errors.RepositoryNotFoundException(why)

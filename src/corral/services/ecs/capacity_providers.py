@@ -20,11 +20,7 @@ from corral.fleet.host_options import host_clusters
 from corral.model.group import DELETING, Group, group_key, provider_key
 from corral.model.instance import HOST_POOL, Instance, cluster_pool
 from corral.operations.pagination import among
-from corral.services.ecs.errors import (
-    ClientException,
-    InvalidParameterException,
-    UnsupportedFeatureException,
-)
+from corral.services.ecs import errors
 from corral.services.ecs.lookup import HOST_CLUSTER_DETAILS, HOST_PROVIDER, PAGES, arn, cluster_record, find_cluster, short
 from corral.services.ecs.managed_scaling import group_name, provider_of_group, unprotect_members
 from corral.services.ecs.tags import check_tags
@@ -56,17 +52,17 @@ NO_INSTANCES = "No Container Instances were found in your cluster."
 def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = params["name"]
     if name.lower().startswith(RESERVED_PREFIXES) or name in BUILT_IN_PROVIDERS:
-        raise ClientException(
+        raise errors.ClientException(
             f"The specified capacity provider name is invalid: '{name}'. It cannot begin with aws, ecs or fargate, and cannot be "
             f"`{HOST_PROVIDER}`, which is this machine."
         )
     if "managedInstancesProvider" in params:
-        raise UnsupportedFeatureException("Corral does not serve managed instances; use an autoScalingGroupProvider.")
+        raise errors.UnsupportedFeatureException("Corral does not serve managed instances; use an autoScalingGroupProvider.")
     if "autoScalingGroupProvider" not in params:
-        raise ClientException("An autoScalingGroupProvider must be specified when creating a capacity provider.")
+        raise errors.ClientException("An autoScalingGroupProvider must be specified when creating a capacity provider.")
     group = _existing_group(tx, caller, params["autoScalingGroupProvider"]["autoScalingGroupArn"])
     if provider_of_group(tx, caller.region, group.name) is not None and not _exists(tx, caller, name):
-        raise ClientException(GROUP_IN_USE)
+        raise errors.ClientException(GROUP_IN_USE)
     given = {**params["autoScalingGroupProvider"], "autoScalingGroupArn": group.arn(tx.settings.account)}
     document = {
         "name": name,
@@ -77,7 +73,7 @@ def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
         "type": "EC2_AUTOSCALING",
     }
     if not tx.store.stored.add("ecs", "capacity-provider", caller.region, name, document, tx.now_s, caller.owner):
-        raise ClientException(
+        raise errors.ClientException(
             "The specified capacity provider already exists. To change the configuration of an existing capacity provider, "
             "update the capacity provider."
         )
@@ -142,15 +138,15 @@ def describe_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller: C
 def check_providers(tx: Tx[Store], caller: Caller, cluster: str, names: list[str]) -> None:
     """Raise InvalidParameterException if one of these providers cannot belong to the cluster."""
     if len(set(names)) != len(names):
-        raise InvalidParameterException("The specified capacity providers contain a duplicate. Specify each of them once.")
+        raise errors.InvalidParameterException("The specified capacity providers contain a duplicate. Specify each of them once.")
     for name in names:
         if name == HOST_PROVIDER and not has_host(tx, cluster):
             clusters = ", ".join(sorted(host_clusters(tx)))
-            raise InvalidParameterException(
+            raise errors.InvalidParameterException(
                 f"The capacity provider `{HOST_PROVIDER}` is this machine, which belongs to the cluster `{clusters}`."
             )
         if _document(tx, caller, name) is None:
-            raise InvalidParameterException(
+            raise errors.InvalidParameterException(
                 f"The specified capacity provider '{name}' was not found. Specify a valid capacity provider and try again."
             )
 
@@ -160,17 +156,17 @@ def checked_strategy(strategy: list[dict[str, Any]], of_cluster: Collection[str]
     full = [{"weight": 0, "base": 0, **item, "capacityProvider": short(item["capacityProvider"])} for item in strategy]
     names = [item["capacityProvider"] for item in full]
     if len(set(names)) != len(names):
-        raise InvalidParameterException("A capacity provider strategy can contain each capacity provider once.")
+        raise errors.InvalidParameterException("A capacity provider strategy can contain each capacity provider once.")
     for item in full:
         if item["capacityProvider"] not in of_cluster:
-            raise InvalidParameterException(
+            raise errors.InvalidParameterException(
                 "The specified capacity provider strategy cannot contain a capacity provider that is not associated with the "
                 f"cluster: {item['capacityProvider']}. Associate the capacity provider with the cluster and try again."
             )
     if sum(item["base"] > 0 for item in full) > 1:
-        raise InvalidParameterException("Only one capacity provider of a strategy can have a base.")
+        raise errors.InvalidParameterException("Only one capacity provider of a strategy can have a base.")
     if len({name in FARGATE_PROVIDERS for name in names}) > 1:
-        raise InvalidParameterException(
+        raise errors.InvalidParameterException(
             "A capacity provider strategy cannot contain a mix of capacity providers using Auto Scaling groups and Fargate "
             "providers. Specify one or the other and try again."
         )
@@ -181,7 +177,7 @@ def _existing_group(tx: Tx[Store], caller: Caller, given: str) -> Group:
     """Find the Auto Scaling group of a request by its name or ARN."""
     group = tx.store.groups.get(caller.region, given.rpartition("autoScalingGroupName/")[2])
     if group is None or (given.startswith("arn:") and given != group.arn(tx.settings.account)) or group.status == DELETING:
-        raise ClientException(
+        raise errors.ClientException(
             f"The specified Auto Scaling group '{given}' does not exist. Specify the name or ARN of an Auto Scaling group of "
             "this Region and try again."
         )
@@ -200,16 +196,16 @@ def _group_settings(before: dict[str, Any], given: dict[str, Any], of_group: Gro
     """Return an autoScalingGroupProvider. A member that is not in `given` comes from `before`, or else from AWS's defaults."""
     scaling = {**MANAGED_SCALING, **before.get("managedScaling", {}), **given.get("managedScaling", {})}
     if scaling["minimumScalingStepSize"] > scaling["maximumScalingStepSize"]:
-        raise ClientException("The managed scaling minimumScalingStepSize is larger than the maximumScalingStepSize.")
+        raise errors.ClientException("The managed scaling minimumScalingStepSize is larger than the maximumScalingStepSize.")
     group: dict[str, Any] = {**GROUP_DEFAULTS, **before, **given, "managedScaling": scaling}
     if group["managedTerminationProtection"] == "ENABLED" and scaling["status"] != "ENABLED":
-        raise ClientException(
+        raise errors.ClientException(
             "The managed termination protection setting for the capacity provider is invalid. To enable managed termination "
             "protection for a capacity provider, enable managed scaling."
         )
     turned_on = group["managedTerminationProtection"] == "ENABLED" != before.get("managedTerminationProtection")
     if turned_on and of_group is not None and not of_group.settings.get("NewInstancesProtectedFromScaleIn"):
-        raise ClientException(
+        raise errors.ClientException(
             "The managed termination protection setting for the capacity provider is invalid. To enable managed termination "
             "protection for a capacity provider, the Auto Scaling group must have instance protection from scale in enabled."
         )
@@ -219,10 +215,10 @@ def _group_settings(before: dict[str, Any], given: dict[str, Any], of_group: Gro
 def _created(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:
     """Return the document of a provider that a caller has created. Raise an error if it is built in or does not exist."""
     if name in BUILT_IN_PROVIDERS:
-        raise ClientException(f"The capacity provider {name} is reserved and cannot be changed or deleted.")
+        raise errors.ClientException(f"The capacity provider {name} is reserved and cannot be changed or deleted.")
     document = tx.store.stored.get("ecs", "capacity-provider", caller.region, name)
     if document is None:
-        raise ClientException(NO_SUCH_PROVIDER)
+        raise errors.ClientException(NO_SUCH_PROVIDER)
     return document
 
 
@@ -259,11 +255,11 @@ def capacity_of(
     With a capacity provider or on Fargate, a task that does not fit at once waits. Otherwise it fails.
     """
     if launch_type and strategy:
-        raise InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
+        raise errors.InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
     if launch_type == "FARGATE":
         return Capacity("FARGATE", (HOST_POOL,), waits=True)
     if launch_type == "MANAGED_INSTANCES":
-        raise InvalidParameterException("Managed instances need a capacity provider strategy instead of a launch type.")
+        raise errors.InvalidParameterException("Managed instances need a capacity provider strategy instead of a launch type.")
     if not launch_type and not strategy:
         strategy = cluster_details.get("defaultCapacityProviderStrategy")
         if strategy == HOST_CLUSTER_DETAILS["defaultCapacityProviderStrategy"]:  # the most frequent case, so it is handled first
@@ -271,7 +267,7 @@ def capacity_of(
     if strategy:
         return _provider_capacity(tx, strategy, region, cluster, cluster_details, count)
     if launch_type == "EXTERNAL" or not slots_of(tx, region, cluster):
-        raise InvalidParameterException(NO_INSTANCES)
+        raise errors.InvalidParameterException(NO_INSTANCES)
     return Capacity("EC2", pools_of(tx, region, cluster), waits=False)
 
 
@@ -304,7 +300,7 @@ def _provider_capacity(
         ProviderWeight(item["capacityProvider"], item["weight"], item["base"]) for item in checked_strategy(strategy, known)
     ]
     if len(providers) > 1 and not any(provider.weight for provider in providers):
-        raise InvalidParameterException(
+        raise errors.InvalidParameterException(
             "There are no capacity providers with a weight value greater than zero defined in the capacity provider strategy. "
             "At least one capacity provider must have a weight value greater than zero specified."
         )

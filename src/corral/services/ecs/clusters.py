@@ -13,16 +13,9 @@ from corral.fleet.instances import join_created_cluster
 from corral.model.group import provider_key
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.operations.pagination import names
+from corral.services.ecs import errors
 from corral.services.ecs.account_settings import effective_value
 from corral.services.ecs.capacity_providers import PROVIDER_IN_USE, check_providers, checked_strategy, group_of_provider
-from corral.services.ecs.errors import (
-    ClientException,
-    ClusterContainsContainerInstancesException,
-    ClusterContainsServicesException,
-    ClusterContainsTasksException,
-    InvalidParameterException,
-    ResourceInUseException,
-)
 from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, cluster_record, find_cluster, short
 from corral.services.ecs.tags import check_tags
 from corral.store import Store
@@ -40,7 +33,7 @@ def create_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         join_created_cluster(tx, caller.region, name)
         _mark_providers(tx, caller, details.get("capacityProviders", ()))
     elif any(found[1].get(key) != value for key, value in details.items()):
-        raise InvalidParameterException(
+        raise errors.InvalidParameterException(
             "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
         )
     return {"cluster": _description(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS"))}
@@ -59,7 +52,7 @@ def put_cluster_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller
     for removed in removals:
         used = tx.store.ecs_services.with_provider(caller.region, name, removed)
         if used or tx.store.clusters.runs_on(caller.region, name, removed):
-            raise ResourceInUseException(PROVIDER_IN_USE)
+            raise errors.ResourceInUseException(PROVIDER_IN_USE)
     _update(tx, caller, name, details)
     _mark_providers(tx, caller, removals)
     return {"cluster": _description(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS", "ATTACHMENTS"))}
@@ -68,13 +61,13 @@ def put_cluster_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller
 def delete_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name, details = find_cluster(tx, caller, params["cluster"])
     if tx.store.ecs_services.count(caller.region, name):
-        raise ClusterContainsServicesException("The Cluster cannot be deleted while Services are active.")
+        raise errors.ClusterContainsServicesException("The Cluster cannot be deleted while Services are active.")
     if tx.store.clusters.active_tasks(caller.region, name):
-        raise ClusterContainsTasksException("The Cluster cannot be deleted while Tasks are active.")
+        raise errors.ClusterContainsTasksException("The Cluster cannot be deleted while Tasks are active.")
     if has_host(tx, name) or name == DEFAULT_CLUSTER:
-        raise ClientException(f"The cluster `{name}` cannot be deleted: it exists in every region of this machine.")
+        raise errors.ClientException(f"The cluster `{name}` cannot be deleted: it exists in every region of this machine.")
     if slots_of(tx, caller.region, name):
-        raise ClusterContainsContainerInstancesException(
+        raise errors.ClusterContainsContainerInstancesException(
             "The Cluster cannot be deleted while Container Instances are active or draining."
         )
     tx.store.clusters.put(caller.region, name, "INACTIVE", details)
@@ -122,7 +115,7 @@ def _checked_details(tx: Tx[Store], caller: Caller, name: str, params: dict[str,
 
 def _setting(given: dict[str, str]) -> dict[str, str]:
     if "name" not in given or "value" not in given:
-        raise InvalidParameterException("A cluster setting needs a name and a value.")
+        raise errors.InvalidParameterException("A cluster setting needs a name and a value.")
     return {"name": given["name"], "value": given["value"]}
 
 

@@ -22,13 +22,8 @@ from corral.model.gpu import GpuDevice
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.placement import Slot
 from corral.operations.pagination import among
+from corral.services.ecs import errors
 from corral.services.ecs.capacity_providers import provider_of_instance
-from corral.services.ecs.errors import (
-    AttributeLimitExceededException,
-    ClientException,
-    InvalidParameterException,
-    TargetNotFoundException,
-)
 from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_slot, short
 from corral.services.ecs.placement_rules import check_expression
 from corral.services.ecs.tags import instance_tags
@@ -89,13 +84,13 @@ def deregister_container_instance(tx: Tx[Store], params: dict[str, Any], caller:
     found = find_slot(tx, caller.region, cluster, short(params["containerInstance"]))
     instance = tx.store.instances.get(found[1].id) if found is not None else None
     if found is None or instance is None:
-        raise InvalidParameterException("Referenced container instance was not found.")
+        raise errors.InvalidParameterException("Referenced container instance was not found.")
     if instance.is_host:
-        raise ClientException(
+        raise errors.ClientException(
             "This machine's own instance cannot leave its cluster: set it to DRAINING, or start Corral with another --cluster."
         )
     if tx.store.tasks.on(instance.id) and not params.get("force"):
-        raise InvalidParameterException("Found running tasks on the instance. Stop them, or set force to true.")
+        raise errors.InvalidParameterException("Found running tasks on the instance. Stop them, or set force to true.")
     described = _description(tx, caller, cluster, found[1], ("TAGS",))
     instances.deregister(tx, instance)
     return {"containerInstance": {**described, "status": "INACTIVE"}}
@@ -112,7 +107,7 @@ def put_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     for slot_id in {slot_id for _, slot_id, _ in targets}:
         custom = [name for name in tx.store.instances.attributes(slot_id) if not name.startswith(HOLD_PREFIX)]
         if len(custom) > ATTRIBUTES_MAX:
-            raise AttributeLimitExceededException(f"A container instance can have up to {ATTRIBUTES_MAX} custom attributes.")
+            raise errors.AttributeLimitExceededException(f"A container instance can have up to {ATTRIBUTES_MAX} custom attributes.")
     return {"attributes": [attribute for _, _, attribute in targets]}
 
 
@@ -130,7 +125,7 @@ def list_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     name, value = params.get("attributeName"), params.get("attributeValue")
     if value is not None and name is None:
-        raise InvalidParameterException("attributeValue needs attributeName: specify both, or no attributeValue.")
+        raise errors.InvalidParameterException("attributeValue needs attributeName: specify both, or no attributeValue.")
     found = {
         f"{slot.id} {attribute}": {
             "name": attribute,
@@ -149,7 +144,7 @@ def refuse(operation: str, instead: str) -> Callable[[Tx[Store], dict[str, Any],
     """Return a handler for an operation that Corral does not serve. The handler raises an error that ends with `instead`."""
 
     def refused(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> NoReturn:
-        raise ClientException(f"Corral does not serve {operation}: {instead}")
+        raise errors.ClientException(f"Corral does not serve {operation}: {instead}")
 
     return refused
 
@@ -179,12 +174,12 @@ def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tupl
     for attribute in params["attributes"]:
         target = attribute.get("targetId")
         if not target:
-            raise InvalidParameterException("Every attribute needs a targetId: the id or ARN of a container instance.")
+            raise errors.InvalidParameterException("Every attribute needs a targetId: the id or ARN of a container instance.")
         if not target.startswith("arn:") and "targetType" not in attribute:
-            raise InvalidParameterException("The target type must be container-instance if targetId is not an ARN.")
+            raise errors.InvalidParameterException("The target type must be container-instance if targetId is not an ARN.")
         slot = find_slot(tx, caller.region, cluster, short(target))
         if slot is None:
-            raise TargetNotFoundException(f"The specified target was not found: {target}.")
+            raise errors.TargetNotFoundException(f"The specified target was not found: {target}.")
         found.append((slot[0], slot[1].id, attribute))
     return found
 
@@ -192,13 +187,13 @@ def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tupl
 def _check_attribute(name: str, value: str) -> None:
     if name.startswith(HOLD_PREFIX):
         if not HOLD_REASON.fullmatch(value):
-            raise InvalidParameterException(f"The value of {name} can have up to 128 characters, and no control characters.")
+            raise errors.InvalidParameterException(f"The value of {name} can have up to 128 characters, and no control characters.")
     elif name.startswith(BUILT_IN_PREFIXES):
-        raise InvalidParameterException(
+        raise errors.InvalidParameterException(
             f"The attribute {name} is built in: choose a name that does not begin with {', '.join(BUILT_IN_PREFIXES)}."
         )
     elif value and not ATTRIBUTE_VALUE.fullmatch(value):
-        raise InvalidParameterException(
+        raise errors.InvalidParameterException(
             f"Invalid value of the attribute {name}: use 1 to 128 letters, digits, spaces (not at the ends) and - _ . @ / \\ :"
         )
 

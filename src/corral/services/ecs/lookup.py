@@ -14,15 +14,11 @@ from corral.model.numbers import whole_number
 from corral.model.placement import Slot
 from corral.model.task import Task, ecs_arn
 from corral.operations.pagination import Pagination
-from corral.services.ecs.errors import (
-    ClientException,
-    ClusterNotFoundException,
-    InvalidParameterException,
-)
+from corral.services.ecs import errors
 from corral.store import Store
 
 arn = ecs_arn
-PAGES = Pagination(InvalidParameterException, default=100, largest=100)
+PAGES = Pagination(errors.InvalidParameterException, default=100, largest=100)
 REVISION_REQUIRED = "Task definition must include a revision: family:revision."
 
 HOST_PROVIDER = "host"  # the capacity provider that is this machine; only the cluster of this machine can have it
@@ -45,7 +41,7 @@ def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str,
     name = short(given) if given else DEFAULT_CLUSTER
     found = cluster_record(tx, caller, name)
     if found is None or found[0] != "ACTIVE":
-        raise ClusterNotFoundException("Cluster not found.")
+        raise errors.ClusterNotFoundException("Cluster not found.")
     return name, found[1]
 
 
@@ -89,7 +85,7 @@ def split_definition(given: str) -> tuple[str, int | None]:
         return family, None
     number = whole_number(revision, REVISION_MAX)
     if not number:
-        raise ClientException(f"Invalid revision number. Number: {revision}")
+        raise errors.ClientException(f"Invalid revision number. Number: {revision}")
     return family, number
 
 
@@ -98,5 +94,5 @@ def find_definition(tx: Tx[Store], caller: Caller, given: str) -> tuple[int, str
     family, revision = split_definition(given)
     found = tx.store.definitions.get(caller.region, family, revision)
     if found is None:
-        raise ClientException("TaskDefinition not found.")
+        raise errors.ClientException("TaskDefinition not found.")
     return found

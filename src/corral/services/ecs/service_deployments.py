@@ -15,18 +15,13 @@ from corral.core.transactions import Tx
 from corral.decide.tasks.circuit_breaker import breaker_of, failure_threshold
 from corral.model.ecs_service import STARTED_BY, EcsService, ServiceRollout, TaskCount
 from corral.operations.pagination import Pagination
-from corral.services.ecs.errors import (
-    ConflictException,
-    InvalidParameterException,
-    ServiceDeploymentNotFoundException,
-    ServiceNotFoundException,
-)
+from corral.services.ecs import errors
 from corral.services.ecs.lookup import arn, find_cluster, short
 from corral.services.ecs.rollouts import alarm_names, put
 from corral.services.ecs.service_description import deployment_arn, revision_arn, service_arn
 from corral.store import Store
 
-PAGES = Pagination(InvalidParameterException, default=20, largest=100)
+PAGES = Pagination(errors.InvalidParameterException, default=20, largest=100)
 DESCRIBED_MAX = 20
 NO_TARGET = "The service has no completed deployment to roll back to: use the stop type ABORT, or update the service."
 
@@ -35,7 +30,7 @@ def list_service_deployments(tx: Tx[Store], params: dict[str, Any], caller: Call
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     service = tx.store.ecs_services.get(caller.region, cluster, short(params["service"]))
     if service is None:
-        raise ServiceNotFoundException("Service not found.")
+        raise errors.ServiceNotFoundException("Service not found.")
     created, statuses = params.get("createdAt") or {}, params.get("status")
     before = PAGES.position(params, lambda text: int(text) if text else 1 << 62)
     found = [
@@ -96,7 +91,7 @@ def continue_service_deployment(tx: Tx[Store], params: dict[str, Any], caller: C
     service, rollout = _ongoing(tx, caller, params["serviceDeploymentArn"])
     hook = rollout.paused
     if hook is None or hook.id != params["hookId"]:
-        raise InvalidParameterException(f"The service deployment is not paused by the hook {params['hookId']}.")
+        raise errors.InvalidParameterException(f"The service deployment is not paused by the hook {params['hookId']}.")
     rolls_back = params.get("action") == "ROLLBACK"
     status = "FAILED" if rolls_back else "SUCCEEDED"
     hooks = tuple(replace(each, status=status) if each is hook else each for each in rollout.hooks)
@@ -109,7 +104,7 @@ def continue_service_deployment(tx: Tx[Store], params: dict[str, Any], caller: C
 
 def _request_rollback(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, reason: str) -> None:
     if service.completed is None or service.completed.id == service.primary.id:
-        raise ConflictException(NO_TARGET)
+        raise errors.ConflictException(NO_TARGET)
     put(tx, service, rollout, status="ROLLBACK_REQUESTED", reason=reason)
 
 
@@ -119,7 +114,7 @@ def _request_rollback(tx: Tx[Store], service: EcsService, rollout: ServiceRollou
 def _at_most(params: dict[str, Any], member: str) -> list[str]:
     given: list[str] = params[member]
     if len(given) > DESCRIBED_MAX:
-        raise InvalidParameterException(f"{member} cannot have more than {DESCRIBED_MAX} elements.")
+        raise errors.InvalidParameterException(f"{member} cannot have more than {DESCRIBED_MAX} elements.")
     return given
 
 
@@ -128,7 +123,7 @@ def _parts(given: str, kind: str) -> tuple[str, str, str, str]:
     fields = given.split(":", 5)
     path = fields[-1].split("/")
     if len(fields) != 6 or len(path) != 4 or path[0] != kind:
-        raise InvalidParameterException(f"{given} is not the ARN of a {kind}.")
+        raise errors.InvalidParameterException(f"{given} is not the ARN of a {kind}.")
     return fields[3], path[1], path[2], path[3]
 
 
@@ -142,9 +137,9 @@ def _find(tx: Tx[Store], caller: Caller, given: str) -> tuple[EcsService, Servic
 def _ongoing(tx: Tx[Store], caller: Caller, given: str) -> tuple[EcsService, ServiceRollout]:
     found = _find(tx, caller, given)
     if found is None:
-        raise ServiceDeploymentNotFoundException("The service deployment was not found.")
+        raise errors.ServiceDeploymentNotFoundException("The service deployment was not found.")
     if not found[1].is_ongoing:
-        raise ConflictException(f"The service deployment has already ended: its status is {found[1].status}.")
+        raise errors.ConflictException(f"The service deployment has already ended: its status is {found[1].status}.")
     return found
 
 

@@ -15,15 +15,8 @@ from corral.fleet.leaving_tasks import withdraw
 from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, REPLICA, EcsService
 from corral.model.group import scaling_key
 from corral.operations.pagination import Pagination, names
-from corral.services.ecs import fargate
+from corral.services.ecs import errors, fargate
 from corral.services.ecs.capacity_providers import checked_strategy, providers_of_cluster
-from corral.services.ecs.errors import (
-    ClientException,
-    InvalidParameterException,
-    ServiceNotActiveException,
-    ServiceNotFoundException,
-    UnsupportedFeatureException,
-)
 from corral.services.ecs.lookup import arn, find_cluster, find_definition, short
 from corral.services.ecs.placement_rules import placement_rules
 from corral.services.ecs.rollouts import abandon_rollout, begin_rollout, current_rollout, new_deployment, put
@@ -31,7 +24,7 @@ from corral.services.ecs.service_description import service_arn, service_descrip
 from corral.services.ecs.tags import check_tags
 from corral.store import Store
 
-SERVICE_PAGES = Pagination(InvalidParameterException, default=10, largest=100)
+SERVICE_PAGES = Pagination(errors.InvalidParameterException, default=10, largest=100)
 DESCRIBED_MAX = 10
 # Members of requests that are stored. The members in STORED_ONLY have no effect on tasks.
 EFFECTIVE = (
@@ -67,9 +60,9 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     if external:
         _check_external(params)
     elif not params.get("taskDefinition"):
-        raise InvalidParameterException("TaskDefinition cannot be empty.")
+        raise errors.InvalidParameterException("TaskDefinition cannot be empty.")
     if strategy == REPLICA and "desiredCount" not in params:
-        raise InvalidParameterException("A service with the scheduling strategy REPLICA needs a desiredCount.")
+        raise errors.InvalidParameterException("A service with the scheduling strategy REPLICA needs a desiredCount.")
     if strategy == DAEMON:
         _check_daemon(params)
         params = {"launchType": "EC2", **params}  # DAEMON services have no provider, so the cluster's strategy does not apply
@@ -83,11 +76,11 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     _check_placement(caller, cluster, name, details, settings)
     before = tx.store.ecs_services.get(caller.region, cluster, name)
     if before is not None and before.status == DRAINING:
-        raise InvalidParameterException(STILL_DRAINING)
+        raise errors.InvalidParameterException(STILL_DRAINING)
     if before is not None and before.status == ACTIVE:
         if before.details.get("clientToken") and before.details["clientToken"] == params.get("clientToken"):
             return {"service": service_description(tx, before)}
-        raise InvalidParameterException(NOT_IDEMPOTENT)
+        raise errors.InvalidParameterException(NOT_IDEMPOTENT)
     if before is not None:
         tx.store.ecs_services.drop_history(caller.region, cluster, name)
     service = EcsService(
@@ -112,7 +105,7 @@ def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     cluster, about = find_cluster(tx, caller, params.get("cluster"))
     service = find_service(tx, caller, cluster, params["service"])
     if service.status != ACTIVE:
-        raise ServiceNotActiveException("Service was not ACTIVE.")
+        raise errors.ServiceNotActiveException("Service was not ACTIVE.")
     _refuse_unserved(params)
     if service.strategy == DAEMON:
         _check_daemon(params)
@@ -147,10 +140,10 @@ def delete_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     service = find_service(tx, caller, cluster, params["service"])
     if service.status == INACTIVE:
-        raise ServiceNotFoundException("Service not found.")
+        raise errors.ServiceNotFoundException("Service not found.")
     if service.status == ACTIVE:
         if service.strategy == REPLICA and service.desired and not params.get("force"):
-            raise InvalidParameterException("The service cannot be stopped while it is scaled above 0.")
+            raise errors.InvalidParameterException("The service cannot be stopped while it is scaled above 0.")
         if params.get("force"):
             key = f"service:{service.key}"
             withdraw(tx, tx.store.tasks.leaving.chosen_by(key), key)  # do not wait for busy tasks (leaving_tasks.py)
@@ -163,7 +156,7 @@ def delete_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 def describe_services(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     if len(params["services"]) > DESCRIBED_MAX:
-        raise InvalidParameterException(f"Services cannot have more than {DESCRIBED_MAX} elements.")
+        raise errors.InvalidParameterException(f"Services cannot have more than {DESCRIBED_MAX} elements.")
     described, failures = [], []
     for given in params["services"]:
         service = tx.store.ecs_services.get(caller.region, cluster, short(given))
@@ -198,7 +191,7 @@ def set_desired_count(tx: Tx[Store], service: EcsService, count: int) -> EcsServ
 def find_service(tx: Tx[Store], caller: Caller, cluster: str, given: str) -> EcsService:
     service = tx.store.ecs_services.get(caller.region, cluster, short(given))
     if service is None:
-        raise ServiceNotFoundException("Service not found.")
+        raise errors.ServiceNotFoundException("Service not found.")
     return service
 
 
@@ -230,9 +223,9 @@ def deployment_settings(
     settings = {key: params[key] for key in DEPLOYED if key in params}
     strategy = settings.get("capacityProviderStrategy")
     if settings.get("launchType") and strategy:
-        raise InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
+        raise errors.InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
     if settings.get("launchType") in ("EXTERNAL", "MANAGED_INSTANCES"):
-        raise UnsupportedFeatureException(f"Corral does not serve the launch type {settings['launchType']} for services.")
+        raise errors.UnsupportedFeatureException(f"Corral does not serve the launch type {settings['launchType']} for services.")
     if service is None and not settings.get("launchType") and not strategy:
         strategy = cluster_details.get("defaultCapacityProviderStrategy")
         if not strategy:
@@ -243,32 +236,32 @@ def deployment_settings(
     if _is_fargate(settings):
         settings["platformVersion"] = fargate.platform_version(settings.get("platformVersion"))
     elif settings.get("platformVersion"):
-        raise InvalidParameterException("The platform version must be null when specifying an EC2 launch type.")
+        raise errors.InvalidParameterException("The platform version must be null when specifying an EC2 launch type.")
     return settings
 
 
 def _check_daemon(params: dict[str, Any]) -> None:
     """Refuse settings that a DAEMON service cannot have, because it runs one task on each instance."""
     if "desiredCount" in params:
-        raise InvalidParameterException(NO_DAEMON_COUNT)
+        raise errors.InvalidParameterException(NO_DAEMON_COUNT)
     if params.get("capacityProviderStrategy"):
-        raise InvalidParameterException(
+        raise errors.InvalidParameterException(
             "The DAEMON scheduling strategy does not support a capacity provider strategy. Remove it; a placement constraint can "
             "choose the instances."
         )
     if params.get("placementStrategy"):
-        raise InvalidParameterException("The DAEMON scheduling strategy does not support placement strategies. Remove them.")
+        raise errors.InvalidParameterException("The DAEMON scheduling strategy does not support placement strategies. Remove them.")
     if params.get("launchType") == "FARGATE":
-        raise InvalidParameterException("The Fargate launch type does not support the DAEMON scheduling strategy.")
+        raise errors.InvalidParameterException("The Fargate launch type does not support the DAEMON scheduling strategy.")
 
 
 def _check_external(params: dict[str, Any]) -> None:
     """Refuse settings that belong to the task sets of a service with the deployment controller EXTERNAL."""
     if params.get("schedulingStrategy", REPLICA) != REPLICA:
-        raise InvalidParameterException("The deployment controller EXTERNAL supports only the scheduling strategy REPLICA.")
+        raise errors.InvalidParameterException("The deployment controller EXTERNAL supports only the scheduling strategy REPLICA.")
     for member in ("taskDefinition", "forceNewDeployment", *DEPLOYED, "loadBalancers", "serviceRegistries"):
         if params.get(member):
-            raise InvalidParameterException(
+            raise errors.InvalidParameterException(
                 f"A service with the deployment controller EXTERNAL has no {member} of its own: pass it to CreateTaskSet."
             )
 
@@ -282,12 +275,14 @@ def definition_arn_of(tx: Tx[Store], caller: Caller, given: str, settings: dict[
     """Check the task definition and return its ARN with the revision. If `unchanged` is True, it can be inactive."""
     revision, status, document = find_definition(tx, caller, given)
     if status != "ACTIVE" and not unchanged:
-        raise ClientException("TaskDefinition is inactive")
+        raise errors.ClientException("TaskDefinition is inactive")
     network = (settings.get("networkConfiguration") or {}).get("awsvpcConfiguration")
     if document.get("networkMode") == "awsvpc" and not network:
-        raise InvalidParameterException("Network Configuration must be provided when networkMode 'awsvpc' is specified.")
+        raise errors.InvalidParameterException("Network Configuration must be provided when networkMode 'awsvpc' is specified.")
     if document.get("networkMode") != "awsvpc" and network:
-        raise InvalidParameterException("Network Configuration is not valid for the given networkMode of this task definition.")
+        raise errors.InvalidParameterException(
+            "Network Configuration is not valid for the given networkMode of this task definition."
+        )
     return arn(caller.account, caller.region, f"task-definition/{document['family']}:{revision}")
 
 
@@ -297,21 +292,23 @@ def _deployment_configuration(params: dict[str, Any], strategy: str, before: dic
     given = params.get("deploymentConfiguration") or {}
     full: dict[str, Any] = {**previous, **given}
     if full.get("strategy", "ROLLING") != "ROLLING":
-        raise UnsupportedFeatureException(f"Corral does not serve the deployment strategy {full['strategy']} yet: use ROLLING.")
+        raise errors.UnsupportedFeatureException(
+            f"Corral does not serve the deployment strategy {full['strategy']} yet: use ROLLING."
+        )
     _check_hooks(full.get("lifecycleHooks") or ())
     _check_failure_detection(full)
     least, most = full["minimumHealthyPercent"], full["maximumPercent"]
     if least < 0 or most < 100:
-        raise InvalidParameterException("maximumPercent must be at least 100, and minimumHealthyPercent at least 0.")
+        raise errors.InvalidParameterException("maximumPercent must be at least 100, and minimumHealthyPercent at least 0.")
     if strategy == DAEMON and most > 100:
-        raise InvalidParameterException(
+        raise errors.InvalidParameterException(
             "The daemon scheduling strategy does not support values above 100 for maximumPercent on a deployment configuration. "
             "Change the maximumPercent value to 100, and try again"
         )
     if least > 100:
-        raise InvalidParameterException("minimumHealthyPercent must be at most 100.")
+        raise errors.InvalidParameterException("minimumHealthyPercent must be at most 100.")
     if least == most:
-        raise InvalidParameterException(
+        raise errors.InvalidParameterException(
             "maximumPercent must be larger than minimumHealthyPercent: otherwise a deployment can neither stop nor start a task."
         )
     return full
@@ -320,24 +317,24 @@ def _deployment_configuration(params: dict[str, Any], strategy: str, before: dic
 def _check_failure_detection(configuration: dict[str, Any]) -> None:
     alarms = configuration.get("alarms") or {}
     if alarms.get("enable") and not alarms.get("alarmNames"):
-        raise InvalidParameterException("alarms.alarmNames must name at least one alarm if the alarms are enabled.")
+        raise errors.InvalidParameterException("alarms.alarmNames must name at least one alarm if the alarms are enabled.")
     threshold = (configuration.get("deploymentCircuitBreaker") or {}).get("thresholdConfiguration") or {}
     if threshold and threshold["value"] < 1:
-        raise InvalidParameterException("thresholdConfiguration.value must be at least 1.")
+        raise errors.InvalidParameterException("thresholdConfiguration.value must be at least 1.")
     if not 0 <= (configuration.get("bakeTimeInMinutes") or 0) <= BAKE_MINUTES_MAX:
-        raise InvalidParameterException(f"bakeTimeInMinutes must be between 0 and {BAKE_MINUTES_MAX}.")
+        raise errors.InvalidParameterException(f"bakeTimeInMinutes must be between 0 and {BAKE_MINUTES_MAX}.")
     if (configuration.get("earlySuccessCriteria") or {}).get("enable"):
-        raise UnsupportedFeatureException("Corral does not serve earlySuccessCriteria: remove it, or set enable to false.")
+        raise errors.UnsupportedFeatureException("Corral does not serve earlySuccessCriteria: remove it, or set enable to false.")
 
 
 def _check_hooks(hooks: Sequence[dict[str, Any]]) -> None:
     """Refuse lifecycle hooks that Corral does not implement."""
     for hook in hooks:
         if hook.get("targetType", "AWS_LAMBDA") != "PAUSE":
-            raise UnsupportedFeatureException("Corral does not serve lifecycle hooks of the type AWS_LAMBDA: use PAUSE.")
+            raise errors.UnsupportedFeatureException("Corral does not serve lifecycle hooks of the type AWS_LAMBDA: use PAUSE.")
         for stage in hook.get("lifecycleStages", ()):
             if stage not in PAUSE_STAGES:
-                raise UnsupportedFeatureException(
+                raise errors.UnsupportedFeatureException(
                     f"Corral does not serve the lifecycle stage {stage}, because a rolling update shifts no traffic: use "
                     f"{' or '.join(PAUSE_STAGES)}."
                 )
@@ -355,6 +352,8 @@ def _refuse_unserved(params: dict[str, Any]) -> None:
     """Refuse settings that Corral does not implement and that would change the tasks."""
     controller = (params.get("deploymentController") or {}).get("type", "ECS")
     if controller not in ("ECS", "EXTERNAL"):
-        raise UnsupportedFeatureException(f"Corral does not serve the deployment controller {controller}: use ECS or EXTERNAL.")
+        raise errors.UnsupportedFeatureException(
+            f"Corral does not serve the deployment controller {controller}: use ECS or EXTERNAL."
+        )
     if params.get("volumeConfigurations"):
-        raise UnsupportedFeatureException("Corral does not serve volumeConfigurations yet.")
+        raise errors.UnsupportedFeatureException("Corral does not serve volumeConfigurations yet.")

@@ -12,19 +12,14 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet.clusters import exists_without_row
 from corral.operations.tags import TagRules
-from corral.services.ecs.errors import (
-    ClientException,
-    ClusterNotFoundException,
-    InvalidParameterException,
-    ResourceNotFoundException,
-)
+from corral.services.ecs import errors
 from corral.services.ecs.lookup import REVISION_REQUIRED, arn, find_slot, split_definition
 from corral.services.ecs.task_queue import tags_changed
 from corral.store import Store
 
 Tag = dict[str, str]
 TAG_RULES = TagRules(
-    InvalidParameterException,
+    errors.InvalidParameterException,
     texts={"count": "Tags can not have more than {max} elements.", "reserved": "Tags that begin with aws: are reserved: '{key}'."},
     key="key",
     value="value",
@@ -41,25 +36,25 @@ class TaggedResource(Struct, frozen=True):
 
 
 def tag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    found = _find(tx, caller, params["resourceArn"], ResourceNotFoundException)
+    found = _find(tx, caller, params["resourceArn"], errors.ResourceNotFoundException)
     found.put(TAG_RULES.to_list(TAG_RULES.merge(_by_key(found.tags), TAG_RULES.read(params["tags"]))))
     return {}
 
 
 def untag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    found = _find(tx, caller, params["resourceArn"], ResourceNotFoundException)
+    found = _find(tx, caller, params["resourceArn"], errors.ResourceNotFoundException)
     found.put(TAG_RULES.to_list(TAG_RULES.remove(_by_key(found.tags), params["tagKeys"])))
     return {}
 
 
 def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return {"tags": _find(tx, caller, params["resourceArn"], InvalidParameterException).tags}
+    return {"tags": _find(tx, caller, params["resourceArn"], errors.InvalidParameterException).tags}
 
 
 def set_reserved_tags(tx: Tx[Store], caller: Caller, resource_arn: str, tags: dict[str, str]) -> None:
     """Add tags that begin with `aws:`. Only Corral itself may set them, for example the tags of a stack's resources."""
     if tags:
-        found = _find(tx, caller, resource_arn, ResourceNotFoundException)
+        found = _find(tx, caller, resource_arn, errors.ResourceNotFoundException)
         found.put(TAG_RULES.to_list({**_by_key(found.tags), **tags}))
 
 
@@ -84,7 +79,9 @@ def task_tags(params: dict[str, Any], cluster: str, document: dict[str, Any]) ->
     """
     propagate = params.get("propagateTags", "NONE")
     if propagate == "SERVICE":
-        raise InvalidParameterException("propagateTags SERVICE applies to tasks of a service only; use TASK_DEFINITION or NONE.")
+        raise errors.InvalidParameterException(
+            "propagateTags SERVICE applies to tasks of a service only; use TASK_DEFINITION or NONE."
+        )
     tags = check_tags(params["tags"]) if params.get("tags") else []
     if propagate == "TASK_DEFINITION":
         tags = merge_tags(document["tags"], tags)
@@ -103,18 +100,18 @@ def _find(tx: Tx[Store], caller: Caller, resource_arn: str, missing: type[ApiErr
     """Find a resource by its ARN. Only the exact ARN is accepted, because policies are checked for the ARN in the request."""
     parts = resource_arn.split(":", 5)
     if len(parts) != 6 or parts[0] != "arn" or parts[2] != "ecs":
-        raise InvalidParameterException(f"Invalid resource ARN: {resource_arn}")
+        raise errors.InvalidParameterException(f"Invalid resource ARN: {resource_arn}")
     kind, _, name = parts[5].partition("/")
     finder = FINDERS.get(kind)
     if finder is None:
-        raise InvalidParameterException(
+        raise errors.InvalidParameterException(
             f"Corral does not serve tags for this kind of resource: {resource_arn}. Use one of these kinds: {', '.join(FINDERS)}."
         )
     is_here = resource_arn == arn(caller.account, caller.region, f"{kind}/{name}")
     found = finder(tx, caller.region, name) if is_here else None
     if found is None:
         if kind == "cluster":
-            raise ClusterNotFoundException("Cluster not found.")
+            raise errors.ClusterNotFoundException("Cluster not found.")
         raise missing(f"The specified {kind.replace('-', ' ')} was not found: {resource_arn}")
     return found
 
@@ -132,7 +129,7 @@ def _cluster(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
 def _definition(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     family, revision = split_definition(name)
     if revision is None:
-        raise ClientException(REVISION_REQUIRED)
+        raise errors.ClientException(REVISION_REQUIRED)
     found = tx.store.definitions.get(region, family, revision)
     if found is None or name != f"{family}:{revision}":
         return None

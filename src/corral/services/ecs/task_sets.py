@@ -12,12 +12,7 @@ from msgspec.structs import replace
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.ecs_service import ACTIVE, COMPLETED, DRAINING, EcsService, TaskSet
-from corral.services.ecs.errors import (
-    InvalidParameterException,
-    LimitExceededException,
-    ServiceNotActiveException,
-    TaskSetNotFoundException,
-)
+from corral.services.ecs import errors
 from corral.services.ecs.lookup import find_cluster, short
 from corral.services.ecs.rollouts import new_deployment
 from corral.services.ecs.service_description import task_set_description
@@ -35,7 +30,7 @@ def create_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     if token and (same := next((each for each in service.task_sets if each.details.get("clientToken") == token), None)):
         return {"taskSet": task_set_description(tx, service, same)}
     if len(service.task_sets) >= TASK_SETS_MAX:
-        raise LimitExceededException(f"A service can have at most {TASK_SETS_MAX} task sets: delete one first.")
+        raise errors.LimitExceededException(f"A service can have at most {TASK_SETS_MAX} task sets: delete one first.")
     settings = deployment_settings(tx, params, about, caller, service.cluster)
     definition = definition_arn_of(tx, caller, params["taskDefinition"], settings)
     deployment = replace(new_deployment(tx, definition, settings), rollout=COMPLETED)
@@ -53,7 +48,7 @@ def update_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     service, _ = _external(tx, params, caller)
     found = _find(service, params["taskSet"])
     if found.status == DRAINING:
-        raise InvalidParameterException("The task set is draining, so its scale cannot be changed.")
+        raise errors.InvalidParameterException("The task set is draining, so its scale cannot be changed.")
     return _change(tx, service, found, scale=_scale(params))
 
 
@@ -65,7 +60,9 @@ def delete_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     service, _ = _external(tx, params, caller)
     found = _find(service, params["taskSet"])
     if found.desired(service.desired) and not params.get("force"):
-        raise InvalidParameterException("The task set cannot be deleted while it is scaled above 0: scale it to 0, or use force.")
+        raise errors.InvalidParameterException(
+            "The task set cannot be deleted while it is scaled above 0: scale it to 0, or use force."
+        )
     details = {**found.details, "force": True} if params.get("force") else found.details
     return _change(tx, service, found, status=DRAINING, scale=0.0, details=details)
 
@@ -75,7 +72,7 @@ def update_service_primary_task_set(tx: Tx[Store], params: dict[str, Any], calle
     service, _ = _external(tx, params, caller)
     found = _find(service, params["primaryTaskSet"])
     if found.status == DRAINING:
-        raise InvalidParameterException("A task set that is draining cannot be the primary task set.")
+        raise errors.InvalidParameterException("A task set that is draining cannot be the primary task set.")
     others = tuple(replace(each, status=ACTIVE) if each.status == "PRIMARY" else each for each in service.task_sets)
     ordered = sorted(service.deployments, key=lambda each: each.id != found.id)
     return _change(tx, service.but(task_sets=others, deployments=tuple(ordered)), found, status="PRIMARY")
@@ -88,7 +85,7 @@ def describe_task_sets(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
     for name in given:
         try:
             found = _find(service, name)
-        except TaskSetNotFoundException:
+        except errors.TaskSetNotFoundException:
             failures.append({"arn": name, "reason": "MISSING"})
             continue
         description = task_set_description(tx, service, found)
@@ -103,9 +100,9 @@ def _external(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> tuple[Ec
     cluster, about = find_cluster(tx, caller, params["cluster"])
     service = find_service(tx, caller, cluster, params["service"])
     if service.status != ACTIVE:
-        raise ServiceNotActiveException("Service was not ACTIVE.")
+        raise errors.ServiceNotActiveException("Service was not ACTIVE.")
     if not service.is_external:
-        raise InvalidParameterException("Task sets need a service with the deployment controller EXTERNAL.")
+        raise errors.InvalidParameterException("Task sets need a service with the deployment controller EXTERNAL.")
     return service, about
 
 
@@ -114,13 +111,13 @@ def _find(service: EcsService, given: str) -> TaskSet:
     for each in service.task_sets:
         if short(each.id) == short(given):
             return each
-    raise TaskSetNotFoundException("The specified task set was not found.")
+    raise errors.TaskSetNotFoundException("The specified task set was not found.")
 
 
 def _scale(params: dict[str, Any]) -> float:
     scale = float((params.get("scale") or {}).get("value", 100.0))
     if not 0 <= scale <= 100:
-        raise InvalidParameterException("The scale of a task set must be between 0 and 100 percent.")
+        raise errors.InvalidParameterException("The scale of a task set must be between 0 and 100 percent.")
     return scale
 
 

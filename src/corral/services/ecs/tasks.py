@@ -20,14 +20,8 @@ from corral.model.numbers import whole_number
 from corral.model.private_environment import BUCKET
 from corral.model.queue_options import NO_OPTIONS
 from corral.model.task import StopCode, Task, TaskState
+from corral.services.ecs import errors
 from corral.services.ecs.capacity_providers import capacity_of
-from corral.services.ecs.errors import (
-    AccessDeniedException,
-    ClientException,
-    ConflictException,
-    InvalidParameterException,
-    ServiceNotFoundException,
-)
 from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
 from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_definition, find_slot, short
 from corral.services.ecs.placement_rules import failure_reason
@@ -95,12 +89,12 @@ def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str)
     """The fields of a LaunchRequest that RunTask and StartTask both set."""
     revision, status, document = find_definition(tx, caller, params["taskDefinition"])
     if status != "ACTIVE":
-        raise ClientException("TaskDefinition is inactive")
+        raise errors.ClientException("TaskDefinition is inactive")
     for field in REFUSED_IN_REQUEST:
         if params.get(field):
-            raise InvalidParameterException(f"Corral does not serve {field} yet.")
+            raise errors.InvalidParameterException(f"Corral does not serve {field} yet.")
     if "overrides" in params and (key := foreign_object(tx, params["overrides"], caller)) is not None:
-        raise AccessDeniedException(
+        raise errors.AccessDeniedException(
             f"The overrides name the object {key} of the bucket {BUCKET}, which another caller has uploaded: upload the "
             "variables of the task as a new object."
         )
@@ -124,7 +118,7 @@ def _check_overrides(params: dict[str, Any]) -> None:
     """Check the length of the overrides as JSON text, which ECS limits."""
     text = orjson.dumps(params["overrides"]) if "overrides" in params else b""
     if len(text) > OVERRIDES_MAX and (length := len(text.decode())) > OVERRIDES_MAX:
-        raise InvalidParameterException(
+        raise errors.InvalidParameterException(
             f"Container Overrides length must be at most {OVERRIDES_MAX}: these overrides have {length} characters as JSON. "
             "Move large values to the task definition, to an environment file or to S3."
         )
@@ -155,7 +149,7 @@ def _previous_response(tx: Tx[Store], scope: str, params: dict[str, Any]) -> dic
     request, response = stored
     task_ids, failures = orjson.loads(response)
     if request != _digest(params):
-        raise ConflictException(
+        raise errors.ConflictException(
             "The clientToken was used before with other parameters: use a new clientToken for a new request.", resourceIds=task_ids
         )
     tasks = [task for task_id in task_ids if (task := tx.store.tasks.get(task_id)) is not None]
@@ -173,7 +167,7 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     task = tx.store.tasks.get(short(params["task"]))
     if task is None or (task.region, task.cluster) != (caller.region, cluster):
-        raise InvalidParameterException("The referenced task was not found.")
+        raise errors.InvalidParameterException("The referenced task was not found.")
     stopped = begin_stop(tx, task, StopCode.USER, params.get("reason") or STOPPED_BY_USER)
     return {"task": task_descriptions(tx, [stopped])[0]}
 
@@ -213,7 +207,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     _check_filters(params)
     service = params.get("serviceName")
     if service and tx.store.ecs_services.get(caller.region, cluster, short(service)) is None:
-        raise ServiceNotFoundException("Service not found.")
+        raise errors.ServiceNotFoundException("Service not found.")
     host = params.get("containerInstance")
     launch_type = params.get("launchType")
     if host:  # only EC2 tasks have a container instance
@@ -255,4 +249,4 @@ def _check_filters(params: dict[str, Any]) -> None:
     """Check the filters of ListTasks. As on ECS, `startedBy` can be combined only with desiredStatus and launchType."""
     for other in ("family", "serviceName", "containerInstance", "daemonName"):
         if params.get("startedBy") and params.get(other):
-            raise InvalidParameterException(f"startedBy must be the only filter: it cannot be used together with {other}.")
+            raise errors.InvalidParameterException(f"startedBy must be the only filter: it cannot be used together with {other}.")

@@ -13,12 +13,7 @@ from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MIN_S
 from corral.operations.pagination import among
 from corral.operations.stored_resources import Document, Params, ResourceType, Update, create, find, put, response_view
-from corral.services.iam.errors import (
-    DeleteConflictException,
-    EntityAlreadyExistsException,
-    InvalidInputException,
-    NoSuchEntityException,
-)
+from corral.services.iam import errors
 from corral.services.iam.style import IAM, PAGES, check, identity_of, selects_path
 from corral.store import Store
 
@@ -41,12 +36,12 @@ def _role_view(tx: Tx[Store], caller: Caller, role: Document) -> Document:
 
 def _role_removable(tx: Tx[Store], caller: Caller, role: Document) -> None:
     if role["_attached"]:
-        raise DeleteConflictException("Cannot delete entity, must detach all policies first.")
+        raise errors.DeleteConflictException("Cannot delete entity, must detach all policies first.")
     if role["_inline"]:
-        raise DeleteConflictException("Cannot delete entity, must delete policies first.")
+        raise errors.DeleteConflictException("Cannot delete entity, must delete policies first.")
     profiles = tx.store.stored.listed(IAM.service, "instance-profile", "")
     if any(role["RoleName"] in profile["_roles"] for _, profile in profiles):
-        raise DeleteConflictException("Cannot delete entity, must remove roles from instance profile first.")
+        raise errors.DeleteConflictException("Cannot delete entity, must remove roles from instance profile first.")
 
 
 ROLE = ResourceType(
@@ -100,8 +95,8 @@ def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) ->
     }
     try:
         role = create(tx, caller, ROLE, wanted)
-    except EntityAlreadyExistsException:
-        raise InvalidInputException(
+    except errors.EntityAlreadyExistsException:
+        raise errors.InvalidInputException(
             f"Service role name {name} has been taken in this account, please try a different suffix."
         ) from None
     return {"Role": response_view(tx, caller, ROLE, role)}
@@ -110,7 +105,7 @@ def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) ->
 def delete_role_permissions_boundary(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     role = find(tx, caller, ROLE, params)
     if "PermissionsBoundary" not in role:
-        raise NoSuchEntityException(f"The role with name {role['RoleName']} has no permissions boundary.")
+        raise errors.NoSuchEntityException(f"The role with name {role['RoleName']} has no permissions boundary.")
     put(tx, caller, ROLE, {member: value for member, value in role.items() if member != "PermissionsBoundary"})
     return {}
 
@@ -142,5 +137,5 @@ def list_role_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 def _with_inline(tx: Tx[Store], params: Params, caller: Caller) -> tuple[Document, str]:
     role, name = find(tx, caller, ROLE, params), params["PolicyName"]
     if name not in role["_inline"]:
-        raise NoSuchEntityException(f"The role policy with name {name} cannot be found.")
+        raise errors.NoSuchEntityException(f"The role policy with name {name} cannot be found.")
     return role, name

@@ -13,14 +13,7 @@ from corral.model.iam_rules import INVALID_NAME, NAME_CHARACTERS, SESSION_MAX_S,
 from corral.operations.pagination import Pagination
 from corral.operations.stored_resources import Document, Params, Selects, ServiceStyle
 from corral.operations.tags import TagRules
-from corral.services.iam.errors import (
-    EntityAlreadyExistsException,
-    InvalidInputException,
-    LimitExceededException,
-    MalformedPolicyDocumentException,
-    NoSuchEntityException,
-    ValidationError,
-)
+from corral.services.iam import errors
 from corral.store import Store
 
 NAME = re.compile(NAME_CHARACTERS + "{1,128}", re.ASCII)
@@ -41,13 +34,15 @@ MISSING = {
 def check(params: Params) -> None:
     for member in NAME_MEMBERS:
         if member in params and not NAME.fullmatch(params[member]):
-            raise ValidationError(INVALID_NAME.format(member=_lower(member)))
+            raise errors.ValidationError(INVALID_NAME.format(member=_lower(member)))
     if not PATH.fullmatch(params.get("Path", "/")):
-        raise ValidationError(
+        raise errors.ValidationError(
             "The specified value for path is invalid. It must begin and end with / and contain only ASCII characters."
         )
     if not SESSION_MIN_S <= params.get("MaxSessionDuration", SESSION_MIN_S) <= SESSION_MAX_S:
-        raise ValidationError(f"The requested MaxSessionDuration must be between {SESSION_MIN_S} and {SESSION_MAX_S} seconds.")
+        raise errors.ValidationError(
+            f"The requested MaxSessionDuration must be between {SESSION_MIN_S} and {SESSION_MAX_S} seconds."
+        )
     if "AssumeRolePolicyDocument" in params:
         _check_policy(params["AssumeRolePolicyDocument"], is_trust=True)
     if "PolicyDocument" in params:
@@ -61,7 +56,7 @@ def _check_policy(text: str, *, is_trust: bool) -> None:
         if not is_trust:
             check_identity_policy(policy)
     except PolicyError as error:
-        raise MalformedPolicyDocumentException(f"Syntax errors in policy: {error}") from None
+        raise errors.MalformedPolicyDocumentException(f"Syntax errors in policy: {error}") from None
 
 
 def identity_of(prefix: str, kind: str, member: str) -> Callable[[Tx[Store], Params, Caller], Document]:
@@ -94,15 +89,20 @@ def _lower(member: str) -> str:
     return member[0].lower() + member[1:]
 
 
-PAGES = Pagination(ValidationError, limit="MaxItems", token="Marker", next_token="Marker", truncated="IsTruncated")
+PAGES = Pagination(errors.ValidationError, limit="MaxItems", token="Marker", next_token="Marker", truncated="IsTruncated")
 IAM = ServiceStyle(
     "iam",
-    exists=lambda type_, name: EntityAlreadyExistsException(EXISTS[type_].format(name)),
-    missing=lambda type_, name: NoSuchEntityException(MISSING[type_].format(name)),
+    exists=lambda type_, name: errors.EntityAlreadyExistsException(EXISTS[type_].format(name)),
+    missing=lambda type_, name: errors.NoSuchEntityException(MISSING[type_].format(name)),
     pages=PAGES,
     tags=TagRules(
-        InvalidInputException,
-        errors={"count": LimitExceededException, "key": ValidationError, "value": ValidationError, "characters": ValidationError},
+        errors.InvalidInputException,
+        errors={
+            "count": errors.LimitExceededException,
+            "key": errors.ValidationError,
+            "value": errors.ValidationError,
+            "characters": errors.ValidationError,
+        },
         texts={
             "count": "The number of tags has reached the maximum limit of {max}.",
             "duplicate": "Duplicate tag keys found. Please note that Tag keys are case insensitive.",

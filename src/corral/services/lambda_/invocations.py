@@ -21,14 +21,7 @@ from corral.model.json_documents import read_json
 from corral.model.metric import Metric, Point
 from corral.model.principal import role_session
 from corral.services.cloudwatch.metric_writes import hand_over_points
-from corral.services.lambda_.errors import (
-    ISOLATED,
-    InvalidParameterValueException,
-    InvalidRequestContentException,
-    RequestTooLargeException,
-    ServiceException,
-    TooManyRequestsException,
-)
+from corral.services.lambda_ import errors
 from corral.services.lambda_.functions import is_run, log_group, not_run
 from corral.services.lambda_.names import FUNCTION, LATEST, SERVICE, find_function, get_function, region_of
 from corral.store import Store
@@ -53,7 +46,7 @@ NOT_FOUND = "The function no longer exists."
 def invoke(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     document, kind = find_function(tx, caller, params), params.get("InvocationType", "RequestResponse")
     if why := _refusal(tx, document):
-        raise InvalidParameterValueException(why)
+        raise errors.InvalidParameterValueException(why)
     if kind == "RequestResponse" and (row := tx.store.functions.get(caller.request_id)) is not None:
         return _response(tx, params, row)
     payload, context = _payload(params, ASYNC_MAX_BYTES if kind == "Event" else SYNC_MAX_BYTES), _client_context(params)
@@ -63,7 +56,7 @@ def invoke(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, A
         enqueue(tx, document, payload, id=caller.request_id, context=context)
         return {"StatusCode": 202, "Payload": b""}
     if tx.store.functions.count(InvocationState.RUNNING) >= CONCURRENT_MAX:
-        raise TooManyRequestsException(
+        raise errors.TooManyRequestsException(
             f"Rate Exceeded. Corral runs at most {CONCURRENT_MAX} functions at the same time.",
             Reason="ConcurrentInvocationLimitExceeded",
         )
@@ -74,7 +67,7 @@ def invoke(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, A
 def _refusal(tx: Tx[Store], document: Document) -> str:
     """Return why Corral does not run a function, or an empty text if it runs the function."""
     if tx.settings.isolate:
-        return ISOLATED
+        return errors.ISOLATED
     return "" if is_run(document) else not_run(document["Runtime"])
 
 
@@ -82,7 +75,7 @@ def _response(tx: Tx[Store], params: dict[str, Any], row: Invocation) -> dict[st
     if not row.state.has_ended:
         if tx.final:
             tx.store.functions.drop(row.id)
-            raise ServiceException("The function did not end in time, or Corral is stopping.")
+            raise errors.ServiceException("The function did not end in time, or Corral is stopping.")
         raise Wait([row.key], row.due_at_s + START_MAX_S, keep=True)
     tx.store.functions.drop(row.id)
     failed = {"FunctionError": "Unhandled"} if row.state is InvocationState.FAILED else {}
@@ -93,12 +86,12 @@ def _response(tx: Tx[Store], params: dict[str, Any], row: Invocation) -> dict[st
 def _payload(params: dict[str, Any], max_bytes: int) -> bytes:
     payload: bytes = params.get("Payload") or b""
     if len(payload) > max_bytes:
-        raise RequestTooLargeException(f"Request must be smaller than {max_bytes} bytes for the InvokeFunction operation")
+        raise errors.RequestTooLargeException(f"Request must be smaller than {max_bytes} bytes for the InvokeFunction operation")
     try:
         if payload:
             read_json(payload)
     except ValueError as error:
-        raise InvalidRequestContentException(f"Could not parse request body into json: {error}") from None
+        raise errors.InvalidRequestContentException(f"Could not parse request body into json: {error}") from None
     return payload
 
 
@@ -107,7 +100,7 @@ def _client_context(params: dict[str, Any]) -> str:
         given = b64decode(params.get("ClientContext", ""), validate=True)
         return orjson.dumps(read_json(given) if given else None).decode()
     except ValueError:
-        raise InvalidParameterValueException("ClientContext must be JSON in base64.") from None
+        raise errors.InvalidParameterValueException("ClientContext must be JSON in base64.") from None
 
 
 def enqueue(tx: Tx[Store], document: Document, payload: bytes, *, id: str | None = None, context: str = "null") -> str:

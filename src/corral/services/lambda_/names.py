@@ -7,12 +7,7 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.services.lambda_.errors import (
-    InvalidParameterValueException,
-    PreconditionFailedException,
-    ResourceNotFoundException,
-    no_such_function,
-)
+from corral.services.lambda_ import errors
 from corral.store import Store
 from corral.store.stored_resources import Document
 
@@ -36,16 +31,18 @@ def named_function(caller: Caller, given: str, qualifier: str | None = None) -> 
     """
     found = REFERENCE.fullmatch(given)
     if found is None:
-        raise InvalidParameterValueException(f"The function name is not valid: {given}")
+        raise errors.InvalidParameterValueException(f"The function name is not valid: {given}")
     region, account, name, own_qualifier = found.groups()
     if region is not None and region != caller.region:
-        raise ResourceNotFoundException(f"Functions from '{region}' are not reachable in this region ('{caller.region}')")
+        raise errors.ResourceNotFoundException(f"Functions from '{region}' are not reachable in this region ('{caller.region}')")
     arn = function_arn(caller.region, account or caller.account, name)
     if account is not None and account != caller.account:
-        raise no_such_function(arn)
+        raise errors.no_such_function(arn)
     version = qualifier or own_qualifier or LATEST
     if version != LATEST:
-        raise ResourceNotFoundException(f"Function not found: {arn}:{version}. Corral has only the version {LATEST} of a function.")
+        raise errors.ResourceNotFoundException(
+            f"Function not found: {arn}:{version}. Corral has only the version {LATEST} of a function."
+        )
     return name
 
 
@@ -54,9 +51,9 @@ def find_function(tx: Tx[Store], caller: Caller, params: dict[str, Any], member:
     name = named_function(caller, params[member], params.get("Qualifier"))
     found = get_function(tx, caller.region, name)
     if found is None:
-        raise no_such_function(function_arn(caller.region, caller.account, name))
+        raise errors.no_such_function(function_arn(caller.region, caller.account, name))
     if params.get("RevisionId") not in (None, found["RevisionId"]):
-        raise PreconditionFailedException(
+        raise errors.PreconditionFailedException(
             "The Revision Id provided does not match the latest Revision Id. Call the GetFunction/GetAlias API to retrieve the "
             "latest Revision Id"
         )

@@ -9,24 +9,21 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.durations import DAY_MS
 from corral.operations.pagination import Pagination
-from corral.services.logs.errors import (
-    InvalidParameterException,
-    ResourceNotFoundException,
-)
+from corral.services.logs import errors
 from corral.telemetry import LogGroup, LogStore, LogStream
 
-PAGES = Pagination(InvalidParameterException, limit="limit", default=50, largest=50)
+PAGES = Pagination(errors.InvalidParameterException, limit="limit", default=50, largest=50)
 
 
 def existing_group(tx: Tx[LogStore], caller: Caller, name: str) -> LogGroup:
     group = tx.store.group(caller.region, name)
     if group is None:
-        raise ResourceNotFoundException("The specified log group does not exist.")
+        raise errors.ResourceNotFoundException("The specified log group does not exist.")
     return group
 
 
 def no_such_stream() -> ApiError:
-    return ResourceNotFoundException("The specified log stream does not exist.")
+    return errors.ResourceNotFoundException("The specified log stream does not exist.")
 
 
 def existing_stream(tx: Tx[LogStore], caller: Caller, group: str, name: str) -> LogStream:
@@ -41,7 +38,7 @@ def requested_group_name(params: dict[str, Any]) -> str:
     """Return the name of the log group in a request. The request has either logGroupName or logGroupIdentifier."""
     name, identifier = params.get("logGroupName"), params.get("logGroupIdentifier")
     if bool(name) == bool(identifier):
-        raise InvalidParameterException("Specify exactly one of logGroupName and logGroupIdentifier.")
+        raise errors.InvalidParameterException("Specify exactly one of logGroupName and logGroupIdentifier.")
     return name or group_name(str(identifier))
 
 

@@ -23,15 +23,7 @@ from corral.decide.policies.policy import PolicyError, is_public, read_policy
 from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, ENABLED, Bucket
 from corral.operations.pagination import Pagination
 from corral.operations.services import Handler
-from corral.services.s3 import acl
-from corral.services.s3.errors import (
-    InvalidArgument,
-    InvalidRequest,
-    InvalidTargetBucketForLogging,
-    MalformedPolicy,
-    malformed_xml,
-    no_object_lock,
-)
+from corral.services.s3 import acl, errors
 from corral.services.s3.lifecycle import begin_walk, validate_lifecycle
 from corral.services.s3.lookup import existing_bucket
 from corral.services.s3.notifications import validate_notifications
@@ -39,7 +31,7 @@ from corral.services.s3.object_details import BUCKET_TAGS
 from corral.store import Store
 
 NAMED_MAX = 1_000
-PAGES = Pagination(InvalidArgument, None, "ContinuationToken", "NextContinuationToken", truncated="IsTruncated")
+PAGES = Pagination(errors.InvalidArgument, None, "ContinuationToken", "NextContinuationToken", truncated="IsTruncated")
 RESOURCE = re.compile(r"arn:aws[a-z-]*:s3:::(?P<bucket>[^/]*)(?:/.*)?", re.S)
 
 Validate = Callable[[Tx[Store], Bucket, dict[str, Any], Caller], Any]  # returns the document to store, or raises an error
@@ -108,12 +100,12 @@ def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, H
         bucket = existing_bucket(tx, params, caller)
         document, name = params[member], params["Id"]
         if document["Id"] != name:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"{member}.Id is {document['Id']!r}, but the id of the request is {name!r}: use one value for both."
             )
         stored = tx.store.bucket_documents.named(bucket.id, kind)
         if len(stored) >= NAMED_MAX and name not in dict(stored):
-            raise InvalidArgument(f"The bucket already has {NAMED_MAX} {member}s, which is the maximum: delete one first.")
+            raise errors.InvalidArgument(f"The bucket already has {NAMED_MAX} {member}s, which is the maximum: delete one first.")
         tx.store.bucket_documents.put(bucket.id, kind, document, tx.now_s, name)
         return {}
 
@@ -150,16 +142,16 @@ def _validate_policy(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], call
     try:
         policy = read_policy(text)
     except PolicyError as error:
-        raise MalformedPolicy(str(error)) from None
+        raise errors.MalformedPolicy(str(error)) from None
     for statement in policy.statements:
         if statement.principals is None:
-            raise MalformedPolicy("Missing required field Principal")
+            raise errors.MalformedPolicy("Missing required field Principal")
         if statement.resources is None:
-            raise MalformedPolicy("Missing required field Resource")
+            raise errors.MalformedPolicy("Missing required field Resource")
         if not all(action == "*" or action.startswith("s3:") for action in statement.actions.values):
-            raise MalformedPolicy("Policy has invalid action")
+            raise errors.MalformedPolicy("Policy has invalid action")
         if not all(_matches_bucket(resource, bucket.name) for resource in statement.resources.values):
-            raise MalformedPolicy("Policy has invalid resource")
+            raise errors.MalformedPolicy("Policy has invalid resource")
     return text
 
 
@@ -178,11 +170,13 @@ def _get_policy_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
 def _validate_encryption(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
     document = params["ServerSideEncryptionConfiguration"]
     if len(document["Rules"]) != 1:
-        raise malformed_xml()
+        raise errors.malformed_xml()
     for rule in document["Rules"]:
         by_default = rule.get("ApplyServerSideEncryptionByDefault", {"SSEAlgorithm": "AES256"})
         if "KMSMasterKeyID" in by_default and by_default["SSEAlgorithm"] == "AES256":
-            raise InvalidArgument("a KMSMasterKeyID is not applicable if the default sse algorithm is not aws:kms or aws:kms:dsse")
+            raise errors.InvalidArgument(
+                "a KMSMasterKeyID is not applicable if the default sse algorithm is not aws:kms or aws:kms:dsse"
+            )
     return {"Rules": [{"BucketKeyEnabled": False, **rule} for rule in document["Rules"]]}
 
 
@@ -192,10 +186,10 @@ def _validate_cors(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller
         for member, values in (("Origin", rule["AllowedOrigins"]), ("Header", rule.get("AllowedHeaders", ()))):
             for value in values:
                 if value.count("*") > 1:
-                    raise InvalidRequest(f'Allowed{member} "{value}" can not have more than one wildcard.')
+                    raise errors.InvalidRequest(f'Allowed{member} "{value}" can not have more than one wildcard.')
         for value in rule.get("ExposeHeaders", ()):
             if "*" in value:
-                raise InvalidRequest(
+                raise errors.InvalidRequest(
                     f'ExposeHeader "{value}" contains wildcard. We currently do not support wildcard for ExposeHeader.'
                 )
     return document
@@ -204,7 +198,7 @@ def _validate_cors(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller
 def _validate_ownership(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
     document = params["OwnershipControls"]
     if len(document["Rules"]) != 1:
-        raise malformed_xml()
+        raise errors.malformed_xml()
     return document
 
 
@@ -224,22 +218,22 @@ def _validate_logging(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], cal
     document = params["BucketLoggingStatus"]
     target = document.get("LoggingEnabled", {}).get("TargetBucket")
     if target is not None and tx.store.buckets.get(target) is None:
-        raise InvalidTargetBucketForLogging("The target bucket for logging does not exist")
+        raise errors.InvalidTargetBucketForLogging("The target bucket for logging does not exist")
     return document
 
 
 def _validate_website(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
     document = params["WebsiteConfiguration"]
     if "RedirectAllRequestsTo" not in document and not document.get("IndexDocument", {}).get("Suffix"):
-        raise InvalidArgument("A value for IndexDocument Suffix must be provided if RedirectAllRequestsTo is empty")
+        raise errors.InvalidArgument("A value for IndexDocument Suffix must be provided if RedirectAllRequestsTo is empty")
     if "/" in document.get("IndexDocument", {}).get("Suffix", ""):
-        raise InvalidArgument("The IndexDocument Suffix is not well formed")
+        raise errors.InvalidArgument("The IndexDocument Suffix is not well formed")
     return document
 
 
 def _validate_accelerate(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
     if "Status" not in params["AccelerateConfiguration"]:
-        raise malformed_xml()
+        raise errors.malformed_xml()
     return params["AccelerateConfiguration"]
 
 
@@ -249,24 +243,24 @@ def _validate_payer(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], calle
 
 def _validate_abac(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
     if "Status" not in params["AbacStatus"]:
-        raise malformed_xml()
+        raise errors.malformed_xml()
     return params["AbacStatus"]
 
 
 def _validate_replication(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
     document = params["ReplicationConfiguration"]
     if bucket.versioning != ENABLED:
-        raise InvalidRequest("Versioning must be 'Enabled' on the bucket to apply a replication configuration")
+        raise errors.InvalidRequest("Versioning must be 'Enabled' on the bucket to apply a replication configuration")
     ids = Counter(rule["ID"] for rule in document["Rules"] if "ID" in rule)
     if any(count > 1 for count in ids.values()):
-        raise InvalidArgument("Rule Id must be unique")
+        raise errors.InvalidArgument("Rule Id must be unique")
     rules = [rule if "ID" in rule else {"ID": tx.ids.uuid(), **rule} for rule in document["Rules"]]
     return {**document, "Rules": rules}
 
 
 def _validate_object_lock(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
     """Refuse every Object Lock configuration, because Corral would not enforce it, and users would rely on it."""
-    raise no_object_lock("object-lock")
+    raise errors.no_object_lock("object-lock")
 
 
 ACCESS_BLOCK = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")

@@ -9,19 +9,8 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.objects import Bucket
 from corral.operations.pagination import Pagination
+from corral.services.s3 import errors
 from corral.services.s3.bucket_configurations import apply_create_options
-from corral.services.s3.errors import (
-    AuthorizationHeaderMalformed,
-    BucketAlreadyOwnedByYou,
-    BucketNotEmpty,
-    IllegalLocationConstraintException,
-    InvalidArgument,
-    InvalidBucketName,
-    InvalidLocationConstraint,
-    malformed_xml,
-    no_object_lock,
-    unsupported,
-)
 from corral.services.s3.lookup import bucket_arn, existing_bucket, owner
 from corral.services.s3.versions import wake_blob_gc
 from corral.store import Store
@@ -29,7 +18,7 @@ from corral.store import Store
 FIRST_REGION = "us-east-1"  # the region whose buckets have no location constraint
 REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]+")
 OLD_REGION_NAMES = {"EU": "eu-west-1"}
-PAGES = Pagination(InvalidArgument, "MaxBuckets", "ContinuationToken", "ContinuationToken", default=10_000, largest=10_000)
+PAGES = Pagination(errors.InvalidArgument, "MaxBuckets", "ContinuationToken", "ContinuationToken", default=10_000, largest=10_000)
 
 _NAME = re.compile(r"(?=.{3,63}$)[a-z0-9][a-z0-9-]*(?:\.[a-z0-9][a-z0-9-]*)*")
 _IP_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
@@ -41,12 +30,12 @@ def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     name = params["Bucket"]
     _check_name(name)
     if params.get("ObjectLockEnabledForBucket"):
-        raise no_object_lock("x-amz-bucket-object-lock-enabled")
+        raise errors.no_object_lock("x-amz-bucket-object-lock-enabled")
     region = _region(params.get("CreateBucketConfiguration", {}).get("LocationConstraint"), caller.region)
     is_new = tx.store.buckets.add(name, region, tx.now_s, caller.owner)
     if not is_new and (region, caller.region) != (FIRST_REGION, FIRST_REGION):  # as on S3, us-east-1 accepts a second create
         message = "Your previous request to create the named bucket succeeded and you already own it."
-        raise BucketAlreadyOwnedByYou(message, BucketName=name)
+        raise errors.BucketAlreadyOwnedByYou(message, BucketName=name)
     if is_new:
         apply_create_options(tx, existing_bucket(tx, params, caller), params)
     return {"Location": f"/{name}", "BucketArn": bucket_arn(name)}
@@ -55,21 +44,21 @@ def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 def _check_name(name: str) -> None:
     is_valid = _NAME.fullmatch(name) and not _IP_ADDRESS.fullmatch(name) and "-." not in name and not name.endswith("-")
     if not is_valid or name.startswith(_RESERVED_PREFIXES) or name.endswith(_RESERVED_SUFFIXES):
-        raise InvalidBucketName("The specified bucket is not valid.", BucketName=name)
+        raise errors.InvalidBucketName("The specified bucket is not valid.", BucketName=name)
 
 
 def _region(constraint: str | None, signed_region: str) -> str:
     """The region of a new bucket. It must be the region in the request's signature, unless the request is signed for us-east-1."""
     if constraint == FIRST_REGION:
-        raise InvalidLocationConstraint("The specified location-constraint is not valid", LocationConstraint=constraint)
+        raise errors.InvalidLocationConstraint("The specified location-constraint is not valid", LocationConstraint=constraint)
     region = OLD_REGION_NAMES.get(constraint or "", constraint) or FIRST_REGION
     # Old tools sign for the region "US". They repeat the request with the region in this error.
     if not constraint and signed_region and not REGION.fullmatch(signed_region):
         why = f"The authorization header is malformed; the region '{signed_region}' is wrong; expecting '{FIRST_REGION}'"
-        raise AuthorizationHeaderMalformed(why, Region=FIRST_REGION)
+        raise errors.AuthorizationHeaderMalformed(why, Region=FIRST_REGION)
     if signed_region not in (FIRST_REGION, "", region):
         message = f"The {constraint or 'unspecified'} location constraint is incompatible"
-        raise IllegalLocationConstraintException(f"{message} for the region specific endpoint this request was sent to.")
+        raise errors.IllegalLocationConstraintException(f"{message} for the region specific endpoint this request was sent to.")
     return region
 
 
@@ -79,7 +68,7 @@ def delete_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
         message = "The bucket you tried to delete is not empty"
         if bucket.versioning:
             message += ". You must delete all versions in the bucket."
-        raise BucketNotEmpty(message, BucketName=bucket.name)
+        raise errors.BucketNotEmpty(message, BucketName=bucket.name)
     wake_blob_gc(tx, tx.store.objects.drop_uploads(bucket.id))
     tx.store.buckets.drop(bucket.id)
     return {}
@@ -114,9 +103,9 @@ def get_bucket_location(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 def put_bucket_versioning(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket, wanted = existing_bucket(tx, params, caller), params["VersioningConfiguration"]
     if wanted.get("MFADelete", "Disabled") != "Disabled":
-        raise unsupported("x-amz-mfa", "Corral does not support MFA delete")
+        raise errors.unsupported("x-amz-mfa", "Corral does not support MFA delete")
     if "Status" not in wanted:
-        raise malformed_xml()
+        raise errors.malformed_xml()
     tx.store.buckets.set_versioning(bucket.id, wanted["Status"])
     return {}
 

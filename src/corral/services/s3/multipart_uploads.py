@@ -10,18 +10,7 @@ from corral.blobs.checksums import checksum_text, composite, full_object
 from corral.core.transactions import Tx
 from corral.model.blob import Admission
 from corral.model.objects import Bucket, ContentPart, MultipartUpload, ObjectVersion
-from corral.services.s3 import lifecycle, versions
-from corral.services.s3.errors import (
-    InvalidPart,
-    InvalidPartOrder,
-    InvalidRequest,
-    bad_checksum,
-    entity_too_large,
-    entity_too_small,
-    malformed_xml,
-    no_such_upload,
-    precondition_failed,
-)
+from corral.services.s3 import errors, lifecycle, versions
 from corral.services.s3.listing import common_prefixes, name_of, request_echo, url_encoded
 from corral.services.s3.lookup import check_key, existing_bucket, location, owner, page_limit, quoted, version_id_member
 from corral.services.s3.object_checksums import (
@@ -69,13 +58,15 @@ def _upload_checksum(params: dict[str, Any]) -> dict[str, str]:
     announced_algorithms({CHECKSUM_ALGORITHM: algorithm, "Trailers": [f"x-amz-checksum-{algorithm.lower()}"]} if algorithm else {})
     if algorithm is None:
         if checksum_type is not None:
-            raise InvalidRequest("The x-amz-checksum-type header can only be used with the x-amz-checksum-algorithm header.")
+            raise errors.InvalidRequest("The x-amz-checksum-type header can only be used with the x-amz-checksum-algorithm header.")
         return {}
     if checksum_type is None:
         checksum_type = FULL_OBJECT if algorithm == DEFAULT_ALGORITHM else COMPOSITE
     impossible = {FULL_OBJECT: ("SHA1", "SHA256"), COMPOSITE: (DEFAULT_ALGORITHM,)}
     if algorithm in impossible.get(checksum_type, (algorithm,)):
-        raise InvalidRequest(f"The {checksum_type} checksum type cannot be used with the {algorithm.lower()} checksum algorithm.")
+        raise errors.InvalidRequest(
+            f"The {checksum_type} checksum type cannot be used with the {algorithm.lower()} checksum algorithm."
+        )
     return {CHECKSUM_ALGORITHM: algorithm, CHECKSUM_TYPE: checksum_type}
 
 
@@ -115,10 +106,10 @@ def complete_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Cal
     if upload is None:
         made = tx.store.objects.version_of_upload(params["UploadId"])
         if made is None or (made[0], made[1].key) != (bucket.id, params["Key"]):
-            raise no_such_upload(params["UploadId"])
+            raise errors.no_such_upload(params["UploadId"])
         return _completed(tx, bucket, made[1])
     if (upload.bucket_id, upload.key) != (bucket.id, params["Key"]):
-        raise no_such_upload(params["UploadId"])
+        raise errors.no_such_upload(params["UploadId"])
     stored = {part.number: part for part in tx.store.objects.parts(upload.number)}
     parts = _selected_parts(upload, stored, params.get("MultipartUpload", {}).get("Parts", []))
     size = sum(part.size for part in parts)
@@ -126,7 +117,7 @@ def complete_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Cal
         message = (
             f"The provided 'x-amz-mp-object-size' header value {params['MpuObjectSize']} does not match what was computed: {size}"
         )
-        raise InvalidRequest(message)
+        raise errors.InvalidRequest(message)
     checksums = _object_checksum(upload, parts, params)
     versions.check_write(tx, bucket, upload.key, params)
     version = versions.add(
@@ -150,7 +141,7 @@ def complete_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Cal
 def abort_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     upload = _existing_upload(tx, params, caller)[1]
     if params.get("IfMatchInitiatedTime", int(upload.initiated_at_s)) != int(upload.initiated_at_s):
-        raise precondition_failed("x-amz-if-match-initiated-time")
+        raise errors.precondition_failed("x-amz-if-match-initiated-time")
     abort(tx, upload)
     return {}
 
@@ -233,7 +224,7 @@ def _existing_upload(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> t
     bucket = existing_bucket(tx, params, caller)
     upload = tx.store.objects.upload(params["UploadId"])
     if upload is None or (upload.bucket_id, upload.key) != (bucket.id, params["Key"]):
-        raise no_such_upload(params["UploadId"])
+        raise errors.no_such_upload(params["UploadId"])
     return bucket, upload
 
 
@@ -242,7 +233,7 @@ def _part_digests(upload: MultipartUpload, announced: frozenset[str], params: di
     expected = upload.details.get(CHECKSUM_ALGORITHM)
     if expected is not None and announced and announced != {expected}:
         actual = ", ".join(sorted(announced)).lower()
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"Checksum Type mismatch occurred, expected checksum Type: {expected.lower()}, actual checksum Type: {actual}"
         )
     return required_digests(announced | {expected or DEFAULT_ALGORITHM}, params, md5=etag_is_md5(upload.details))
@@ -258,18 +249,18 @@ def _put_part(tx: Tx[Store], upload: MultipartUpload, params: dict[str, Any]) ->
 def _selected_parts(upload: MultipartUpload, stored: dict[int, ContentPart], wanted: list[dict[str, Any]]) -> list[ContentPart]:
     """Check the parts that CompleteMultipartUpload lists against the stored parts, and return them."""
     if not wanted or any("PartNumber" not in each or "ETag" not in each for each in wanted):
-        raise malformed_xml()
+        raise errors.malformed_xml()
     parts: list[ContentPart] = []
     for each in wanted:
         part = stored.get(each["PartNumber"])
         if parts and each["PartNumber"] <= parts[-1].number:
-            raise InvalidPartOrder(
+            raise errors.InvalidPartOrder(
                 "The list of parts was not in ascending order. The parts list must be specified in order by part number.",
                 UploadId=upload.id,
             )
         given = given_checksums(each)
         if part is None or each["ETag"].strip('"') != part.etag or any(part.checksums.get(name) != given[name] for name in given):
-            raise InvalidPart(
+            raise errors.InvalidPart(
                 "One or more of the specified parts could not be found.  The part may not have been uploaded, or the specified "
                 "entity tag may not match the part's entity tag.",
                 UploadId=upload.id,
@@ -279,9 +270,9 @@ def _selected_parts(upload: MultipartUpload, stored: dict[int, ContentPart], wan
         parts.append(part)
     for part in parts[:-1]:
         if part.size < PART_MIN_BYTES:
-            raise entity_too_small(part.size, PART_MIN_BYTES, PartNumber=part.number, ETag=part.etag)
+            raise errors.entity_too_small(part.size, PART_MIN_BYTES, PartNumber=part.number, ETag=part.etag)
     if sum(part.size for part in parts) > OBJECT_MAX_BYTES:
-        raise entity_too_large(OBJECT_MAX_BYTES)
+        raise errors.entity_too_large(OBJECT_MAX_BYTES)
     return parts
 
 
@@ -291,7 +282,7 @@ def _object_checksum(upload: MultipartUpload, parts: list[ContentPart], params: 
     checksum_type = upload.details.get(CHECKSUM_TYPE, FULL_OBJECT)
     if params.get(CHECKSUM_TYPE, checksum_type) != checksum_type:
         message = f"The upload was created using the {checksum_type} checksum mode. The complete request must use the same."
-        raise InvalidRequest(message)
+        raise errors.InvalidRequest(message)
     found = [(decoded_digest(part.checksums[algorithm]), part.size) for part in parts]
     if checksum_type == FULL_OBJECT:
         text = checksum_text(full_object(algorithm, found))
@@ -299,7 +290,7 @@ def _object_checksum(upload: MultipartUpload, parts: list[ContentPart], params: 
         text = composite(algorithm, (digest for digest, _ in found))
     for name, given in given_checksums(params).items():
         if name != algorithm or given.partition("-")[0] != text.partition("-")[0]:
-            raise bad_checksum(name.lower())
+            raise errors.bad_checksum(name.lower())
     return checksum_members({algorithm: text}, checksum_type)
 
 

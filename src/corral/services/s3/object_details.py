@@ -19,15 +19,7 @@ from corral.core.transactions import Tx
 from corral.model.blob import MD5, StoredBlob
 from corral.model.objects import SSE_METHODS, STORAGE_CLASSES, Bucket, ObjectVersion
 from corral.operations.tags import TagRules
-from corral.services.s3 import acl
-from corral.services.s3.errors import (
-    InvalidArgument,
-    InvalidRequest,
-    InvalidStorageClass,
-    InvalidTag,
-    MetadataTooLarge,
-    unsupported,
-)
+from corral.services.s3 import acl, errors
 from corral.services.s3.lookup import existing_bucket, existing_version, version_id_member
 from corral.services.s3.notifications import tags_changed
 from corral.store import Store
@@ -42,7 +34,7 @@ _METADATA_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 TAGS = "Tags"  # the member of the details that holds the tags: key → value
 OBJECT_TAGS = TagRules(
-    InvalidTag,
+    errors.InvalidTag,
     texts={
         "count": "Object tags cannot be greater than {max}",
         "duplicate": "Cannot provide multiple Tags with the same key",
@@ -66,13 +58,15 @@ def details_from_request(bucket: Bucket, params: Mapping[str, Any]) -> dict[str,
     """Check the details in a request that creates an object, and return them."""
     for member in ("SSECustomerAlgorithm", "CopySourceSSECustomerAlgorithm"):
         if member in params:
-            raise unsupported("x-amz-server-side-encryption-customer-algorithm", "Corral does not encrypt with customer keys")
+            raise errors.unsupported(
+                "x-amz-server-side-encryption-customer-algorithm", "Corral does not encrypt with customer keys"
+            )
     if any(member.startswith("ObjectLock") for member in params):
-        raise InvalidRequest("Bucket is missing Object Lock Configuration")
+        raise errors.InvalidRequest("Bucket is missing Object Lock Configuration")
     _check_metadata(params.get("Metadata", {}))
     storage_class = params.get("StorageClass", STANDARD)
     if storage_class not in STORAGE_CLASSES:
-        raise InvalidStorageClass(S3_INVALID_STORAGE_CLASS, StorageClassRequested=storage_class)
+        raise errors.InvalidStorageClass(S3_INVALID_STORAGE_CLASS, StorageClassRequested=storage_class)
     details = {name: params[name] for name in STORED_MEMBERS if name in params}
     details |= _requested_encryption(bucket, params) | acl.requested_acl(params)
     _check_header_values(details)
@@ -107,18 +101,18 @@ def _check_header_values(details: Mapping[str, Any]) -> None:
 def _check_header_value(name: str, value: str) -> None:
     if _CONTROL.search(value):
         message = f"The value of {name} contains a line break or another control character, which a header cannot have."
-        raise InvalidArgument(message, ArgumentName=name, ArgumentValue=value)
+        raise errors.InvalidArgument(message, ArgumentName=name, ArgumentValue=value)
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:
     for name in metadata:
         if not _METADATA_NAME.fullmatch(name):  # the name becomes a header; in a presigned URL it can have any character
             message = f"The metadata name {name!r} is not valid: use letters, digits and !#$%&'*+.^_`|~- only."
-            raise InvalidArgument(message, ArgumentName=f"x-amz-meta-{name}")
+            raise errors.InvalidArgument(message, ArgumentName=f"x-amz-meta-{name}")
     size = sum(len(name) + len(value) for name, value in metadata.items())
     if size > METADATA_MAX_BYTES:
         message = "Your metadata headers exceed the maximum allowed metadata size"
-        raise MetadataTooLarge(message, Size=size, MaxSizeAllowed=METADATA_MAX_BYTES)
+        raise errors.MetadataTooLarge(message, Size=size, MaxSizeAllowed=METADATA_MAX_BYTES)
 
 
 # Encryption
@@ -128,9 +122,9 @@ def _requested_encryption(bucket: Bucket, params: Mapping[str, Any]) -> dict[str
     """The encryption members of a new object: those of the request, or else the bucket's default."""
     method = params.get(SSE_METHOD, SSE_S3)
     if method not in SSE_METHODS:
-        raise InvalidArgument(S3_INVALID_ENCRYPTION, ArgumentName="x-amz-server-side-encryption", ArgumentValue=method)
+        raise errors.InvalidArgument(S3_INVALID_ENCRYPTION, ArgumentName="x-amz-server-side-encryption", ArgumentValue=method)
     if SSE_KEY_ID in params and method == SSE_S3:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             "Server Side Encryption with AWS KMS managed key requires HTTP header x-amz-server-side-encryption : aws:kms",
             ArgumentName="x-amz-server-side-encryption",
             ArgumentValue=params.get(SSE_METHOD, "null"),
@@ -185,7 +179,7 @@ def tags_from_header(text: str) -> dict[str, str]:
     pairs = parse_qsl(text, keep_blank_values=True)
     if text and not pairs:
         message = "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters."
-        raise InvalidArgument(message, ArgumentName="x-amz-tagging", ArgumentValue=text)
+        raise errors.InvalidArgument(message, ArgumentName="x-amz-tagging", ArgumentValue=text)
     return OBJECT_TAGS.of_pairs(pairs)
 
 

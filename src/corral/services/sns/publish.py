@@ -33,14 +33,7 @@ from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyE
 from corral.model.json_documents import read_json
 from corral.model.queue import Queue
 from corral.model.sqs_limits import ATTRIBUTES_MAX, DEDUPLICATION_MS
-from corral.services.sns.errors import (
-    AuthorizationErrorException,
-    BatchEntryIdsNotDistinctException,
-    BatchRequestTooLongException,
-    InvalidParameterValueException,
-    invalid,
-    no_such_topic,
-)
+from corral.services.sns import errors
 from corral.services.sns.names import find_topic, is_fifo, subscriptions_of, topic_with_arn
 from corral.services.sns.topics import message_max_bytes
 from corral.services.sqs import send_message as sqs
@@ -81,12 +74,12 @@ class Publisher(Struct, frozen=True):
 
 def publish(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     if "PhoneNumber" in params:
-        raise invalid("PhoneNumber", "Corral sends no SMS messages")
+        raise errors.invalid("PhoneNumber", "Corral sends no SMS messages")
     arn = params.get("TopicArn") or params.get("TargetArn")
     if not arn:
-        raise invalid("TopicArn or TargetArn", "no value for required parameter")
+        raise errors.invalid("TopicArn or TargetArn", "no value for required parameter")
     if ":endpoint/" in arn:
-        raise invalid("TargetArn", "Corral sends no push notifications")
+        raise errors.invalid("TargetArn", "Corral sends no push notifications")
     topic = find_topic(tx, caller, arn, "TopicArn" if params.get("TopicArn") else "TargetArn")
     notification = _read(tx, topic, params)
     _check_size(topic, notification.bytes)
@@ -96,7 +89,7 @@ def publish(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, 
 def publish_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     topic, entries = find_topic(tx, caller, params["TopicArn"]), params["PublishBatchRequestEntries"]
     if len({entry["Id"] for entry in entries}) < len(entries):
-        raise BatchEntryIdsNotDistinctException("Two or more batch entries in the request have the same Id.")
+        raise errors.BatchEntryIdsNotDistinctException("Two or more batch entries in the request have the same Id.")
     good, failed = list[tuple[str, PublishedMessage]](), []
     for entry in entries:
         try:
@@ -104,7 +97,7 @@ def publish_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
         except ApiError as error:
             failed.append({**failure(entry, error), "Code": error.code.removesuffix("Exception")})
     if sum(notification.bytes for _, notification in good) > message_max_bytes(topic):
-        raise BatchRequestTooLongException("The length of all the messages put together is more than the limit.")
+        raise errors.BatchRequestTooLongException("The length of all the messages put together is more than the limit.")
     sent = [{"Id": id, **_published(_send(tx, topic, notification))} for id, notification in good]
     return {"Successful": sent, "Failed": failed}
 
@@ -126,9 +119,9 @@ def deliver(
     """
     topic = topic_with_arn(tx, topic_arn)
     if topic is None:
-        raise no_such_topic()
+        raise errors.no_such_topic()
     if publisher is not None and not may_publish(tx, topic, publisher):
-        raise AuthorizationErrorException(f"The policy of topic {topic_arn} does not allow {publisher.service} to publish")
+        raise errors.AuthorizationErrorException(f"The policy of topic {topic_arn} does not allow {publisher.service} to publish")
     given = {"Message": message, "Subject": subject, "MessageAttributes": attributes, "MessageGroupId": group_id}
     params = {name: value for name, value in given.items() if value is not None}
     if is_fifo(topic):
@@ -159,14 +152,14 @@ def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> Publishe
     """Check the parameters of a message. Return the message."""
     message, subject, attributes = params["Message"], params.get("Subject"), params.get("MessageAttributes", {})
     if not message:
-        raise invalid("Empty message")
+        raise errors.invalid("Empty message")
     if subject is not None and (not 0 < len(subject) <= SUBJECT_MAX_CHARACTERS or CONTROL.search(subject)):
-        raise invalid("Subject")
+        raise errors.invalid("Subject")
     for name, attribute in attributes.items():
         try:
             check_attributes({name: attribute})
         except ApiError as error:
-            raise InvalidParameterValueException(error.message) from None
+            raise errors.InvalidParameterValueException(error.message) from None
     group_id, deduplication_id = _fifo_ids(topic, params)
     return PublishedMessage(
         tx.ids.uuid(),
@@ -185,16 +178,16 @@ def _body(message: str, structure: str | None, protocol: str) -> str:
     if structure is None:
         return message
     if structure != "json":
-        raise invalid("MessageStructure", "Invalid MessageStructure parameter")
+        raise errors.invalid("MessageStructure", "Invalid MessageStructure parameter")
     try:
         texts = read_json(message)
     except ValueError:
         texts = None
     if not isinstance(texts, dict):
-        raise invalid("Message Structure - JSON message body failed to parse")
+        raise errors.invalid("Message Structure - JSON message body failed to parse")
     default, own = texts.get("default"), texts.get(protocol)
     if not isinstance(default, str):
-        raise invalid("Message Structure - No default entry in JSON message body")
+        raise errors.invalid("Message Structure - No default entry in JSON message body")
     return own if isinstance(own, str) else default
 
 
@@ -202,16 +195,16 @@ def _fifo_ids(topic: Document, params: Mapping[str, Any]) -> tuple[str | None, s
     group_id, deduplication_id = params.get("MessageGroupId"), params.get("MessageDeduplicationId")
     for name, value in (("MessageGroupId", group_id), ("MessageDeduplicationId", deduplication_id)):
         if value is not None and not sqs.FIFO_ID.fullmatch(value):
-            raise invalid(name, f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length")
+            raise errors.invalid(name, f"{name} can only include alphanumeric and punctuation characters. 1 to 128 in length")
     if not is_fifo(topic):
         if deduplication_id is not None:
-            raise invalid("MessageDeduplicationId", "The request includes a parameter that is not valid for this topic type")
+            raise errors.invalid("MessageDeduplicationId", "The request includes a parameter that is not valid for this topic type")
         return group_id, None
     if group_id is None:
-        raise invalid("The MessageGroupId parameter is required for FIFO topics")
+        raise errors.invalid("The MessageGroupId parameter is required for FIFO topics")
     if deduplication_id is None:
         if topic["Attributes"]["ContentBasedDeduplication"] != "true":
-            raise invalid(
+            raise errors.invalid(
                 "The topic should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
             )
         deduplication_id = sha256(params["Message"].encode()).hexdigest()
@@ -220,7 +213,7 @@ def _fifo_ids(topic: Document, params: Mapping[str, Any]) -> tuple[str | None, s
 
 def _check_size(topic: Document, size: int) -> None:
     if size > message_max_bytes(topic):
-        raise invalid("Message too long")
+        raise errors.invalid("Message too long")
 
 
 def _published(notification: PublishedMessage) -> dict[str, Any]:

@@ -11,12 +11,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.policies.filter_policy import ATTRIBUTES, SCOPES, FilterPolicyError, read_filter_policy
 from corral.model.json_documents import read_json
-from corral.services.sns.errors import (
-    FilterPolicyLimitExceededException,
-    InvalidParameterException,
-    invalid,
-    no_such_subscription,
-)
+from corral.services.sns import errors
 from corral.services.sns.names import (
     PAGES,
     drop_subscription,
@@ -65,19 +60,19 @@ def subscribe(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
     _check_endpoint(tx, topic, protocol, endpoint)
     _check_attributes(tx, topic, protocol, given)
     if protocol == "firehose" and "SubscriptionRoleArn" not in given:
-        raise invalid("Attributes", "SubscriptionRoleArn is required for a subscription with the protocol firehose")
+        raise errors.invalid("Attributes", "SubscriptionRoleArn is required for a subscription with the protocol firehose")
     others = [subscription for _, subscription in subscriptions_of(tx, topic)]
     for other in others:
         if (other["Protocol"], other["Endpoint"]) == (protocol, endpoint):
             if any(other["Attributes"].get(name, _default(name)) != value for name, value in given.items()):
-                raise invalid("Attributes", "Subscription already exists with different attributes")
+                raise errors.invalid("Attributes", "Subscription already exists with different attributes")
             return _subscribed(other, params)
     if "FilterPolicy" in given:
         _check_filter_count(others)
     if message_max_bytes(topic) > MESSAGE_DEFAULT_BYTES and (
         len(others) >= SUBSCRIPTIONS_OF_LARGE_MESSAGES_MAX or protocol not in LARGE_MESSAGE_PROTOCOLS
     ):
-        raise invalid("Protocol", f"MaximumMessageSize of the topic is more than {MESSAGE_DEFAULT_BYTES}")
+        raise errors.invalid("Protocol", f"MaximumMessageSize of the topic is more than {MESSAGE_DEFAULT_BYTES}")
     account = endpoint.split(":")[4] if endpoint.startswith("arn:") else caller.account
     subscription: Document = {
         "SubscriptionArn": f"{topic['TopicArn']}:{tx.ids.uuid()}",
@@ -101,7 +96,7 @@ def _subscribed(subscription: Document, params: dict[str, Any]) -> dict[str, Any
 def confirm_subscription(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Refuse every token. Corral sends no confirmation messages, so no endpoint has a token."""
     find_topic(tx, caller, params["TopicArn"])
-    raise invalid("Token", "Corral sends no messages to HTTP and email endpoints, so it has issued no token")
+    raise errors.invalid("Token", "Corral sends no messages to HTTP and email endpoints, so it has issued no token")
 
 
 def unsubscribe(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -147,7 +142,7 @@ def get_subscription_attributes(tx: Tx[Store], params: dict[str, Any], caller: C
 def set_subscription_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     subscription, name = _found(tx, caller, params), params["AttributeName"]
     if name not in SETTABLE:
-        raise invalid("AttributeName")
+        raise errors.invalid("AttributeName")
     topic = find_topic(tx, caller, subscription["TopicArn"])
     attributes = _without_empty({**subscription["Attributes"], name: params.get("AttributeValue", "")})
     _check_attributes(tx, topic, subscription["Protocol"], attributes)
@@ -160,7 +155,7 @@ def set_subscription_attributes(tx: Tx[Store], params: dict[str, Any], caller: C
 def _found(tx: Tx[Store], caller: Caller, params: dict[str, Any]) -> Document:
     subscription = find_subscription(tx, caller, params["SubscriptionArn"])
     if subscription is None:
-        raise no_such_subscription()
+        raise errors.no_such_subscription()
     return subscription
 
 
@@ -169,32 +164,32 @@ def _found(tx: Tx[Store], caller: Caller, params: dict[str, Any]) -> Document:
 
 def _check_endpoint(tx: Tx[Store], topic: Document, protocol: str, endpoint: str) -> None:
     if is_fifo(topic) and protocol != "sqs":
-        raise invalid(f"Invalid protocol type: {protocol}", "Only SQS queues can be subscribed to FIFO topics")
+        raise errors.invalid(f"Invalid protocol type: {protocol}", "Only SQS queues can be subscribed to FIFO topics")
     form, text = ENDPOINTS[protocol]
     if not form.fullmatch(endpoint):
-        raise invalid(text)
+        raise errors.invalid(text)
     if protocol == "sqs" and endpoint.endswith(".fifo") and not is_fifo(topic):
-        raise invalid("Invalid parameter: Endpoint", "FIFO SQS Queues can not be subscribed to standard SNS topics")
+        raise errors.invalid("Invalid parameter: Endpoint", "FIFO SQS Queues can not be subscribed to standard SNS topics")
 
 
 def _check_attributes(tx: Tx[Store], topic: Document, protocol: str, given: Mapping[str, str]) -> None:
     for name in given:
         if name not in SETTABLE:
-            raise invalid("Attributes", f"Unknown attribute {name}")
+            raise errors.invalid("Attributes", f"Unknown attribute {name}")
     if (raw := given.get("RawMessageDelivery", "false").lower()) not in ("true", "false"):
-        raise invalid("Attributes", f"RawMessageDelivery: Invalid value [{raw}]. Must be true or false.")
+        raise errors.invalid("Attributes", f"RawMessageDelivery: Invalid value [{raw}]. Must be true or false.")
     if raw == "true" and protocol not in RAW_PROTOCOLS:
-        raise invalid("Attributes", f"Delivery protocol [{protocol}] does not support raw message delivery.")
+        raise errors.invalid("Attributes", f"Delivery protocol [{protocol}] does not support raw message delivery.")
     scope = given.get("FilterPolicyScope", ATTRIBUTES)
     if scope not in SCOPES:
-        raise invalid("Attributes", f"FilterPolicyScope: Invalid value [{scope}]. Please use either {' or '.join(SCOPES)}")
+        raise errors.invalid("Attributes", f"FilterPolicyScope: Invalid value [{scope}]. Please use either {' or '.join(SCOPES)}")
     if "FilterPolicy" in given:
         try:
             read_filter_policy(given["FilterPolicy"], scope)
         except FilterPolicyError as error:
-            raise InvalidParameterException(f"Invalid parameter: FilterPolicy: {error}") from None
+            raise errors.InvalidParameterException(f"Invalid parameter: FilterPolicy: {error}") from None
     if "DeliveryPolicy" in given and _json_object(given["DeliveryPolicy"]) is None:
-        raise invalid("DeliveryPolicy", "It must be a JSON object")
+        raise errors.invalid("DeliveryPolicy", "It must be a JSON object")
     if "RedrivePolicy" in given:
         _check_redrive(tx, topic, given["RedrivePolicy"])
 
@@ -202,20 +197,26 @@ def _check_attributes(tx: Tx[Store], topic: Document, protocol: str, given: Mapp
 def _check_redrive(tx: Tx[Store], topic: Document, text: str) -> None:
     policy = _json_object(text)
     if policy is None:
-        raise InvalidParameterException("Invalid parameter: RedrivePolicy: failed to parse JSON.")
+        raise errors.InvalidParameterException("Invalid parameter: RedrivePolicy: failed to parse JSON.")
     arn = policy.get("deadLetterTargetArn")
     if not isinstance(arn, str) or not QUEUE_ARN.fullmatch(arn):
-        raise InvalidParameterException("Invalid parameter: RedrivePolicy: deadLetterTargetArn is an invalid arn")
+        raise errors.InvalidParameterException("Invalid parameter: RedrivePolicy: deadLetterTargetArn is an invalid arn")
     queue = queue_with_arn(tx, arn)
     if queue is None or queue.region != topic["TopicArn"].split(":")[3]:
-        raise InvalidParameterException("Invalid parameter: RedrivePolicy: the queue does not exist in the region of the topic")
+        raise errors.InvalidParameterException(
+            "Invalid parameter: RedrivePolicy: the queue does not exist in the region of the topic"
+        )
     if queue.is_fifo and not is_fifo(topic):
-        raise InvalidParameterException("Invalid parameter: RedrivePolicy: must use a standard queue as DLQ for a standard topic")
+        raise errors.InvalidParameterException(
+            "Invalid parameter: RedrivePolicy: must use a standard queue as DLQ for a standard topic"
+        )
 
 
 def _check_filter_count(others: list[Document]) -> None:
     if sum("FilterPolicy" in other["Attributes"] for other in others) >= FILTER_POLICIES_MAX:
-        raise FilterPolicyLimitExceededException(f"The topic already has {FILTER_POLICIES_MAX} subscriptions with a filter policy")
+        raise errors.FilterPolicyLimitExceededException(
+            f"The topic already has {FILTER_POLICIES_MAX} subscriptions with a filter policy"
+        )
 
 
 def _json_object(text: str) -> dict[str, Any] | None:

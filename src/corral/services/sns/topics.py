@@ -14,13 +14,7 @@ from corral.decide.policies.policy import PolicyError, read_policy
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
 from corral.operations.tags import TagRules
-from corral.services.sns.errors import (
-    InvalidParameterException,
-    NotFoundException,
-    ResourceNotFoundException,
-    TagLimitExceededException,
-    invalid,
-)
+from corral.services.sns import errors
 from corral.services.sns.names import (
     FIFO,
     PAGES,
@@ -77,8 +71,8 @@ HTTP_DELIVERY = {  # AWS's defaults for HTTP endpoints
     "defaultRequestPolicy": {"headerContentType": "text/plain; charset=UTF-8"},
 }  # fmt: skip
 TAG_RULES = TagRules(
-    InvalidParameterException,
-    errors={"count": TagLimitExceededException},
+    errors.InvalidParameterException,
+    errors={"count": errors.TagLimitExceededException},
     texts={
         "count": "Could not complete request: tag quota of per resource exceeded",  # AWS's own words
         "duplicate": "Invalid parameter: Duplicated keys are not allowed.",
@@ -96,15 +90,15 @@ def create_topic(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
         del given["FifoTopic"]
     _check_name(name, fifo=fifo)
     if "DataProtectionPolicy" in params:
-        raise invalid("DataProtectionPolicy", "Corral does not serve data protection policies")
+        raise errors.invalid("DataProtectionPolicy", "Corral does not serve data protection policies")
     check_attributes(given, "Attributes", fifo=fifo)
     arn = topic_arn(caller.region, caller.account, name)
     existing = topic_with_arn(tx, arn)
     if existing is not None:
         if any(existing["Attributes"].get(attribute, "") != value for attribute, value in given.items()):
-            raise invalid("Attributes", "Topic already exists with different attributes")
+            raise errors.invalid("Attributes", "Topic already exists with different attributes")
         if "Tags" in params and tags != existing["Tags"]:
-            raise invalid("Tags", "Topic already exists with different tags")
+            raise errors.invalid("Tags", "Topic already exists with different tags")
         return {"TopicArn": arn}
     attributes = {"DisplayName": "", "Policy": _default_policy(arn, caller.account), **(FIFO_DEFAULTS if fifo else {}), **given}
     # The number of the topic in the table of deduplication ids. It is negative, because queues have positive numbers in this table.
@@ -151,7 +145,7 @@ def set_topic_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
     topic = find_topic(tx, caller, params["TopicArn"])
     name, value = params["AttributeName"], params.get("AttributeValue", "")
     if name not in SETTABLE or name == "FifoTopic":
-        raise invalid("AttributeName")
+        raise errors.invalid("AttributeName")
     if name == "Policy" and not value:
         value = _default_policy(topic["TopicArn"], caller.account)
     check_attributes({name: value}, "AttributeValue", fifo=is_fifo(topic))
@@ -168,7 +162,7 @@ def message_max_bytes(topic: Document) -> int:
 def _check_large_messages(tx: Tx[Store], topic: Document) -> None:
     protocols = [subscription["Protocol"] for _, subscription in subscriptions_of(tx, topic)]
     if len(protocols) > SUBSCRIPTIONS_OF_LARGE_MESSAGES_MAX or not LARGE_MESSAGE_PROTOCOLS.issuperset(protocols):
-        raise invalid(
+        raise errors.invalid(
             "MaximumMessageSize",
             f"A topic with messages of more than {MESSAGE_DEFAULT_BYTES} bytes has at most {SUBSCRIPTIONS_OF_LARGE_MESSAGES_MAX} "
             f"subscriptions, and their protocols are {', '.join(sorted(LARGE_MESSAGE_PROTOCOLS))} only",
@@ -177,9 +171,9 @@ def _check_large_messages(tx: Tx[Store], topic: Document) -> None:
 
 def _check_name(name: str, *, fifo: bool) -> None:
     if not (1 <= len(name) <= NAME_MAX_CHARACTERS and NAME.fullmatch(name.removesuffix(FIFO) if fifo else name)):
-        raise invalid("Topic Name")
+        raise errors.invalid("Topic Name")
     if fifo and not name.endswith(FIFO):
-        raise invalid("Topic Name", f"The name of a FIFO topic must end with {FIFO}")
+        raise errors.invalid("Topic Name", f"The name of a FIFO topic must end with {FIFO}")
 
 
 def check_attributes(given: Mapping[str, str], parameter: str, *, fifo: bool) -> None:
@@ -189,11 +183,11 @@ def check_attributes(given: Mapping[str, str], parameter: str, *, fifo: bool) ->
     """
     for name, value in given.items():
         if name not in SETTABLE:
-            raise invalid(parameter, f"Unknown attribute {name}")
+            raise errors.invalid(parameter, f"Unknown attribute {name}")
         if name in FIFO_ONLY and not fifo:
-            raise invalid(parameter, f"{name} can only be set for FIFO topics")
+            raise errors.invalid(parameter, f"{name} can only be set for FIFO topics")
         if name in CHOICES and value not in CHOICES[name]:
-            raise invalid(parameter, f"{name} must be one of {', '.join(CHOICES[name])}")
+            raise errors.invalid(parameter, f"{name} must be one of {', '.join(CHOICES[name])}")
         if not value:
             continue
         if name in DOCUMENTS:
@@ -201,13 +195,13 @@ def check_attributes(given: Mapping[str, str], parameter: str, *, fifo: bool) ->
         elif name == "Policy":
             _check_policy(value)
         elif name == "DisplayName" and len(value) > DISPLAY_NAME_MAX_CHARACTERS:
-            raise invalid("DisplayName", f"It must have at most {DISPLAY_NAME_MAX_CHARACTERS} characters")
+            raise errors.invalid("DisplayName", f"It must have at most {DISPLAY_NAME_MAX_CHARACTERS} characters")
         elif name == "MaximumMessageSize":
             number = whole_number(value, MESSAGE_MAX_BYTES)
             if number is None or number < MESSAGE_MIN_BYTES:
-                raise invalid("MaximumMessageSize", f"It must be from {MESSAGE_MIN_BYTES} to {MESSAGE_MAX_BYTES}")
+                raise errors.invalid("MaximumMessageSize", f"It must be from {MESSAGE_MIN_BYTES} to {MESSAGE_MAX_BYTES}")
         elif name.endswith(SAMPLE_RATE) and whole_number(value, 100) is None:
-            raise invalid(name, "It must be from 0 to 100")
+            raise errors.invalid(name, "It must be from 0 to 100")
 
 
 def _check_document(name: str, text: str) -> None:
@@ -216,14 +210,14 @@ def _check_document(name: str, text: str) -> None:
     except ValueError:
         document = None
     if not isinstance(document, dict) or not isinstance(document.get("http", {}), dict):
-        raise invalid(name, "It must be a JSON object")
+        raise errors.invalid(name, "It must be a JSON object")
 
 
 def _check_policy(text: str) -> None:
     try:
         read_policy(text)
     except PolicyError as error:
-        raise InvalidParameterException(f"Invalid parameter: Policy Error: {error}") from None
+        raise errors.InvalidParameterException(f"Invalid parameter: Policy Error: {error}") from None
 
 
 def _default_policy(arn: str, account: str) -> str:
@@ -272,8 +266,8 @@ def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller
 def _tagged(tx: Tx[Store], caller: Caller, params: dict[str, Any]) -> Document:
     try:
         return find_topic(tx, caller, params["ResourceArn"], "ResourceArn")
-    except NotFoundException:
-        raise ResourceNotFoundException("Resource does not exist") from None
+    except errors.NotFoundException:
+        raise errors.ResourceNotFoundException("Resource does not exist") from None
 
 
 # Permissions. A permission is a statement in the topic's policy. The label of the permission is the Sid of the statement.
@@ -284,7 +278,7 @@ def add_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     policy = read_json(topic["Attributes"]["Policy"])
     statements = _statements(policy)
     if any(statement.get("Sid") == label for statement in statements):
-        raise invalid("Statement already exists")
+        raise errors.invalid("Statement already exists")
     principals = [f"arn:aws:iam::{account}:root" for account in params["AWSAccountId"]]
     actions = [f"SNS:{action}" for action in params["ActionName"]]
     statement = {
@@ -304,7 +298,7 @@ def remove_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     statements = _statements(policy)
     left = [statement for statement in statements if statement.get("Sid") != label]
     if len(left) == len(statements):
-        raise NotFoundException(f"The policy of the topic has no statement with the label {label}")
+        raise errors.NotFoundException(f"The policy of the topic has no statement with the label {label}")
     _set_policy(tx, topic, {**policy, "Statement": left})
     return {}
 

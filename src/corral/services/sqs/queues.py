@@ -13,14 +13,7 @@ from corral.model.queue import Queue, queue_arn
 from corral.model.sqs_limits import PAGE_MAX, PURGE_INTERVAL_S
 from corral.operations.pagination import Pagination, names
 from corral.operations.tags import TagRules
-from corral.services.sqs.errors import (
-    InvalidAttributeValue,
-    InvalidParameterValue,
-    PurgeQueueInProgress,
-    QueueNameExists,
-    invalid,
-    no_such_queue,
-)
+from corral.services.sqs import errors
 from corral.services.sqs.queue_attributes import (
     attribute_values,
     changed_attributes,
@@ -31,8 +24,8 @@ from corral.services.sqs.queue_attributes import (
 from corral.services.sqs.queue_names import arn_of, check_name, now_ms, queue_at, url_of, wait_key
 from corral.store import Store
 
-PAGES = Pagination(InvalidParameterValue, "MaxResults", "NextToken", "NextToken", default=PAGE_MAX, only_with_limit=True)
-TAG_RULES = TagRules(InvalidParameterValue, texts={"count": "Too many tags: a queue has at most {max}."}, any_character=True)
+PAGES = Pagination(errors.InvalidParameterValue, "MaxResults", "NextToken", "NextToken", default=PAGE_MAX, only_with_limit=True)
+TAG_RULES = TagRules(errors.InvalidParameterValue, texts={"count": "Too many tags: a queue has at most {max}."}, any_character=True)
 
 
 def create_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -50,7 +43,9 @@ def create_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     else:
         for attribute, value in given.items():
             if existing.attributes.get(attribute, "") != value:
-                raise QueueNameExists(f"A queue already exists with the same name and a different value for attribute {attribute}")
+                raise errors.QueueNameExists(
+                    f"A queue already exists with the same name and a different value for attribute {attribute}"
+                )
     return {"QueueUrl": url_of(tx, caller, name)}
 
 
@@ -67,7 +62,7 @@ def get_queue_url(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     owned = params.get("QueueOwnerAWSAccountId", caller.account) == caller.account
     queue = tx.store.queues.queue(caller.region, params["QueueName"]) if owned else None
     if queue is None:
-        raise no_such_queue()
+        raise errors.no_such_queue()
     return {"QueueUrl": url_of(tx, caller, queue.name)}
 
 
@@ -95,7 +90,9 @@ def get_queue_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
 def set_queue_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     queue, given = queue_at(tx, params, caller), params["Attributes"]
     if "FifoQueue" in given and not queue.is_fifo:
-        raise InvalidAttributeValue("Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.")
+        raise errors.InvalidAttributeValue(
+            "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported."
+        )
     check_attributes(tx, given, fifo=queue.is_fifo, arn=arn_of(tx, queue))
     attributes = changed_attributes(queue, given)
     check_throughput(attributes)
@@ -108,7 +105,9 @@ def set_queue_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
 def purge_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     queue = queue_at(tx, params, caller)
     if queue.purged_ms is not None and now_ms(tx) - 1000 * PURGE_INTERVAL_S < queue.purged_ms <= now_ms(tx):
-        raise PurgeQueueInProgress(f"Only one PurgeQueue operation on {queue.name} is allowed every {PURGE_INTERVAL_S} seconds.")
+        raise errors.PurgeQueueInProgress(
+            f"Only one PurgeQueue operation on {queue.name} is allowed every {PURGE_INTERVAL_S} seconds."
+        )
     tx.store.queues.purge_queue(queue, now_ms(tx))
     messages_gone(tx, tx.store.tasks.leaving)
     tx.due("piles:", tx.now_s)
@@ -145,7 +144,7 @@ def add_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     policy = queue.policy or {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
     statements = _statements(policy)
     if any(statement.get("Sid") == label for statement in statements):
-        raise invalid(label, "Label", "Already exists.")
+        raise errors.invalid(label, "Label", "Already exists.")
     statement = {
         "Sid": label,
         "Effect": "Allow",
@@ -163,7 +162,7 @@ def remove_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     statements = _statements(policy)
     left = [statement for statement in statements if statement.get("Sid") != label]
     if len(left) == len(statements):
-        raise invalid(label, "Label", "can't find label.")
+        raise errors.invalid(label, "Label", "can't find label.")
     _set_policy(tx, queue, {**policy, "Statement": left} if left else None)
     return {}
 

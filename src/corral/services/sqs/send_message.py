@@ -17,15 +17,8 @@ from corral.core.transactions import Tx
 from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
 from corral.model.queue import MessageDraft, Queue
 from corral.model.sqs_limits import BATCH_MAX_BYTES, DEDUPLICATION_MS, DELAY_MAX_S, FIFO_ID_MAX_CHARACTERS
+from corral.services.sqs import errors
 from corral.services.sqs.batches import BatchEntry, check_ids, failure
-from corral.services.sqs.errors import (
-    NOT_FOR_THIS_TYPE,
-    BatchRequestTooLong,
-    InvalidParameterValue,
-    MissingParameter,
-    invalid,
-    no_such_queue,
-)
 from corral.services.sqs.message_content import (
     TRACE_HEADER,
     MessageAttributes,
@@ -69,7 +62,9 @@ def send_message_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
 
 def _check_size(size: int) -> None:
     if size > BATCH_MAX_BYTES:
-        raise BatchRequestTooLong(f"Batch requests cannot be longer than {BATCH_MAX_BYTES} bytes. You have sent {size} bytes.")
+        raise errors.BatchRequestTooLong(
+            f"Batch requests cannot be longer than {BATCH_MAX_BYTES} bytes. You have sent {size} bytes."
+        )
 
 
 def _draft(tx: Tx[Store], queue: Queue, params: dict[str, Any], sender: str) -> tuple[MessageDraft, dict[str, Any]]:
@@ -89,7 +84,7 @@ def _draft(tx: Tx[Store], queue: Queue, params: dict[str, Any], sender: str) -> 
         response["MD5OfMessageSystemAttributes"] = digest({TRACE_HEADER: system_attributes[TRACE_HEADER]})
     if size > queue.message_max_bytes:
         reason = f"Message must be shorter than {queue.message_max_bytes} bytes."
-        raise InvalidParameterValue(f"One or more parameters are invalid. Reason: {reason}")
+        raise errors.InvalidParameterValue(f"One or more parameters are invalid. Reason: {reason}")
     delay_ms, group_id, deduplication_id = _delay_ms(queue, params), None, None
     if queue.is_fifo or "MessageGroupId" in params or "MessageDeduplicationId" in params:
         group_id, deduplication_id = _fifo_ids(queue, params)
@@ -109,9 +104,9 @@ def _delay_ms(queue: Queue, params: dict[str, Any]) -> int:
     if delay_s is None:
         return queue.delay_ms
     if not 0 <= delay_s <= DELAY_MAX_S:
-        raise invalid(delay_s, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {DELAY_MAX_S}.")
+        raise errors.invalid(delay_s, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {DELAY_MAX_S}.")
     if queue.is_fifo and delay_s:
-        raise invalid(delay_s, "DelaySeconds", NOT_FOR_THIS_TYPE)
+        raise errors.invalid(delay_s, "DelaySeconds", errors.NOT_FOR_THIS_TYPE)
     return queue.delay_ms if queue.is_fifo else 1000 * int(delay_s)
 
 
@@ -119,13 +114,13 @@ def _fifo_ids(queue: Queue, params: dict[str, Any]) -> tuple[str | None, str | N
     """Group id and deduplication id of a message. On a standard queue, a group id is allowed: it names a tenant (fair queues)."""
     group_id, deduplication_id = params.get("MessageGroupId"), params.get("MessageDeduplicationId")
     if deduplication_id is not None and not queue.is_fifo:
-        raise invalid(deduplication_id, "MessageDeduplicationId", NOT_FOR_THIS_TYPE)
+        raise errors.invalid(deduplication_id, "MessageDeduplicationId", errors.NOT_FOR_THIS_TYPE)
     for value, parameter in ((group_id, "MessageGroupId"), (deduplication_id, "MessageDeduplicationId")):
         if value is not None and not FIFO_ID.fullmatch(value):
             reason = (
                 f"{parameter} can only include alphanumeric and punctuation characters. 1 to {FIFO_ID_MAX_CHARACTERS} in length."
             )
-            raise invalid(value, parameter, reason)
+            raise errors.invalid(value, parameter, reason)
     return group_id, deduplication_id
 
 
@@ -158,7 +153,7 @@ def deliver(
     """
     found = queue_with_arn(tx, queue) if isinstance(queue, str) else queue
     if found is None:
-        raise no_such_queue()
+        raise errors.no_such_queue()
     draft = MessageDraft(
         tx.ids.uuid(),
         body,
@@ -177,10 +172,10 @@ def deduplication_id_for(queue: Queue, body: str, given: str | None, group_id: s
     if not queue.is_fifo:
         return None
     if not group_id:
-        raise MissingParameter("The request must contain the parameter MessageGroupId.")
+        raise errors.MissingParameter("The request must contain the parameter MessageGroupId.")
     if given is None:
         if queue.attributes.get("ContentBasedDeduplication") != "true":
-            raise InvalidParameterValue(
+            raise errors.InvalidParameterValue(
                 "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
             )
         return sha256(body.encode()).hexdigest()

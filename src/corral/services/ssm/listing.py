@@ -8,14 +8,7 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.parameter import Parameter
-from corral.services.ssm import public_parameters
-from corral.services.ssm.errors import (
-    HierarchyLevelLimitExceededException,
-    InvalidFilterKey,
-    InvalidFilterOption,
-    InvalidFilterValue,
-    ValidationException,
-)
+from corral.services.ssm import errors, public_parameters
 from corral.services.ssm.parameter_names import LEVELS_MAX, NAME, PAGES, arn
 from corral.services.ssm.parameters import metadata, parameter_response
 from corral.store import Store
@@ -58,7 +51,7 @@ def get_parameters_by_path(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 def describe_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     if params.get("Filters") and params.get("ParameterFilters"):
-        raise ValidationException("You can use either Filters or ParameterFilters in a single request.")
+        raise errors.ValidationException("You can use either Filters or ParameterFilters in a single request.")
     old = [{**each, "Option": "BeginsWith" if each["Key"] == "Name" else "Equals"} for each in params.get("Filters", ())]
     filters = _filters(params.get("ParameterFilters") or old, DESCRIBED_BY)
 
@@ -74,14 +67,14 @@ def describe_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 def _path(path: str) -> str:
     """Check the path, and return it with a slash at its end."""
     if not path.startswith("/") or not NAME.fullmatch(path) or "//" in path:
-        raise ValidationException(
+        raise errors.ValidationException(
             "The parameter doesn't meet the parameter name requirements. The parameter name must begin with a forward slash "
             '"/". It can\'t be prefixed with "aws" or "ssm" (case-insensitive). It must use only letters, numbers, or the '
             "following symbols: . (period), - (hyphen), _ (underscore). Special characters are not allowed. All sub-paths, if "
             'specified, must use the forward slash symbol "/". Valid example: /get/parameters2-/by1./path0_.'
         )
     if path.rstrip("/").count("/") > LEVELS_MAX:
-        raise HierarchyLevelLimitExceededException(f"A path may have at most {LEVELS_MAX} levels.")
+        raise errors.HierarchyLevelLimitExceededException(f"A path may have at most {LEVELS_MAX} levels.")
     return path.rstrip("/") + "/"
 
 
@@ -125,17 +118,17 @@ def _filters(given: list[dict[str, Any]], allowed: tuple[str, ...]) -> Parameter
     for each in given:
         key = "tag" if each["Key"].startswith("tag:") else each["Key"]
         if key not in allowed:
-            raise InvalidFilterKey(
+            raise errors.InvalidFilterKey(
                 f"The following filter key is not valid: {each['Key']}. Valid filter keys include: [{', '.join(allowed)}]."
             )
         option = each.get("Option", OPTIONS[key][0])
         if option not in OPTIONS[key]:
-            raise InvalidFilterOption(
+            raise errors.InvalidFilterOption(
                 f"The following filter option is not valid: {option}. Valid options include: [{', '.join(OPTIONS[key])}]."
             )
         values = each.get("Values", [])
         if not values and key != "tag":
-            raise InvalidFilterValue(f"The following filter values are missing : null for filter key {each['Key']}.")
+            raise errors.InvalidFilterValue(f"The following filter values are missing : null for filter key {each['Key']}.")
         filters.append((each["Key"], option, [_path(value) for value in values] if key == "Path" else values))
     return filters
 

@@ -11,18 +11,10 @@ from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.parameter import Parameter
 from corral.operations.pagination import Pagination
-from corral.services.ssm import public_parameters
-from corral.services.ssm.errors import (
-    AccessDeniedException,
-    HierarchyLevelLimitExceededException,
-    InvalidNextToken,
-    ParameterNotFound,
-    ParameterVersionNotFound,
-    ValidationException,
-)
+from corral.services.ssm import errors, public_parameters
 from corral.store import Store
 
-PAGES = Pagination(InvalidNextToken, "MaxResults", "NextToken", "NextToken", default=50, largest=50)
+PAGES = Pagination(errors.InvalidNextToken, "MaxResults", "NextToken", "NextToken", default=50, largest=50)
 NAME = re.compile(r"[a-zA-Z0-9_.\-/]+")
 RESERVED = ("aws", "ssm")
 LEVELS_MAX = 15
@@ -51,17 +43,17 @@ def check_new_name(caller: Caller, name: str) -> None:
     first = name.removeprefix("/")
     if first.lower().startswith(RESERVED):
         if name.count("/") > 1 and first.lower().startswith("aws"):
-            raise AccessDeniedException(f"No access to reserved parameter name: {name}.")
+            raise errors.AccessDeniedException(f"No access to reserved parameter name: {name}.")
         reserved = '"ssm"' if name.count("/") > 1 else '"aws" or "ssm"'
-        raise ValidationException(f"Parameter name: can't be prefixed with {reserved} (case-insensitive). {SUB_PATHS}")
+        raise errors.ValidationException(f"Parameter name: can't be prefixed with {reserved} (case-insensitive). {SUB_PATHS}")
     if not NAME.fullmatch(name) or name.endswith("/") or "//" in name:
-        raise ValidationException(f'Parameter name: can\'t be prefixed with "ssm" (case-insensitive). {SUB_PATHS}')
+        raise errors.ValidationException(f'Parameter name: can\'t be prefixed with "ssm" (case-insensitive). {SUB_PATHS}')
     if "/" in name and not name.startswith("/"):
-        raise ValidationException("Parameter name must be a fully qualified name.")
+        raise errors.ValidationException("Parameter name must be a fully qualified name.")
     if name.count("/") > LEVELS_MAX:
-        raise HierarchyLevelLimitExceededException(f"A parameter name may have at most {LEVELS_MAX} levels.")
+        raise errors.HierarchyLevelLimitExceededException(f"A parameter name may have at most {LEVELS_MAX} levels.")
     if len(arn(caller.account, caller.region, name)) > ARN_MAX_CHARACTERS:
-        raise ValidationException(f"Parameter ARN can't be longer than {ARN_MAX_CHARACTERS} characters.")
+        raise errors.ValidationException(f"Parameter ARN can't be longer than {ARN_MAX_CHARACTERS} characters.")
 
 
 def parse_reference(caller: Caller, given: str) -> ParameterReference:
@@ -70,10 +62,10 @@ def parse_reference(caller: Caller, given: str) -> ParameterReference:
     if given.startswith("arn:"):
         parts = given.split(":", 5)
         if len(parts) != 6 or parts[2] != "ssm" or not parts[5].startswith("parameter/"):
-            raise ValidationException(f"Invalid parameter ARN: {given}")
+            raise errors.ValidationException(f"Invalid parameter ARN: {given}")
         region, name = parts[3], parts[5].removeprefix("parameter")
         if parts[4] not in ("", caller.account):
-            raise ParameterNotFound(f"Parameter {given} not found.")
+            raise errors.ParameterNotFound(f"Parameter {given} not found.")
     name, colon, selector = name.partition(":")
     return ParameterReference(region, name, colon + selector)
 
@@ -85,7 +77,7 @@ def find(tx: Tx[Store], caller: Caller, given: str) -> tuple[Parameter, str]:
     if found is None and given.startswith("arn:") and name.count("/") == 1:  # the parameters `/name` and `name` have the same ARN
         found = _latest(tx, region, name.removeprefix("/"))
     if found is None:
-        raise ParameterNotFound(f"Parameter {given} not found.")
+        raise errors.ParameterNotFound(f"Parameter {given} not found.")
     if not selector:
         return found, ""
     selected = selector[1:]
@@ -100,16 +92,18 @@ def find(tx: Tx[Store], caller: Caller, given: str) -> tuple[Parameter, str]:
 
 
 def no_such_version(kind: str, selected: str, name: str) -> ApiError:
-    return ParameterVersionNotFound(f"Systems Manager could not find {kind} {selected} of {name}. Verify the {kind} and try again.")
+    return errors.ParameterVersionNotFound(
+        f"Systems Manager could not find {kind} {selected} of {name}. Verify the {kind} and try again."
+    )
 
 
 def find_own(tx: Tx[Store], caller: Caller, name: str) -> Parameter:
     """The latest version of a parameter of this account. AWS's public parameters are refused, because they are read-only."""
     if public_parameters.is_public(name):
-        raise AccessDeniedException(f"No access to reserved parameter name: {name}.")
+        raise errors.AccessDeniedException(f"No access to reserved parameter name: {name}.")
     found = tx.store.parameters.latest(caller.region, name)
     if found is None:
-        raise ParameterNotFound(f"Parameter {name} not found.")
+        raise errors.ParameterNotFound(f"Parameter {name} not found.")
     return found
 
 

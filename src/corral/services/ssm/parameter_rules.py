@@ -9,15 +9,7 @@ import orjson
 from corral.decide.pattern import Pattern, PatternError
 from corral.model.json_documents import read_json
 from corral.model.parameter import Parameter
-from corral.services.ssm.errors import (
-    HierarchyTypeMismatchException,
-    IncompatiblePolicyException,
-    InvalidAllowedPatternException,
-    InvalidPolicyTypeException,
-    ParameterPatternMismatchException,
-    PoliciesLimitExceededException,
-    ValidationException,
-)
+from corral.services.ssm import errors
 
 POLICIES = ("Expiration", "ExpirationNotification", "NoChangeNotification")
 STANDARD_MAX_BYTES, ADVANCED_MAX_BYTES = 4096, 8192  # the limits are bytes, although AWS's messages say characters
@@ -28,9 +20,9 @@ def type_of(params: dict[str, Any], before: Parameter | None) -> str:
     """The type of a new version. A request for an existing parameter can omit the type. The type never changes."""
     given = params.get("Type")
     if given is None and before is None:
-        raise ValidationException("A parameter type is required when you create a parameter.")
+        raise errors.ValidationException("A parameter type is required when you create a parameter.")
     if before is not None and given not in (None, before.type):
-        raise HierarchyTypeMismatchException(
+        raise errors.HierarchyTypeMismatchException(
             f"The parameter is of type {before.type}, and a parameter's type can't be changed. Create a new, unique parameter."
         )
     return str(given or (before.type if before else ""))
@@ -40,7 +32,7 @@ def checked_details(params: dict[str, Any], kind: str, before: Parameter | None)
     """Check a version, and return its tier, data type and policies. Error messages omit the value, which may be secret."""
     value = params["Value"]
     if params.get("KeyId") and kind != "SecureString":
-        raise ValidationException("KeyId is required for SecureString type parameter only.")
+        raise errors.ValidationException("KeyId is required for SecureString type parameter only.")
     _check_pattern(params.get("AllowedPattern"), value)
     policies = _policies(params.get("Policies"))
     return {"Tier": _tier(params, value, bool(policies), before), "DataType": params.get("DataType", "text"), "Policies": policies}
@@ -53,20 +45,22 @@ def _tier(params: dict[str, Any], value: str, has_policies: bool, before: Parame
         was_advanced = before is not None and before.details["Tier"] == "Advanced"
         given = "Advanced" if size > STANDARD_MAX_BYTES or has_policies or was_advanced else "Standard"
     if given == "Standard" and before is not None and before.details["Tier"] == "Advanced":
-        raise ValidationException(
+        raise errors.ValidationException(
             "This parameter uses the advanced-parameter tier. You can't downgrade a parameter from the advanced-parameter tier "
             "to the standard-parameter tier. If necessary, you can delete the advanced parameter and recreate it as a standard "
             "parameter."
         )
     if given == "Standard" and has_policies:
-        raise ValidationException("Parameter policies are supported by parameters of the advanced-parameter tier only.")
+        raise errors.ValidationException("Parameter policies are supported by parameters of the advanced-parameter tier only.")
     if given == "Standard" and size > STANDARD_MAX_BYTES:
-        raise ValidationException(
+        raise errors.ValidationException(
             f"Standard tier parameters support a maximum parameter value of {STANDARD_MAX_BYTES} characters. To create a larger "
             "parameter value, upgrade the parameter to use the advanced-parameter tier."
         )
     if size > ADVANCED_MAX_BYTES:
-        raise ValidationException(f"Advanced tier parameters support a maximum parameter value of {ADVANCED_MAX_BYTES} characters.")
+        raise errors.ValidationException(
+            f"Advanced tier parameters support a maximum parameter value of {ADVANCED_MAX_BYTES} characters."
+        )
     return str(given)
 
 
@@ -76,9 +70,11 @@ def _check_pattern(text: str | None, value: str) -> None:
     try:
         pattern = Pattern(text)
     except PatternError as error:
-        raise InvalidAllowedPatternException(f"The request does not meet the regular expression requirement: {error}.") from None
+        raise errors.InvalidAllowedPatternException(
+            f"The request does not meet the regular expression requirement: {error}."
+        ) from None
     if not pattern.matches(value):
-        raise ParameterPatternMismatchException(f"Parameter value, cannot be validated against allowedPattern: {text}")
+        raise errors.ParameterPatternMismatchException(f"Parameter value, cannot be validated against allowedPattern: {text}")
 
 
 def _policies(text: str | None) -> list[tuple[str, str]]:
@@ -90,13 +86,13 @@ def _policies(text: str | None) -> list[tuple[str, str]]:
     except ValueError:
         given = None
     if not isinstance(given, list) or not all(isinstance(policy, dict) for policy in given):
-        raise ValidationException("Policies must be a JSON list of objects with Type, Version and Attributes.")
+        raise errors.ValidationException("Policies must be a JSON list of objects with Type, Version and Attributes.")
     kinds = [policy.get("Type") for policy in given]
     if len(kinds) > POLICIES_MAX:
-        raise PoliciesLimitExceededException(f"A parameter has at most {POLICIES_MAX} policies.")
+        raise errors.PoliciesLimitExceededException(f"A parameter has at most {POLICIES_MAX} policies.")
     for kind in kinds:
         if kind not in POLICIES:
-            raise InvalidPolicyTypeException(f"The policy type is not supported: {kind}. Use one of {', '.join(POLICIES)}.")
+            raise errors.InvalidPolicyTypeException(f"The policy type is not supported: {kind}. Use one of {', '.join(POLICIES)}.")
     if kinds.count("Expiration") > 1:
-        raise IncompatiblePolicyException("A parameter has at most one policy of type Expiration.")
+        raise errors.IncompatiblePolicyException("A parameter has at most one policy of type Expiration.")
     return [(policy["Type"], orjson.dumps(policy).decode()) for policy in given]

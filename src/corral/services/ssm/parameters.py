@@ -11,18 +11,8 @@ from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.parameter import SECURE, Parameter
 from corral.operations.tags import TagRules
-from corral.services.ssm import parameter_rules, public_parameters
+from corral.services.ssm import errors, parameter_rules, public_parameters
 from corral.services.ssm.encryption import CannotDecrypt, decrypt, encrypt
-from corral.services.ssm.errors import (
-    InvalidKeyId,
-    InvalidResourceId,
-    InvalidResourceType,
-    ParameterAlreadyExists,
-    ParameterMaxVersionLimitExceeded,
-    ParameterVersionLabelLimitExceeded,
-    TooManyTagsError,
-    ValidationException,
-)
 from corral.services.ssm.parameter_names import PAGES, arn, check_new_name, find, find_own, no_such_version
 from corral.store import Store
 
@@ -32,8 +22,8 @@ LABEL = re.compile(r"(?!aws|ssm|[0-9])[a-zA-Z0-9_.\-]{1,100}", re.IGNORECASE)
 STORED_AS_GIVEN = ("Description", "AllowedPattern")
 DEFAULT_KEY = "alias/aws/ssm"
 TAG_RULES = TagRules(
-    ValidationException,
-    errors={"count": TooManyTagsError},
+    errors.ValidationException,
+    errors={"count": errors.TooManyTagsError},
     texts={"count": "A parameter has at most {max} tags."},
     any_character=True,  # botocore's model has a pattern, which is checked before
 )
@@ -45,12 +35,12 @@ def put_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     before = tx.store.parameters.latest(caller.region, name)
     overwrite = params.get("Overwrite", False)
     if overwrite and params.get("Tags"):
-        raise ValidationException(
+        raise errors.ValidationException(
             "Invalid request: tags and overwrite can't be used together. To create a parameter with tags, please remove overwrite "
             "flag. To update tags for an existing parameter, please use AddTagsToResource or RemoveTagsFromResource."
         )
     if before is not None and not overwrite:
-        raise ParameterAlreadyExists(
+        raise errors.ParameterAlreadyExists(
             "The parameter already exists. To overwrite this value, set the overwrite option in the request to true."
         )
     kind = parameter_rules.type_of(params, before)
@@ -154,7 +144,7 @@ def plain_value(tx: Tx[Store], account: str, parameter: Parameter) -> str:
     try:
         return decrypt(tx.settings.secrets_key, parameter.value, arn(account, parameter.region, parameter.name))
     except CannotDecrypt:
-        raise InvalidKeyId(
+        raise errors.InvalidKeyId(
             f"The value of {parameter.name} cannot be decrypted: it was encrypted with another key than "
             "the one in secrets.json of the data folder. Restore that file, or put the parameter again."
         ) from None
@@ -174,7 +164,7 @@ def _make_room(tx: Tx[Store], before: Parameter) -> None:
     oldest = tx.store.parameters.oldest(before.region, before.name)
     assert oldest is not None
     if oldest.labels:
-        raise ParameterMaxVersionLimitExceeded(
+        raise errors.ParameterMaxVersionLimitExceeded(
             f"You attempted to create a new version of {before.name} by calling the PutParameter API with the overwrite flag. "
             f"Version {oldest.version}, the oldest version, can't be deleted because it has a label associated with it. Move the "
             "label to another version of the parameter, and try again."
@@ -190,7 +180,7 @@ def label_parameter_version(tx: Tx[Store], params: dict[str, Any], caller: Calle
     valid = [label for label in dict.fromkeys(params["Labels"]) if LABEL.fullmatch(label)]
     labels = tuple(dict.fromkeys((*version.labels, *valid)))
     if len(labels) > LABELS_MAX:
-        raise ParameterVersionLabelLimitExceeded(
+        raise errors.ParameterVersionLabelLimitExceeded(
             f"A parameter version can have maximum {LABELS_MAX} labels. Move one or more labels to another version and try again."
         )
     for label in valid:
@@ -239,8 +229,10 @@ def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 def _tags(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, str]:
     if params["ResourceType"] != "Parameter":
-        raise InvalidResourceType(f"{params['ResourceType']} is not a valid resource type: Corral serves the type Parameter only.")
+        raise errors.InvalidResourceType(
+            f"{params['ResourceType']} is not a valid resource type: Corral serves the type Parameter only."
+        )
     tags = tx.store.parameters.tags(caller.region, params["ResourceId"])
     if tags is None:
-        raise InvalidResourceId(f"The resource ID is not valid: there is no parameter {params['ResourceId']}.")
+        raise errors.InvalidResourceId(f"The resource ID is not valid: there is no parameter {params['ResourceId']}.")
     return tags
