@@ -150,7 +150,7 @@ def test_commands_print_through_one_module() -> None:
     """Text of tasks is escaped in `output.py` and `safe_text.py`. A command that prints by itself would bypass that."""
     raw = re.compile(r"click\.s?echo\(|(?<![_.])print\(|rich\.(console|text) |rich import|(stdout|stderr)\.write\(|\bout\.write\(")
     own_text = {"output.py", "safe_text.py", "env.py", "completion.py"}  # shells evaluate what `env` and `completion` print
-    screens = {"top.py", "top_screen.py", "fleet.py", "screen.py", "stack.py"}  # compose what the console prints
+    screens = {"top.py", "top_tables.py", "fleet.py", "screen.py", "stack.py"}  # compose what the console prints
     logs = {"logs.py", "foreground_run.py"}  # write logs, by `escape_log`
     for path in (ROOT / "cli").rglob("*.py"):
         if path.name not in own_text:

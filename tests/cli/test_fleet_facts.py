@@ -10,7 +10,7 @@ import pytest
 from corral.cli.fleets import facts as fleet_facts
 from corral.cli.fleets import history as fleet_history
 from corral.cli.fleets.fleet import frame
-from corral.cli.screens.output import console
+from corral.cli.printing.output import console
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 ALARM = "a monitor alarm a in state ALARM triggered policy p"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.errors import CliError
 from corral.cli.pipelines.fields import After, MaxFailed
 from corral.cli.pipelines.file import Pipeline, parse_pipeline, read_pipeline
 from corral.cli.pipelines.yaml_reader import PipelineFileError
+from corral.cli.printing.errors import CliError
 
 ROOT = Path(__file__).parents[2]
 WHOLE = """

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.cli.errors import name_options
+from corral.cli.printing.errors import name_options
+from corral.cli.printing.output import DURATION
 from corral.cli.runs.environment import BUCKET, FILE_MAX_BYTES, JSON_VALUES, file_text, overrides_length, read_file, variables
 from corral.cli.runs.options import dependency_tags, split_arguments
 from corral.cli.runs.run import run
@@ -30,7 +31,6 @@ from corral.cli.runs.values import (
     ArraySpec,
     call_batches,
 )
-from corral.cli.screens.output import DURATION
 from corral.model import private_environment, queue_options
 from corral.server.agents.environment_files import parse_file
 from corral.services.ecs.run_spec import FILES_MAX_BYTES

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from corral.cli.printing.output import message_lines
+from corral.cli.printing.text_table import cell_width, fold, painted, table_lines
 from corral.cli.runs.tasks import RESERVED_MIB, needs, short_reason, spans
-from corral.cli.screens.output import message_lines
-from corral.cli.screens.text_table import cell_width, fold, painted, table_lines
 
 ROWS = [
     {"ID": "a1", "TASK": "train", "EXIT": "", "REASON": ""},

@@ -402,7 +402,7 @@ def test_every_kind_of_text_in_a_table_is_escaped(capsys: pytest.CaptureFixture[
     from rich.console import Group
     from rich.table import Table
 
-    from corral.cli.screens.safe_text import SafeConsole, SafeText
+    from corral.cli.printing.safe_text import SafeConsole, SafeText
 
     table = Table("NAME", "REASON", "TITLE \x1b[2J", box=None)
     table.add_row("plain \x1b[2J", SafeText("text \x1b[2J").append(" and \x1b[2J"), SafeText.assemble(("styled \x1b[2J", "bold")))

@@ -12,10 +12,10 @@ import pytest
 from clients.test_cli_machine import completed
 from clients.test_cli_run import AWS
 from command import UNTIL_TOLD, Cli
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
+from corral.cli.runs.gpu_graph import PERIODS_S, bars, period_of
 from corral.cli.runs.recorded_runs import plain_command
 from corral.cli.runs.rerun import check_owner
-from corral.cli.screens.gpu_graph import PERIODS_S, bars, period_of
 from eventually import eventually
 
 UP = ("up", "--detach", "--gpus", "sim:2", "--port", "0")

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from command import BIN, UNTIL_TOLD, Cli, Running
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
 from corral.cli.runs.command_lookup import check_command
-from corral.cli.runs.logs import COLOURS, colours_of
+from corral.cli.runs.log_printer import COLOURS, colours_of
 from eventually import eventually
 
 AWS = {

@@ -24,7 +24,7 @@ from corral.cli.client.endpoint import Endpoint, signing_keys
 from corral.cli.client.http import ConnectionFailed, ConnectionPool, SigningKeys, is_supported
 from corral.cli.client.json_client import SERVICES, ApiRefusal, LeanClient, operation_name
 from corral.cli.client.s3 import LeanS3Writer
-from corral.cli.errors import error_line
+from corral.cli.printing.errors import error_line
 from eventually import eventually
 from harness import REGION, Corral
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from command import BUSY, UNTIL_TOLD, Cli
-from corral.cli.screens.top_screen import parse_keys
+from corral.cli.screens.top import parse_keys
 from eventually import eventually
 from terminal import PROMPT, Terminal
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from command import Cli
 from corral.cli import SUMMARIES, main
-from corral.cli.screens.text_table import cell_width
+from corral.cli.printing.text_table import cell_width
 from eventually import eventually
 
 ROOT = Path(__file__).parent.parent.parent

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from corral.access.caller import Caller
 from corral.cli.screens.status import instance_gpus, overcommitted_line
-from corral.cli.screens.top import frame
+from corral.cli.screens.top_tables import frame
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.ids import RandomIds

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.cli.errors import INTERRUPTED, error_line
-from corral.cli.screens.output import print_line, print_message
+from corral.cli.printing.errors import INTERRUPTED, error_line
+from corral.cli.printing.output import print_line, print_message
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -60,7 +60,7 @@ MODULES = {
     "server.check": "Check databases and objects for damage.",
     "server.uninstall": "Remove what Corral has made on this machine.",
     "checks.doctor": "Check this machine, and advise what to fix.",
-    "completion": "Print the completion script of your shell.",
+    "runs.completion": "Print the completion script of your shell.",
 }
 _PATHS = {module.rpartition(".")[2]: module for module in MODULES}
 SUMMARIES = {module.rpartition(".")[2]: summary for module, summary in MODULES.items()}

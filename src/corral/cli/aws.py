@@ -14,8 +14,8 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import client_environment, conflicting_variables, find_endpoint
-from corral.cli.errors import CliError
-from corral.cli.screens.output import print_message
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import print_message
 
 VERSION_S = 15.0  # `aws --version` is stopped after this time
 HOW_TO_INSTALL = (

@@ -9,8 +9,8 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import call, find_endpoint, is_aws
-from corral.cli.errors import CliError
-from corral.cli.screens.output import count, parse_period, print_json, print_table, print_text
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import count, parse_period, print_json, print_table, print_text
 
 HEADS = ("TYPE", "INSTANCES", "HOURS", "GPU HOURS", "ON DEMAND", "SPOT")
 NO_PRICE = "no price"

@@ -12,7 +12,7 @@ from corral.cli.aws import warn_of_version_1
 from corral.cli.client import aws_profiles
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, client_environment, conflicting_variables, endpoint_of_folder
-from corral.cli.screens.output import print_json
+from corral.cli.printing.output import print_json
 
 PROFILE_NAME = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
 

@@ -12,10 +12,10 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, client, find_endpoint, get_status, is_aws
-from corral.cli.completion import complete_gpus
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import print_json, print_table, print_text
 from corral.cli.runs import tasks
-from corral.cli.screens.output import print_json, print_table, print_text
+from corral.cli.runs.completion import complete_gpus
 
 ATTRIBUTE = "corral.hold."  # the attribute's name is this prefix and the GPU's id
 # ECS accepts these attribute values.

@@ -9,8 +9,8 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import client, find_endpoint
-from corral.cli.completion import complete_repositories
-from corral.cli.screens.output import ago, format_bytes, print_json, print_table, print_text, server_time
+from corral.cli.printing.output import ago, format_bytes, print_json, print_table, print_text, server_time
+from corral.cli.runs.completion import complete_repositories
 
 SHORT_DIGEST = 12  # the number of digits after "sha256:", the same as in docker
 

@@ -15,9 +15,9 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, call, client, find_endpoint, is_aws
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import ago, count, print_json, print_message, print_table, print_text, server_time, shorten_ids
 from corral.cli.runs.tasks import short_reason
-from corral.cli.screens.output import ago, count, print_json, print_message, print_table, print_text, server_time, shorten_ids
 
 GROUP_TAG = "aws:autoscaling:groupName"
 ENDED = "terminated"

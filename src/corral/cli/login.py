@@ -12,8 +12,8 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import client, find_endpoint
-from corral.cli.errors import CliError
-from corral.cli.screens.output import print_message
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import print_message
 
 
 @click.command(short_help="Log docker in to the image registry.")

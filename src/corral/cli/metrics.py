@@ -9,8 +9,8 @@ import click
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import call, client, find_endpoint, is_aws
 from corral.cli.client.http import ConnectionPool, is_supported
-from corral.cli.errors import CliError
-from corral.cli.screens.output import print_line
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import print_line
 
 CONFIG = """\
 scrape_configs:

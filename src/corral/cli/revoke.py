@@ -6,10 +6,10 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import call, client, cluster_option, find_endpoint
-from corral.cli.completion import complete_tasks
+from corral.cli.printing.output import print_json, print_text
 from corral.cli.runs import tasks
+from corral.cli.runs.completion import complete_tasks
 from corral.cli.runs.names import find_run
-from corral.cli.screens.output import print_json, print_text
 
 
 @click.command(short_help="Revoke temporary credentials.")

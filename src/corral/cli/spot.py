@@ -9,8 +9,8 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import call, find_endpoint, is_aws
-from corral.cli.errors import CliError
-from corral.cli.screens.output import print_json, print_text
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import print_json, print_text
 
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

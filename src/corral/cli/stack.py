@@ -19,8 +19,8 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, client, find_endpoint, is_aws
-from corral.cli.errors import CliError
-from corral.cli.screens.output import ago, console, count, print_json, print_message, print_table, print_text, server_time
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import ago, console, count, print_json, print_message, print_table, print_text, server_time
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -271,7 +271,7 @@ def _follow(endpoint: Endpoint, found: dict[str, Any]) -> dict[str, Any]:
 def _tree(found: dict[str, Any], endpoint: Endpoint, width: int) -> Tree:
     from rich.tree import Tree
 
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
     head = SafeText.assemble((found["name"], "bold"), "  ", _status(found["status"], width=0))
     if found["reason"]:
@@ -292,7 +292,7 @@ def _add_resources(tree: Tree, resources: list[dict[str, Any]], *, mark_real: bo
     """Draw each resource as a branch. On a narrow screen, the type and the id of a resource have a line of their own."""
     from rich.console import Group
 
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
     width = max((len(each["name"]) for each in resources), default=0)
     types = max((len(each["type"]) for each in resources), default=0)

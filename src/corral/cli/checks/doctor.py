@@ -14,8 +14,8 @@ import click
 
 from corral.cli.checks.finding import FAIL, OK, WARN, Finding, warn
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.errors import CliError, error_line
-from corral.cli.screens.output import console, count, print_json
+from corral.cli.printing.errors import CliError, error_line
+from corral.cli.printing.output import console, count, print_json
 
 SIGNS = {OK: ("✓", "green"), WARN: ("!", "yellow"), FAIL: ("✗", "red")}
 Check = Callable[[DataFolder], Iterator[Finding]]
@@ -65,7 +65,7 @@ def _examined(check: Check, data: DataFolder) -> Iterator[Finding]:
 def _print(findings: list[tuple[str, Finding]]) -> None:
     from rich.table import Table
 
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
     out = console()
     table = Table(box=None, pad_edge=False, show_header=False)

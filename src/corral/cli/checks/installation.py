@@ -16,8 +16,8 @@ from corral.cli.checks.finding import Finding, fail, ok, warn
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder
 from corral.cli.client.endpoint import conflicting_variables, endpoint_of_folder, get_status
-from corral.cli.errors import CliError
-from corral.cli.screens.output import format_bytes, parsed_date
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import format_bytes, parsed_date
 from corral.cli.screens.status import problem_line
 from corral.cli.server.systemd_unit import installed_unit, lingers, user_name
 from corral.process.port_holder import port_holder

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from corral.cli.checks.docker_socket import INSIDE_NETWORK, NETWORKS, docker_get, engine_address, running_containers
 from corral.cli.checks.finding import Finding, fail, ok, warn
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder
 from corral.cli.client.endpoint import endpoint_of_folder, get_status
+from corral.cli.printing.output import count
 from corral.cli.runs.tasks import spans
-from corral.cli.screens.output import count
+from corral.cli.server.docker_socket import INSIDE_NETWORK, NETWORKS, docker_get, engine_address, running_containers
 
 FILES_MIN = 4096  # the spawner needs about two descriptors per task
 INSTANCES_MIN = 16  # inotify instances

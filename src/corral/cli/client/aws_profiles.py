@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from corral.cli.client.endpoint import Endpoint
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
 
 MARK = "# written by `corral env --profile`\n"
 _HEADER = re.compile(r"\s*\[\s*(?P<name>[^]]*?)\s*\]")

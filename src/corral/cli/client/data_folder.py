@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from corral.cli.errors import CliError, NotRunning, TasksLost
+from corral.cli.printing.errors import CliError, NotRunning, TasksLost
 
 _used: set[Path] = set()  # the folders whose servers this process has found
 

@@ -23,7 +23,7 @@ import click
 
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
 
 if TYPE_CHECKING:
     from corral.cli.client.http import ConnectionPool, SigningKeys

@@ -17,7 +17,7 @@ from hashlib import sha256
 from hmac import digest
 from typing import NamedTuple
 
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 HEAD_BYTES_MAX = 65_536

@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from corral.cli.client.endpoint import Endpoint, call, client, is_aws
-from corral.cli.errors import CliError
 from corral.cli.fleets import history as fleet_history
 from corral.cli.fleets.history import WINDOW_S
 from corral.cli.fleets.search import WorkerFleet, alarms_of, policies_of_group, policies_of_service
-from corral.cli.screens.output import server_time
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import server_time
 
 QUEUE_METRICS = {
     "visible": ("ApproximateNumberOfMessagesVisible", "Maximum"),

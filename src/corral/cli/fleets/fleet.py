@@ -14,19 +14,19 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, find_endpoint, is_aws
-from corral.cli.completion import complete_fleets
-from corral.cli.errors import CliError, error_line
 from corral.cli.fleets.facts import read_fleet
 from corral.cli.fleets.history import WINDOW_S
 from corral.cli.fleets.search import WorkerFleet, find_fleet
-from corral.cli.screens.output import SHORT_ID, age, ago, console, count, print_json, shorten_ids
-from corral.cli.screens.top import draw_graph, one_line, plain_table, read_keys, styled
+from corral.cli.printing.errors import CliError, error_line
+from corral.cli.printing.live_screen import draw_graph, one_line, plain_table, read_keys, styled
+from corral.cli.printing.output import SHORT_ID, age, ago, console, count, print_json, shorten_ids
+from corral.cli.runs.completion import complete_fleets
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
 REFRESH_S, AWS_REFRESH_S = 1.0, 10.0
 GRAPH_MAX, BAR_MAX = 60, 40
@@ -79,7 +79,7 @@ def frame(state: dict[str, Any], width: int, trouble: str = "") -> RenderableTyp
     """Return the content of one screen."""
     from rich.console import Group
 
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
     parts: list[RenderableType] = [_head(state, width)]
     if trouble:
@@ -100,7 +100,7 @@ def frame(state: dict[str, Any], width: int, trouble: str = "") -> RenderableTyp
 
 
 def _head(state: dict[str, Any], width: int) -> SafeText:
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
     clock = state["now"].astimezone().strftime("%H:%M:%S")
     queue = f"  queue {state['queue']}" if state["queue"] else ""
@@ -143,7 +143,7 @@ def _levels(state: dict[str, Any], width: int) -> Table:
 
 def _policy(policy: dict[str, Any], state: dict[str, Any]) -> list[RenderableType]:
     """Describe a policy, its alarms, and its steps. The step that applies to the present number of messages is highlighted."""
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
     head = SafeText.assemble(("policy ", "dim"), (policy["name"], "bold"))
     if policy["target"] is not None:
@@ -163,7 +163,7 @@ def _without_uuid(text: str) -> str:
 
 
 def _provider(state: dict[str, Any]) -> SafeText:
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
     waiting = f"{count(state['waitingTasks'], 'task')} wait{'s' * (state['waitingTasks'] == 1)} for an instance"
     return SafeText.assemble(("capacity provider ", "dim"), (state["provider"], "bold"), "  ", waiting)
@@ -228,7 +228,7 @@ def _tasks(state: dict[str, Any]) -> Table:
 
 def _scale_out(found: dict[str, Any] | None, width: int) -> list[RenderableType]:
     """Draw the time line of a scale-out. Each event has a line with the milliseconds since the first event, and a bar."""
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
     if found is None:
         return [SafeText("No scale-out yet by an alarm or a capacity provider.", style="dim")]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from corral.cli.screens.output import SHORT_ID
+from corral.cli.printing.output import SHORT_ID
 
 WINDOW_S = 600
 LAUNCHING, TERMINATING = "Launching", "Terminating"

@@ -12,7 +12,7 @@ import re
 from typing import Any, NamedTuple
 
 from corral.cli.client.endpoint import Endpoint, client
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
 
 GROUP_TYPE = "AWS::AutoScaling::AutoScalingGroup"
 TARGET_TYPE = "AWS::ApplicationAutoScaling::ScalableTarget"

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from corral.cli.client.endpoint import Endpoint, call, client, is_aws
-from corral.cli.errors import CliError
 from corral.cli.pipelines.estimate import StepTimes
 from corral.cli.pipelines.executions import FoundRun, children, describe_jobs
 from corral.cli.pipelines.plan import TAG_USAGE
 from corral.cli.pipelines.state import RunJob
+from corral.cli.printing.errors import CliError
 
 HOUR_S = 3600.0
 THIS_MACHINE = "host"  # the capacity provider of this machine's own container instance

@@ -7,7 +7,7 @@ from typing import Any
 from corral.cli.pipelines.executions import record_request
 from corral.cli.pipelines.file import DEFAULT_MEMORY_MIB, DEFAULT_VCPUS
 from corral.cli.pipelines.plan import JobRequest, PipelinePlan, PlannedStep, job_requests, submit_request
-from corral.cli.screens.output import print_message, print_table
+from corral.cli.printing.output import print_message, print_table
 
 
 def _requests(plan: PipelinePlan) -> list[tuple[PlannedStep, JobRequest]]:

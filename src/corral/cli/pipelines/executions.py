@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from corral.cli.client.endpoint import Endpoint, client
-from corral.cli.errors import CliError
 from corral.cli.pipelines.estimate import StepTimes, with_estimates
 from corral.cli.pipelines.file import Pipeline, parse_pipeline
 from corral.cli.pipelines.plan import RECORD_PREFIX, TAG_PIPELINE, TAG_RECORD, TAG_RUN, PipelinePlan, make_plan, with_hash
 from corral.cli.pipelines.reasons import with_reasons
 from corral.cli.pipelines.state import PipelineRun, RunJob, StepState, original_index, read_job, run_state, wanted_now
-from corral.cli.screens.output import parsed_date
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import parsed_date
 
 DESCRIBE_MAX = 100
 LISTED_MAX = 5_000  # a search stops after about this many jobs of a queue

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import click
 
 from corral.cli.pipelines.yaml_reader import Node, Problems, suggestion
-from corral.cli.screens.output import DURATION
+from corral.cli.printing.output import DURATION
 
 NAME_MAX = 50  # characters of the name of a pipeline or a step: a job is named PIPELINE-RUN-STEP, and Batch allows 128 characters
 AFTER_MAX = 20  # the number of dependencies that Batch allows

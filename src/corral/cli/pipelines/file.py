@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from corral.cli.errors import CliError
 from corral.cli.pipelines.fields import (
     NAME,
     NAME_MAX,
@@ -35,6 +34,7 @@ from corral.cli.pipelines.fields import (
     whole_number,
 )  # fmt: skip
 from corral.cli.pipelines.yaml_reader import Node, Problems, read_yaml, substitute, suggestion
+from corral.cli.printing.errors import CliError
 
 TOP_KEYS = ("name", "parameters", "queues", "defaults", "steps")
 OF_IMAGE = ("image", "vcpus", "memory", "gpus", "role", "execution_role")  # defaults for steps without `job_definition`

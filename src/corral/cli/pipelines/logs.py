@@ -7,15 +7,15 @@ import time
 from typing import Any
 
 from corral.cli.client.endpoint import Endpoint, client
-from corral.cli.errors import CliError
 from corral.cli.pipelines.executions import children
 from corral.cli.pipelines.plan import PipelinePlan
 from corral.cli.pipelines.state import ENDED_STATES, PipelineRun, RunJob, StepState, original_index
 from corral.cli.pipelines.yaml_reader import suggestion
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import print_message
+from corral.cli.runs.log_printer import LogPrinter
 from corral.cli.runs.log_states import TaskLogStream, log_states, report_dropped, report_unstored
-from corral.cli.runs.logs import LogPrinter
 from corral.cli.runs.task_logs import LogStart, pages, pages_until_complete
-from corral.cli.screens.output import print_message
 
 DEFAULT_GROUP = "/aws/batch/job"
 POLL_S = 0.5

@@ -15,9 +15,9 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, client, find_endpoint
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import console, count, print_json, print_line, print_message, print_text
 from corral.cli.runs.logs import TAIL_MAX
-from corral.cli.screens.output import console, count, print_json, print_line, print_message, print_text
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -32,8 +32,8 @@ RUN_HELP = "RUN is the id of a run. The name of a pipeline means its last run. D
 def _complete_runs(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    from corral.cli.completion import without_errors
     from corral.cli.pipelines.executions import find_runs
+    from corral.cli.runs.completion import without_errors
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
         return [CompletionItem(found.id) for found in find_runs(endpoint) if found.id.startswith(prefix)]
@@ -44,8 +44,8 @@ def _complete_runs(ctx: click.Context, parameter: click.Parameter, prefix: str) 
 def _complete_steps(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    from corral.cli.completion import without_errors
     from corral.cli.pipelines.executions import find_run, load_plan
+    from corral.cli.runs.completion import without_errors
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
         plan = load_plan(endpoint, find_run(endpoint, ctx.params.get("run_id")))

@@ -12,8 +12,8 @@ from typing import Any
 
 from corral.cli.pipelines.plan import format_indexes
 from corral.cli.pipelines.state import FAILED, NOT_RUN, WAITING, RunJob, StepReason, StepState, original_index
+from corral.cli.printing.output import shorten_ids
 from corral.cli.runs.tasks import short_reason
-from corral.cli.screens.output import shorten_ids
 
 CHILDREN_READ_MAX = 100  # the reasons of at most this many waiting, and of as many failed children of an array are read
 REASONS_SHOWN_MAX = 3

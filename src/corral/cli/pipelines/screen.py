@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from corral.cli.pipelines.state import PipelineRun, StepCounts, StepState
-from corral.cli.screens.output import count, format_duration, print_table
-from corral.cli.screens.text_table import INDENT, cell_width, fold
-from corral.cli.screens.top import WIDE, one_line, plain_table, styled
+from corral.cli.printing.live_screen import WIDE, one_line, plain_table, styled
+from corral.cli.printing.output import count, format_duration, print_table
+from corral.cli.printing.text_table import INDENT, cell_width, fold
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
     from corral.cli.pipelines.cost import RunUsage, StepUsage
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
 COLOURS = {"SUCCEEDED": "green", "TOLERATED": "green", "FAILED": "red", "STOPPED": "red", "RUNNING": "cyan", "WAITING": "yellow"}
 LABELS = {"TOLERATED": "SUCCEEDED", "NOT SUBMITTED": "NOT SENT"}
@@ -31,7 +31,7 @@ def frame(state: PipelineRun, now_s: float, width: int, height: int | None = Non
     """Return the content of one screen. If there are more steps than lines, succeeded steps are left out first."""
     from rich.console import Group
 
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
     parts: list[RenderableType] = [_title(state, now_s, width)]
     if trouble:
@@ -49,7 +49,7 @@ def frame(state: PipelineRun, now_s: float, width: int, height: int | None = Non
 
 
 def _title(state: PipelineRun, now_s: float, width: int) -> SafeText:
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
     end_s = state.stopped_s if state.ended and state.stopped_s else now_s
     text = SafeText.assemble((state.id, "bold"), "  ", (state.state, f"bold {COLOURS.get(state.state, '')}"))
@@ -124,7 +124,7 @@ def _room(steps: Sequence[StepState], width: int) -> int:
 
 def draw_bar(counts: StepCounts, size: int) -> SafeText:
     """Draw done, failed, running and waiting children as parts of one bar. A part that is not empty has at least one column."""
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeText
 
     total = max(1, counts.total)
     columns = bar_columns([getattr(counts, name) for name, _, _ in PARTS], total, size)

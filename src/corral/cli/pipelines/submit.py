@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corral.cli.client.endpoint import Endpoint, client
-from corral.cli.errors import CliError, error_line
 from corral.cli.pipelines.executions import FoundRun, describe_jobs, failed_indexes, record_request, succeeded_indexes
 from corral.cli.pipelines.plan import (
     TAG_HASH,
@@ -22,7 +21,8 @@ from corral.cli.pipelines.plan import (
     submit_request,
 )
 from corral.cli.pipelines.state import PipelineRun, StepState, read_job, unfinished_jobs, wanted_again, wanted_now
-from corral.cli.screens.output import count
+from corral.cli.printing.errors import CliError, error_line
+from corral.cli.printing.output import count
 
 STOP_REASON = "Stopped by `corral pipeline stop`."
 

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from corral.cli.client.endpoint import Endpoint, is_aws
-from corral.cli.errors import INTERRUPTED, CliError, error_line
 from corral.cli.pipelines.cost import Prices, RunUsage, StepUsage, add_usages, job_usage, parse_usage, run_usage
 from corral.cli.pipelines.estimate import StepTimes
 from corral.cli.pipelines.executions import FoundRun, find_runs, read_state
@@ -20,8 +19,9 @@ from corral.cli.pipelines.plan import TAG_USAGE, PipelinePlan
 from corral.cli.pipelines.screen import frame, result_table, step_line
 from corral.cli.pipelines.state import NOT_RUN, PipelineRun, StepState
 from corral.cli.pipelines.submit import advance
-from corral.cli.screens.output import console, count, print_json, print_line, print_message
-from corral.cli.screens.top import read_keys
+from corral.cli.printing.errors import INTERRUPTED, CliError, error_line
+from corral.cli.printing.live_screen import read_keys
+from corral.cli.printing.output import console, count, print_json, print_line, print_message
 
 REFRESH_S, AWS_REFRESH_S = 1.0, 5.0
 FIRST_PAUSE_S = 0.1  # without a screen: the pause after a change. Each further pause is twice as long, up to (AWS_)REFRESH_S

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from corral.cli.errors import CliError
-from corral.cli.screens.output import count, print_message
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import count, print_message
 
 FILE_MAX_BYTES = 512 * 1024
 NODES_MAX = 20_000

@@ -13,12 +13,12 @@ from time import sleep
 from typing import Any
 
 from corral.cli.client.endpoint import Endpoint
+from corral.cli.printing.output import print_message, shorten_ids
 from corral.cli.runs import tasks
+from corral.cli.runs.log_printer import LogPrinter
 from corral.cli.runs.log_states import TaskLogStream
-from corral.cli.runs.logs import LogPrinter
 from corral.cli.runs.recorded_runs import describe_everywhere
 from corral.cli.runs.task_logs import FROM_START, LogStart, log_streams, pages, pages_until_complete, through_outages
-from corral.cli.screens.output import print_message, shorten_ids
 
 POLL_S = 0.5
 

@@ -15,14 +15,14 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corral.cli.client.endpoint import client
-from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT, TasksLost
+from corral.cli.printing.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT, TasksLost
+from corral.cli.printing.output import count, print_json, print_message, print_progress, shorten_ids
 from corral.cli.runs import tasks
 from corral.cli.runs.notify import RunNotifications
 from corral.cli.runs.signals import Leave, RunSignals, SignalledRun, is_terminal_closed, stop_task, stop_timeout_s
 from corral.cli.runs.submission import ArrayPart, Submission, run_tasks
 from corral.cli.runs.task_logs import TaskUpdates
 from corral.cli.runs.values import ArraySpec, call_batches
-from corral.cli.screens.output import count, print_json, print_message, print_progress, shorten_ids
 
 if TYPE_CHECKING:
     from corral.cli.runs.array_output import ArrayOutput
@@ -94,7 +94,7 @@ def stop_all(submission: Submission, task_ids: list[str]) -> None:
 def wait_for_array(run: ArrayRun) -> None:
     """Print the output of the members until all have stopped. Exit with the largest of their exit codes."""
     from corral.cli.runs.array_output import ArrayOutput
-    from corral.cli.runs.logs import LogPrinter
+    from corral.cli.runs.log_printer import LogPrinter
 
     submission, array = run.submission, run.array
     labels = [tasks.title(submission.name, index) for index in (min(array.members), max(array.members))]

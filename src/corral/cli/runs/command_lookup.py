@@ -14,8 +14,8 @@ from pathlib import Path, PurePath
 
 from corral.cli.client import data_folder
 from corral.cli.client.endpoint import Endpoint, NotCorral, get_status
-from corral.cli.errors import CommandNotExecutable, CommandNotFound
-from corral.cli.screens.output import print_message
+from corral.cli.printing.errors import CommandNotExecutable, CommandNotFound
+from corral.cli.printing.output import print_message
 
 INTERPRETERS = {
     ".py": "python",

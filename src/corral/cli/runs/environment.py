@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 from corral.cli.client.endpoint import Endpoint, is_aws, s3_writer
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
 
 OVERRIDES_MAX = 8_192  # characters of the overrides as JSON text
 FILE_MAX_BYTES = 2**20  # of all environment files of a container

@@ -12,9 +12,9 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import client, cluster_option, find_endpoint, is_aws, long_poll
-from corral.cli.completion import complete_tasks
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
 from corral.cli.runs import tasks
+from corral.cli.runs.completion import complete_tasks
 from corral.cli.runs.names import find_run
 
 START_MAX_S = 30.0

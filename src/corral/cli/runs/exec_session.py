@@ -48,7 +48,7 @@ from corral.cli.client.websocket import (
     close_reason,
     frame,
 )
-from corral.cli.errors import BROKEN_PIPE, CliError
+from corral.cli.printing.errors import BROKEN_PIPE, CliError
 
 SESSION_CONNECT_S = 10.0
 RECEIVE_BYTES = 65_536

@@ -13,7 +13,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corral.cli.client.endpoint import Endpoint, client
-from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT, TasksLost
+from corral.cli.printing.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT, TasksLost
+from corral.cli.printing.output import end_bar, format_duration, log_line, print_json, print_message, shorten_ids
 from corral.cli.runs import tasks
 from corral.cli.runs.log_states import TaskLogStream, log_states
 from corral.cli.runs.notify import RunNotifications
@@ -28,7 +29,6 @@ from corral.cli.runs.task_logs import (
     through_outages,
     watch_task,
 )
-from corral.cli.screens.output import end_bar, format_duration, log_line, print_json, print_message, shorten_ids
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -250,14 +250,14 @@ class ProgressReporter:
             from rich.live import Live
             from rich.spinner import Spinner
 
-            from corral.cli.screens.safe_text import SafeConsole
+            from corral.cli.printing.safe_text import SafeConsole
 
             self._spinner = Spinner("dots", style="cyan")
             self._live = Live(get_renderable=self._line, console=SafeConsole(stderr=True), transient=True, refresh_per_second=8)
             self._live.start(refresh=True)
 
     def _line(self) -> Spinner:
-        from corral.cli.screens.safe_text import SafeText
+        from corral.cli.printing.safe_text import SafeText
 
         assert self._spinner is not None
         waited = format_duration(int(time.monotonic() - self._began_s))

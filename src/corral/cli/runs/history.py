@@ -10,11 +10,8 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import find_endpoint, is_aws
-from corral.cli.completion import complete_recorded
-from corral.cli.errors import CliError
-from corral.cli.runs import tasks
-from corral.cli.runs.recorded_runs import recorded_runs
-from corral.cli.screens.output import (
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import (
     ago,
     format_duration,
     parse_period,
@@ -25,6 +22,9 @@ from corral.cli.screens.output import (
     screen_width,
     shorten_ids,
 )
+from corral.cli.runs import tasks
+from corral.cli.runs.completion import complete_recorded
+from corral.cli.runs.recorded_runs import recorded_runs
 
 DEFAULT_LIMIT = 30
 LIMIT_MAX = 100_000

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from corral.cli.client.endpoint import Endpoint, call, client, is_aws
-from corral.cli.errors import CliError, connection_failed
-from corral.cli.screens.output import print_message
+from corral.cli.printing.errors import CliError, connection_failed
+from corral.cli.printing.output import print_message
 
 STREAMS_MAX = 100  # the most streams in one request
 

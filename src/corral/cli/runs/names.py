@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import click
 
 from corral.cli.client.endpoint import Endpoint, client
-from corral.cli.errors import CliError, RunNotFound
+from corral.cli.printing.errors import CliError, RunNotFound
+from corral.cli.printing.output import print_message
 from corral.cli.runs import tasks
-from corral.cli.screens.output import print_message
 
 NAME_MAX = 255  # characters; this is also the limit of a family
 _NAME = re.compile(r"(?:[\w.:/=+@-]|[^\S\t-\r])+")  # the characters that ECS accepts in the value of a tag

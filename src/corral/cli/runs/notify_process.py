@@ -32,10 +32,10 @@ from typing import Any
 
 from corral.cli.client.data_folder import DataFolder
 from corral.cli.client.endpoint import Endpoint, client, endpoint_of_folder, long_poll
-from corral.cli.errors import TIMED_OUT
+from corral.cli.printing.errors import TIMED_OUT
+from corral.cli.printing.output import print_message
 from corral.cli.runs import tasks
-from corral.cli.runs.notify import EndedRun, RunNotifications, end_notice, send_all
-from corral.cli.screens.output import print_message
+from corral.cli.runs.notification import EndedRun, end_notice, send_all
 
 POLL_S = 5.0  # the server delays its response for this time, unless all tasks have stopped
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 30.0
@@ -44,17 +44,16 @@ LOG_MAX_BYTES = 1_000_000
 LOST = "the server has no record of the task any more"
 
 
-def notify_later(run: RunNotifications, task_ids: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Store the notifications of a run, and start the process that sends them."""
-    served = str(run.data.path) if run.endpoint.endpoint_url is not None else ""
+def notify_later(served: str, run: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Store the notifications of a run, and start the process that sends them.
+
+    `served` is the data folder of the server. If it is empty, the environment names the endpoint. `run` has the notifications, the
+    name, the cluster and the tasks.
+    """
     chosen = {variable: value for variable, value in environment.items() if variable.startswith("AWS_")} if not served else {}
     folder = _folder(served, chosen, environment)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    record = {
-        "notifications": list(run.given), "name": run.name, "cluster": run.cluster, "tasks": list(task_ids),
-        "folder": os.getcwd(), "environment": dict(environment),
-    }  # fmt: skip
-    _store(folder / f"{task_ids[0]}.json", record)
+    _store(folder / f"{run['tasks'][0]}.json", {**run, "folder": os.getcwd(), "environment": dict(environment)})
     if _is_unlocked(folder):
         _start(folder, served, environment)
 

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from corral.cli.client.endpoint import Endpoint, cluster_option, is_aws
-from corral.cli.completion import complete_tasks
-from corral.cli.errors import CliError, RunNotFound
+from corral.cli.printing.errors import CliError, RunNotFound
+from corral.cli.printing.output import DURATION
 from corral.cli.runs import tasks
+from corral.cli.runs.completion import complete_tasks
 from corral.cli.runs.names import check_name, find_dependencies, name_tags
 from corral.cli.runs.notify import notify_option
 from corral.cli.runs.submission import REFUSE_UNFIT_TAG
@@ -34,7 +35,6 @@ from corral.cli.runs.values import (
     ArraySpec,
     StartTime,
 )
-from corral.cli.screens.output import DURATION
 
 HOST_IMAGE = "corral/host"  # not a real image: the task runs as a process on this machine
 TIME_LIMIT_TAG = "corral:time-limit"  # seconds

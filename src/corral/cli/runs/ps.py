@@ -14,11 +14,8 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, NotCorral, client, cluster_option, find_endpoint, is_aws, list_runs
-from corral.cli.completion import complete_tasks
-from corral.cli.errors import CliError
-from corral.cli.runs import tasks
-from corral.cli.runs.names import select
-from corral.cli.screens.output import (
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import (
     ago,
     count,
     parsed_date,
@@ -31,6 +28,9 @@ from corral.cli.screens.output import (
     shorten_ids,
     start,
 )
+from corral.cli.runs import tasks
+from corral.cli.runs.completion import complete_tasks
+from corral.cli.runs.names import select
 
 GPU_SHORT_ID = 12  # "GPU-" and eight digits
 WIDE = 120  # a screen with at least this many columns has a column for what a task needs

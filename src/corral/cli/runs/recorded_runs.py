@@ -14,10 +14,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from corral.cli.client.endpoint import Endpoint, call, client, is_aws
-from corral.cli.errors import CliError, RunNotFound
+from corral.cli.printing.errors import CliError, RunNotFound
+from corral.cli.printing.output import parsed_date, print_message, server_time
 from corral.cli.runs import tasks
 from corral.cli.runs.names import RunId, find_runs, is_glob, member_of, named_runs
-from corral.cli.screens.output import parsed_date, print_message, server_time
 
 SERVICE_GROUP = "service:"  # the group of a service's task is this prefix and the name of the service
 MEMBERS_MAX = 10_000  # the maximum number of members of an array

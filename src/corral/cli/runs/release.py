@@ -6,11 +6,11 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import client, cluster_option, find_endpoint
-from corral.cli.completion import complete_tasks
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import print_json, print_line, print_message
 from corral.cli.runs import tasks
+from corral.cli.runs.completion import complete_tasks
 from corral.cli.runs.names import describe_runs, find_runs
-from corral.cli.screens.output import print_json, print_line, print_message
 
 
 @click.command(short_help="Let held tasks start.")

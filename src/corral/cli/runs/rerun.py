@@ -15,10 +15,11 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws
-from corral.cli.completion import complete_runs
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import count, print_message
 from corral.cli.runs import tasks
 from corral.cli.runs.command_lookup import refuse_missing_command
+from corral.cli.runs.completion import complete_runs
 from corral.cli.runs.environment import variables, with_environment
 from corral.cli.runs.git_commit import GitCommit
 from corral.cli.runs.options import GIT_TAG, HOST_IMAGE, REQUEUE_TAG, TIME_LIMIT_TAG
@@ -26,7 +27,6 @@ from corral.cli.runs.recorded_runs import NamedRun, find_array, find_one, plain_
 from corral.cli.runs.run import CONTAINER, LOG_GROUP, submit_and_wait
 from corral.cli.runs.submission import ArrayPart, Submission
 from corral.cli.runs.values import ArraySpec
-from corral.cli.screens.output import count, print_message
 
 REQUEUE_OF_TAG = "corral:requeue-of"  # the id of the task that was replaced first
 # The new run does not get these tags of the first run: when it may start, its array, which tasks replaced it or were replaced by

@@ -11,7 +11,8 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, NotCorral, client, find_endpoint, get_status, is_aws
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import print_json, print_line, print_message, server_time
 from corral.cli.runs import tasks
 from corral.cli.runs.command_lookup import refuse_missing_command
 from corral.cli.runs.environment import is_text, variables, with_environment
@@ -30,7 +31,6 @@ from corral.cli.runs.options import (
 from corral.cli.runs.signals import RunSignals
 from corral.cli.runs.submission import ArrayPart, Submission, run_tasks
 from corral.cli.runs.values import ArraySpec
-from corral.cli.screens.output import print_json, print_line, print_message, server_time
 
 if TYPE_CHECKING:
     from corral.cli.runs.terminal import RunTerminal

@@ -11,13 +11,13 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, call, cluster_option, find_endpoint, is_aws
-from corral.cli.completion import complete_tasks
-from corral.cli.errors import CliError, RunNotFound
+from corral.cli.printing.errors import CliError, RunNotFound
+from corral.cli.printing.output import DURATION, count, print_json, print_line, print_message, shorten_ids
 from corral.cli.runs import tasks
+from corral.cli.runs.completion import complete_tasks
 from corral.cli.runs.names import find_runs, is_glob
 from corral.cli.runs.recorded_runs import find_recorded
 from corral.cli.runs.values import GPU_COUNT, PRIORITY_MAX, whole_units
-from corral.cli.screens.output import DURATION, count, print_json, print_line, print_message, shorten_ids
 
 TASKS_MAX = 100  # tasks in one request
 SHOWN_MAX = 10  # if more tasks are changed, the others are only counted

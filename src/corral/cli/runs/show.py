@@ -11,15 +11,15 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, NotCorral, call, client, cluster_option, find_endpoint, is_aws
-from corral.cli.completion import complete_runs
+from corral.cli.printing.output import age, print_json, print_line, screen_width, shorten_ids
+from corral.cli.printing.text_table import fold
 from corral.cli.runs import tasks
+from corral.cli.runs.completion import complete_runs
+from corral.cli.runs.gpu_graph import GpuLoad, bars, gpu_load
 from corral.cli.runs.history import duration, gib
 from corral.cli.runs.recorded_runs import NamedRun, find_one, find_recorded, plain_command
 from corral.cli.runs.task_logs import has_log
 from corral.cli.runs.values import whole_units
-from corral.cli.screens.gpu_graph import GpuLoad, bars, gpu_load
-from corral.cli.screens.output import age, print_json, print_line, screen_width, shorten_ids
-from corral.cli.screens.text_table import fold
 
 GRAPH_MAX = 60  # columns of the graph
 ARRAY_WORDS = 4  # the number of words in the tag `tasks.ARRAY_TAG`

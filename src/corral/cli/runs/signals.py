@@ -38,9 +38,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from corral.cli.client.endpoint import Endpoint, call, client, is_aws
-from corral.cli.errors import CliError, connection_failed
+from corral.cli.printing.errors import CliError, connection_failed
+from corral.cli.printing.output import count
 from corral.cli.runs import tasks
-from corral.cli.screens.output import count
 
 if TYPE_CHECKING:
     from corral.cli.runs.task_logs import TaskUpdates

@@ -6,13 +6,13 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import client, cluster_option, find_endpoint, is_aws
-from corral.cli.completion import complete_tasks
-from corral.cli.errors import RunNotFound
+from corral.cli.printing.errors import RunNotFound
+from corral.cli.printing.output import print_json, print_line
 from corral.cli.runs import tasks
+from corral.cli.runs.completion import complete_tasks
 from corral.cli.runs.names import describe_runs, find_runs, is_glob
 from corral.cli.runs.recorded_runs import find_recorded
 from corral.cli.runs.task_logs import wait_until_stopped
-from corral.cli.screens.output import print_json, print_line
 
 
 @click.command(short_help="Stop tasks.")

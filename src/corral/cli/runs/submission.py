@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from corral.cli.client.endpoint import Endpoint, client, is_aws
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
 from corral.cli.runs.signals import RunSignals
 
 REFUSE_UNFIT_TAG = "corral:refuse-unfit"  # with this tag, RunTask fails if no host is large enough for the task

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from corral.cli.client.data_folder import refuse_deleted
 from corral.cli.client.endpoint import Endpoint, client, long_poll
-from corral.cli.errors import connection_failed
+from corral.cli.printing.errors import connection_failed
+from corral.cli.printing.output import print_message
 from corral.cli.runs import tasks
 from corral.cli.runs.log_states import LogState, TaskLogStream, log_states, report_dropped, report_unstored
 from corral.cli.runs.recorded_runs import describe_everywhere
-from corral.cli.screens.output import print_message
 
 REST_PAGES_MAX = 4  # the most pages in memory that wait to be shown
 STALLED_S = 60.0  # if an incomplete log of a stopped task gets no events for this time, the command ends without the rest

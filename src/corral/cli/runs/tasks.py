@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from corral.cli.client.endpoint import id_prefix
-from corral.cli.errors import CliError, RunNotFound
-from corral.cli.screens.output import SHORT_ID, count
+from corral.cli.printing.errors import CliError, RunNotFound
+from corral.cli.printing.output import SHORT_ID, count
 
 DESCRIBE_MAX = 100
 NAME_TAG = "corral:name"  # contains the name of a task, if the name differs from the family of its task definition

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from corral.cli.screens.output import DURATION
+from corral.cli.printing.output import DURATION
 
 GPUS_MAX = 64
 MEMORY_MIN_MIB = 6  # the smallest memory that ECS accepts for a container

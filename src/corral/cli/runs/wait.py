@@ -12,12 +12,12 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import client, cluster_option, find_endpoint
-from corral.cli.completion import complete_tasks
-from corral.cli.errors import NO_EXIT_CODE, TIMED_OUT
+from corral.cli.printing.errors import NO_EXIT_CODE, TIMED_OUT
+from corral.cli.printing.output import print_json, print_message, shorten_ids
 from corral.cli.runs import tasks
+from corral.cli.runs.completion import complete_tasks
 from corral.cli.runs.recorded_runs import find_everywhere
 from corral.cli.runs.task_logs import wait_until_stopped
-from corral.cli.screens.output import print_json, print_message, shorten_ids
 
 SHOWN_MAX = 10  # print the reasons of at most this many tasks without an exit code
 

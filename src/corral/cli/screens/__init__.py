@@ -1,1 +1,1 @@
-"""Tables, live screens, and the text that commands print."""
+"""`corral status` and `corral top`."""

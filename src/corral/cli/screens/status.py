@@ -9,8 +9,7 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import find_endpoint, get_status
-from corral.cli.runs.tasks import short_reason, size, spans, title
-from corral.cli.screens.output import (
+from corral.cli.printing.output import (
     SHORT_ID,
     ago,
     count,
@@ -21,6 +20,7 @@ from corral.cli.screens.output import (
     print_text,
     shorten_ids,
 )
+from corral.cli.runs.tasks import short_reason, size, spans, title
 
 
 @click.command(short_help="Show hosts, GPUs and tasks.")

@@ -1,38 +1,281 @@
-"""`corral top` shows the GPUs, their utilization, the instances and the tasks, and refreshes the screen."""
+"""`corral top` shows the GPUs, their utilization, the instances and the tasks, and refreshes the screen.
+
+Keys select a task, stop it and show its log, and a page of help. The last line of the screen names the keys, or says what the last
+key did. All requests are sent from the one thread that draws the screen. If a request fails, the screen shows the error and
+continues.
+"""
 
 from __future__ import annotations
 
-import os
-import select
+import re
+import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import find_endpoint, get_status
-from corral.cli.runs.tasks import SHARED_MARK, needs, short_reason, spans, title
-from corral.cli.screens.output import SHORT_ID, ago, console, count, parsed_date, print_json, shorten_ids, start
-from corral.cli.screens.status import gpu_indexes, holders, instance_gpus, reserved_for, tasks_line, unavailable_reasons
+from corral.cli.client.endpoint import Endpoint, client, find_endpoint, get_status
+from corral.cli.printing.errors import CliError, error_line
+from corral.cli.printing.live_screen import one_line, read_keys, styled
+from corral.cli.printing.output import console, print_json, shorten_ids
+from corral.cli.runs import tasks
+from corral.cli.runs.task_logs import log_streams
+from corral.cli.screens.top_tables import frame, task_rows
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-    from corral.cli.screens.safe_text import SafeText
+    from corral.cli.printing.safe_text import SafeConsole, SafeText
+    from corral.cli.runs.log_states import TaskLogStream
 
-SEQUENCE_S = 0.05  # the longest time between the bytes of one key
-BARS = " ▁▂▃▄▅▆▇█"
-PARTS = " ▏▎▍▌▋▊▉█"
-VERY_WIDE = 160
-WIDE = 120  # a screen with at least this many columns has wider tables
-NARROW = 80  # a screen with fewer columns has fewer columns in its tables
-MIB_PER_GIB = 1024
-MARK = ""  # the heading of the column that marks the selected task
-WAITING_SHARE = 3  # if not all tasks fit on the screen, at least a third of the lines are for waiting tasks
+REFRESH_S = 1.0
+LOG_EVENTS = 1_000  # the log is read from this many events before its end
+LOG_LINES = 10_000  # the most lines of a log that are kept
+TERMINATED = 143  # the exit code after SIGTERM
+SHOWN_MAX = 200  # the most tasks of each kind that GetStatus returns
+_SEQUENCE = re.compile(r"\x1b(?:\[|O)([0-9;]*[A-Za-z~])|(.)", re.DOTALL)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+SEQUENCES = {  # the end of the escape sequence of a key → its name
+    "A": "up", "B": "down", "H": "home", "F": "end", "1~": "home", "4~": "end", "5~": "page up", "6~": "page down",
+}  # fmt: skip
+CHARACTERS = {
+    "k": "up", "j": "down", "g": "home", "G": "end", " ": "page down", "\r": "log", "\n": "log", "l": "log", "s": "stop",
+    "x": "stop", "h": "help", "?": "help", "q": "quit", "Q": "quit", "\x1b": "quit", "\x03": "quit",
+}  # fmt: skip
+KEYS = "↑↓ select  l log  s stop  h help  q quit"
+LOG_KEYS = "↑↓ scroll  G end  q back"
+HELP = """\
+↑ ↓  k j       select a task
+Home End  g G  select the first or the last task
+l  Enter       read the log of the selected task
+s  x           stop the selected task; y confirms it
+h  ?           this help
+q  Esc         back, or quit
+
+Running tasks are first, then waiting tasks in the order in
+which they will start. `corral ps` lists all tasks, and
+`corral show TASK` says everything about one of them."""
+
+
+def parse_keys(text: str) -> list[str]:
+    """Return the names of the pressed keys. A key without a name is its character. Omit unknown escape sequences."""
+    found = []
+    for sequence, character in _SEQUENCE.findall(text):
+        key = SEQUENCES.get(sequence) if sequence else CHARACTERS.get(character, character)
+        found += [key] if key else []
+    return found
+
+
+class Footed(NamedTuple):
+    """A screen whose last line is `footer`."""
+
+    body: RenderableType
+    footer: SafeText
+    height: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        for line in console.render_lines(self.body, options.update(height=max(1, self.height - 1))):
+            yield from line
+            yield Segment.line()
+        yield self.footer
+
+
+class LogView:
+    """The end of the log of one task. It grows while the task runs."""
+
+    def __init__(self, endpoint: Endpoint, row: dict[str, Any]) -> None:
+        self._endpoint = endpoint
+        self._row = row
+        self._definition: dict[str, Any] | None = None
+        self._tokens: dict[TaskLogStream, str] = {}
+        self._lines: deque[str] = deque(maxlen=LOG_LINES)
+        self._state = ""
+        self._back = 0  # how many lines are below the screen
+
+    def read(self) -> None:
+        """Read new events."""
+        ecs = client(self._endpoint, "ecs", self._row["region"])
+        described = tasks.describe(ecs, [self._row["task"]], self._row["cluster"])
+        if not described:
+            self._state = "ECS no longer shows the task"
+            return
+        [task] = described
+        self._state = tasks.state(task)
+        if "startedAt" not in task:
+            self._state += f": {shorten_ids(tasks.reason(task))}"
+        if self._definition is None:
+            self._definition = ecs.describe_task_definition(taskDefinition=task["taskDefinitionArn"])["taskDefinition"]
+        streams = log_streams(self._definition, task)
+        for stream in streams:
+            prefix = f"{stream.container} | " if len(streams) > 1 else ""
+            for message in self._new_events(stream):
+                text = _COLOUR.sub("", message.rstrip("\r\n")).rpartition("\r")[2]  # of a progress bar, only its last state
+                self._lines.append(prefix + text)
+                self._back += bool(self._back)  # the lines on the screen stay
+
+    def _new_events(self, stream: TaskLogStream) -> Iterator[str]:
+        logs = client(self._endpoint, "logs", stream.region)
+        token = self._tokens.get(stream)
+        where = {"nextToken": token, "startFromHead": True} if token else {"startFromHead": False, "limit": LOG_EVENTS}
+        with suppress(logs.exceptions.ResourceNotFoundException):  # the task has not printed anything yet
+            reply = logs.get_log_events(logGroupName=stream.group, logStreamName=stream.name, **where)
+            self._tokens[stream] = reply["nextForwardToken"]
+            yield from (event["message"] for event in reply["events"])
+
+    def scroll(self, key: str, height: int) -> None:
+        steps = {"up": 1, "down": -1, "page up": height - 3, "page down": 3 - height, "home": LOG_LINES, "end": -LOG_LINES}
+        self._back = max(0, min(self._back + steps.get(key, 0), len(self._lines) - 1))
+
+    def screen(self, out: SafeConsole, trouble: str) -> RenderableType:
+        from rich.console import Group
+
+        from corral.cli.printing.safe_text import SafeText
+
+        head = one_line(SafeText.assemble((_name(self._row), "bold"), f"  {self._state}"))
+        room = max(1, out.height - 2)
+        shown: deque[Any] = deque(maxlen=room)
+        last = len(self._lines) - self._back
+        for line in list(self._lines)[max(0, last - room) : last]:
+            shown.extend(SafeText(line or " ").wrap(out, out.width))
+        body = [*shown] or [styled("The log is empty so far.", "dim")]
+        below = f"  {self._back} more lines below" if self._back else ""
+        return Footed(Group(head, *body), _footer(trouble or LOG_KEYS + below, trouble), out.height)
+
+
+class TopScreen:
+    def __init__(self, endpoint: Endpoint, out: SafeConsole, page: dict[str, Any], date: str | None) -> None:
+        self._endpoint, self._out = endpoint, out
+        self._page, self._date = page, date
+        self._selected: str | None = None  # a task id
+        self._at = 0  # the position of the selected task
+        self._trouble = ""  # why the last request failed
+        self._said = ""  # what the last key did; shown until the next key
+        self._confirms: dict[str, Any] | None = None  # the task that `y` stops
+        self._helps = False
+        self._log: LogView | None = None
+
+    def watch(self) -> None:
+        from rich.live import Live
+
+        with _exit_on_termination(), read_keys() as pressed, Live(console=self._out, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(self._screen(), refresh=True)
+                keys = parse_keys(pressed(REFRESH_S))
+                for key in keys:
+                    if not self._act(key):
+                        return
+                if not keys or self._log is not None:
+                    self._attempt(self._refresh)
+
+    def _refresh(self) -> None:
+        if self._log is not None:
+            self._log.read()
+            return
+        shown = min(SHOWN_MAX, self._out.height + self._at)
+        self._page, self._date = get_status(self._endpoint, tasks=shown)
+        self._select(self._at)
+
+    def _attempt(self, call: Callable[[], None]) -> None:
+        """Send requests. If one fails, show why."""
+        try:
+            call()
+            self._trouble = ""
+        except Exception as error:
+            self._trouble = error.message if isinstance(error, CliError) else error_line(error) or repr(error)
+
+    def _screen(self) -> RenderableType:
+        from corral.cli.printing.safe_text import SafeText
+
+        out = self._out
+        if self._helps:
+            return Footed(SafeText(HELP), _footer("any key returns"), out.height)
+        if self._log is not None:
+            return self._log.screen(out, self._trouble)
+        body = frame(self._page, self._date, out.width, out.height - 1, self._trouble, self._selected)
+        return Footed(body, _footer(self._said or KEYS, self._said), out.height)
+
+    # Keys
+
+    def _act(self, key: str) -> bool:
+        """Handle a key. Return False if it ends the program."""
+        confirms, self._confirms, self._said = self._confirms, None, ""
+        if self._helps:
+            self._helps = False
+        elif confirms is not None:
+            if key in ("y", "Y"):
+                self._attempt(lambda: self._stop(confirms))
+        elif self._log is not None:
+            if key == "quit":
+                self._log = None
+                self._attempt(self._refresh)
+            else:
+                self._log.scroll(key, self._out.height)
+        elif key == "quit":
+            return False
+        elif key == "help":
+            self._helps = True
+        elif key in ("up", "down", "page up", "page down", "home", "end"):
+            self._move(key)
+        elif key in ("stop", "log"):
+            self._use(key)
+        return True
+
+    def _move(self, key: str) -> None:
+        page, count = max(1, self._out.height // 2), len(self._rows())
+        steps = {"up": -1, "down": 1, "page up": -page, "page down": page, "home": -count, "end": count}
+        self._select(self._at + steps[key] if self._selected is not None else 0 if key != "end" else count, moves=True)
+
+    def _select(self, at: int, *, moves: bool = False) -> None:
+        """Select the task at a position. Without `moves`, select the same task as before, if it is still on the page."""
+        rows = self._rows()
+        if self._selected is None and not moves:
+            return
+        if not moves:
+            at = next((number for number, row in enumerate(rows) if row["task"] == self._selected), at)
+        self._at = max(0, min(at, len(rows) - 1))
+        self._selected = rows[self._at]["task"] if rows else None
+
+    def _use(self, key: str) -> None:
+        row = next((row for row in self._rows() if row["task"] == self._selected), None)
+        if row is None:
+            self._said = "select a task first, with ↑ and ↓" if self._rows() else "there are no tasks"
+        elif key == "log":
+            self._log = LogView(self._endpoint, row)
+        else:
+            self._confirms = row
+            self._said = f"stop {_name(row)}? y/n"
+
+    def _stop(self, row: dict[str, Any]) -> None:
+        client(self._endpoint, "ecs", row["region"]).stop_task(cluster=row["cluster"], task=row["task"])
+        self._said = f"{_name(row)} is stopping"
+        self._refresh()
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [row for row in task_rows(self._page) if "task" in row]
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{tasks.title(row['taskName'], row['arrayIndex'])} ({tasks.short(row['task'])})"
+
+
+def _footer(text: str, important: str = "") -> SafeText:
+    return one_line(styled(text, "bold yellow" if important else "dim"))
+
+
+@contextmanager
+def _exit_on_termination() -> Iterator[None]:
+    """Let SIGTERM end the program in the same way as an exception, so that the terminal is restored."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @click.command(short_help="Watch GPUs and tasks live.")
@@ -52,303 +295,6 @@ def top(data: DataFolder, once: bool, as_json: bool) -> None:
     elif once or not sys.stdout.isatty():
         out.print(frame(page, date, out.width, None))
     else:
-        from corral.cli.screens.top_screen import TopScreen
+        from corral.cli.screens.top import TopScreen
 
         TopScreen(endpoint, out, page, date).watch()
-
-
-@contextmanager
-def read_keys() -> Iterator[Any]:
-    """Yield a function that waits for a key, for at most the seconds in its argument.
-
-    The function returns the character of the key, or an empty string if no key was pressed.
-    """
-    import termios
-    import tty
-
-    if not sys.stdin.isatty():
-        yield lambda wait_s: select.select([], [], [], wait_s) and ""
-        return
-    before = termios.tcgetattr(0)
-    try:
-        tty.setcbreak(0)
-        raw = termios.tcgetattr(0)
-        raw[6][termios.VSUSP] = b"\0"  # Ctrl-Z would stop the program and leave its screen
-        termios.tcsetattr(0, termios.TCSANOW, raw)
-        yield _read_keys
-    finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
-
-
-def _read_keys(wait_s: float) -> str:
-    found = os.read(0, 1024) if select.select([0], [], [], wait_s)[0] else b""
-    if found.endswith(b"\x1b") and select.select([0], [], [], SEQUENCE_S)[0]:  # the rest of the sequence of an arrow key
-        found += os.read(0, 1024)
-    return found.decode("utf-8", "replace")
-
-
-def frame(
-    page: dict[str, Any], date: str | None, width: int, height: int | None, trouble: str = "", selected: str | None = None
-) -> RenderableType:
-    """Return the content of one screen. If `height` is None, the number of lines is not limited. `selected` is a task id."""
-    from rich.console import Group
-
-    from corral.cli.screens.safe_text import SafeText
-
-    now = parsed_date(date)
-    parts: list[RenderableType] = [_head(page, now, width)]
-    if trouble:
-        parts.append(one_line(SafeText(trouble, style="bold red")))
-    used = 1 + bool(trouble)
-    for host in page["hosts"]:
-        parts += [SafeText(), _host(host, width)]
-        used += 2
-        if host["gpus"]:
-            parts.append(_gpus(host["gpus"], width, folds=height is None))
-            used += 1 + len(host["gpus"])
-    if not page["hosts"]:
-        parts += [SafeText(), SafeText("No host is connected.")]
-        used += 2
-    if page.get("instances"):
-        room = None if height is None else max(3, (height - used) // 2 - 2)  # the other half is for tasks
-        rows = _instances(page, now, width, room)
-        parts += [SafeText(), rows]
-        used += 2 + rows.row_count
-    if page["running"] or any("instance" not in claim for claim in page["waiting"]):
-        room = None if height is None else max(0, height - used - 2)
-        parts += [SafeText(), _tasks(page, now, width, room, selected)]
-    return Group(*parts)
-
-
-def _head(page: dict[str, Any], now: datetime | None, width: int) -> SafeText:
-    from corral.cli.screens.safe_text import SafeText
-
-    clock = now.astimezone().strftime("%H:%M:%S") if now else ""
-    left = f"Corral {page['version']}  {tasks_line(page['tasks'])}"
-    gap = width - len(left) - len(clock)
-    if gap < 2:  # the clock does not fit
-        return one_line(SafeText(left, style="bold"))
-    return one_line(SafeText.assemble((left, "bold"), " " * gap, (clock, "dim")))
-
-
-def _host(host: dict[str, Any], width: int) -> SafeText:
-    from corral.cli.screens.safe_text import SafeText
-
-    cpu, memory = host["cpuUnits"], host["memoryMiB"]
-    size = 10 if width >= WIDE else 5
-    text = SafeText.assemble((host["name"], "bold"), f"  CPU {_cores(cpu['total'] - cpu['free'])}/{_cores(cpu['total'])} cores ")
-    text.append(_bar(cpu["total"] - cpu["free"], cpu["total"], size), "cyan")
-    text.append(f"  memory {_gib(memory['total'] - memory['free'])}/{_gib(memory['total'])} GiB ")
-    text.append(_bar(memory["total"] - memory["free"], memory["total"], size), "cyan")
-    text.append("  reserved", "dim")
-    if not host["connected"]:
-        text.append("  NOT CONNECTED", "bold red")
-    return one_line(text)
-
-
-def _gpus(gpus: list[dict[str, Any]], width: int, *, folds: bool) -> Table:
-    bar, model = (12, 26) if width >= WIDE else (0, 14)
-    graph = max(12, min(60, width - 100))
-    table = plain_table()
-    columns: tuple[tuple[str, int, str], ...] = (
-        ("GPU", 3, "right"), ("MODEL", model, "left"), ("UTIL", 4, "right"), ("LAST 2 MIN", graph, "left"),
-        ("MEMORY GiB", 11, "right"), ("", bar, "left"), ("W", 4, "right"), ("°C", 3, "right"),
-    )  # fmt: skip
-    kept = ("GPU", "MODEL", "UTIL", "MEMORY GiB") if width < NARROW else tuple(name for name, *_ in columns)
-    columns = tuple(column for column in columns if column[0] in kept and column[1])
-    for name, size, justify in columns:
-        _add_column(table, name, width=size, justify=justify, folds=folds and name == "MODEL")
-    _add_column(table, "HELD BY", ratio=1, folds=folds)
-    for gpu in gpus:
-        busy, used = gpu["utilizationPercent"], gpu["memoryUsedMiB"]
-        cells: dict[str, RenderableType] = {
-            "GPU": str(gpu["index"]),
-            "MODEL": _model(gpu),
-            "UTIL": "?" if busy is None else f"{busy:.0f}%",
-            "LAST 2 MIN": draw_graph(gpu["history"]["utilizationPercent"], graph),
-            "MEMORY GiB": f"{'?' if used is None else _gib(used)}/{_gib(gpu['memoryMiB'])}",
-            "": styled(_bar(used or 0, gpu["memoryMiB"], bar), "cyan"),
-            "W": _number(gpu["powerW"]),
-            "°C": _number(gpu["temperatureC"]),
-        }
-        table.add_row(*(cells[name] for name, *_ in columns), _held_by(gpu, with_ids=width >= WIDE))
-    return table
-
-
-def _model(gpu: dict[str, Any]) -> str:
-    name = gpu["model"].removeprefix("NVIDIA ")
-    return f"sim {name}" if gpu["simulated"] else name
-
-
-def _held_by(gpu: dict[str, Any], *, with_ids: bool) -> SafeText:
-    """Return the tasks that have a GPU, or why nothing can use it, or "free".
-
-    A narrow screen shows the names of tasks without their ids, because the list of tasks has the ids.
-    """
-    from corral.cli.screens.safe_text import SafeText
-
-    why = ", ".join(unavailable_reasons(gpu))
-    if gpu["task"]:
-        text = SafeText(holders(gpu, with_ids=with_ids), style="bold")
-        text = text.append(f", {why}", "yellow") if why else text
-    elif why or (reserved := reserved_for(gpu, with_ids=with_ids)):
-        text = styled(why or reserved, "yellow")
-    else:
-        text = styled("free", "green")
-    return text.append(f" on {gpu['instance']}", "not bold dim") if gpu.get("instance") else text
-
-
-def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
-    """List the instances, waiting instances last, in at most `room` rows."""
-    indexes = gpu_indexes(page)
-    reasons = {claim["instance"]: short_reason(shorten_ids(claim["reason"])) for claim in page["waiting"] if "instance" in claim}
-    rows = page["instances"]
-    shown = rows if room is None or len(rows) <= room else rows[: room - 1]
-    more = sum(page["instanceCounts"].values()) - len(shown)
-    table = plain_table()
-    titles = ("INSTANCE", "TYPE", "STATE", "GROUP", "CLUSTER", "GPUS", "TASKS", "SINCE")
-    sizes = (19, 13, 13, 17, 17, 8, 5, 8) if width >= WIDE else (19, 11, 7, 8, 7, 7, 5, 8)
-    if width >= VERY_WIDE:
-        sizes = (19, 16, 13, 24, 24, 12, 5, 8)
-    columns = {name: size for name, size in zip(titles, sizes) if width >= NARROW or name in ("INSTANCE", "TYPE", "STATE", "GPUS")}
-    for heading, size in columns.items():
-        _add_column(table, heading, width=size, folds=room is None)
-    _add_column(table, "REASON" if width >= WIDE else "", ratio=1, folds=room is None)
-    for each in shown:
-        since = ago(datetime.fromtimestamp(each["sinceS"], UTC), now)
-        state = styled(each["state"], "yellow" if each["state"] == "pending" else "")
-        others = (each["group"] or "", each["cluster"] or "", instance_gpus(each, indexes), str(each["tasks"]), since)
-        cells = dict(zip(titles, (each["id"], each["type"], state, *others)))
-        table.add_row(*(cells[name] for name in columns), reasons.get(each["id"], "") if width >= WIDE else "")
-    if more > 0:
-        table.add_row(f"and {more} more")
-    return table
-
-
-def task_rows(page: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the oldest running tasks, then the waiting tasks and lines, the next to start first.
-
-    It has no member `task`.
-    """
-    return [*page["running"], *(task for task in page["waiting"] if "instance" not in task)]
-
-
-def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | None, selected: str | None) -> Table:
-    """List tasks and lines. Omit the rows that do not fit on the screen. If a task is selected, its row is not omitted."""
-    indexes, is_wide, rows = gpu_indexes(page), width >= WIDE, task_rows(page)
-    running, waiting = _fitting(page["running"], rows[len(page["running"]) :], room, sum(_unfinished(page).values()))
-    shown = [*running, *waiting]
-    at = next((number for number, task in enumerate(rows) if task.get("task") == selected), None) if selected else None
-    if at is not None and rows[at] not in shown:
-        shown = rows[max(0, at + 1 - len(shown)) : at + 1]
-    more = sum(_unfinished(page).values()) - sum("task" in task for task in shown)
-    table = plain_table()
-    sizes = {"ID": SHORT_ID, "TASK": max(16, width // 5), "STATE": 8, "LINE": 4, "GPUS": 5, "SINCE": 8}
-    has_starts = any(task.get("startsAtS") for task in waiting)
-    sizes |= {"START": 7} if has_starts else {}  # `in 119m`
-    sizes |= {"NEEDS": 18} if is_wide else {}
-    if width < NARROW:
-        sizes = {name: size for name, size in sizes.items() if name in ("ID", "TASK", "STATE")}
-    sizes = {MARK: 1, **sizes} if at is not None else sizes
-    for heading, size in sizes.items():
-        justify = "right" if heading == "LINE" else "left"
-        _add_column(table, heading, width=size, justify=justify, folds=room is None and heading == "TASK")
-    _add_column(table, "REASON", ratio=1, folds=room is None)
-    for task in shown:
-        waits = "reason" in task
-        since, reason = ago(datetime.fromtimestamp(task["sinceS"], UTC), now), short_reason(shorten_ids(task.get("reason", "")))
-        if "task" in task:
-            what = title(task["taskName"], task["arrayIndex"])
-        else:
-            what = f"{count(task['jobs'], 'job')} in {task['jobQueue']}"
-        state = styled("WAITING" if waits else task["state"], "yellow" if waits else "")
-        place, gpus = str(task.get("place") or ""), _gpu_numbers(task, indexes)
-        is_selected = at is not None and task is rows[at]
-        cells: dict[str, Any] = {
-            MARK: ">" if is_selected else "",
-            "ID": task.get("task", "")[:SHORT_ID],
-            "TASK": what,
-            "STATE": state,
-            "LINE": place,
-            "GPUS": gpus,
-            "SINCE": since,
-            "START": start(task.get("startsAtS"), now),
-            "NEEDS": needs(task["needs"]) if waits else "",
-        }
-        table.add_row(*(cells[name] for name in sizes), reason, style="reverse" if is_selected else None)
-    if more > 0:
-        table.add_row(*(f"and {more} more" if name == "TASK" else "" for name in sizes), "see `corral ps`")
-    return table
-
-
-def _unfinished(page: dict[str, Any]) -> dict[str, int]:
-    return {state: number for state, number in page["tasks"].items() if state != "STOPPED"}
-
-
-def _fitting(running: list[Any], waiting: list[Any], room: int | None, total: int) -> tuple[list[Any], list[Any]]:
-    """Return the running and the waiting tasks that fit into `room` rows. `total` is the number of unfinished tasks.
-
-    If not all fit, a third of the rows is for waiting tasks, or more if there are few running tasks.
-    """
-    if room is None or len(running) + len(waiting) + (total > len(running) + len(waiting)) <= room:
-        return running, waiting
-    room = max(0, room - 1)  # the last row says how many tasks are not shown
-    for_waiting = min(len(waiting), max(room - len(running), room // WAITING_SHARE))
-    return running[: room - for_waiting], waiting[:for_waiting]
-
-
-def _gpu_numbers(task: dict[str, Any], indexes: dict[str, int]) -> str:
-    gpu_ids = task.get("gpuIds", ())
-    shared = SHARED_MARK if task.get("gpuMemoryMiB") else ""
-    if all(gpu_id in indexes for gpu_id in gpu_ids):
-        return spans(indexes[gpu_id] for gpu_id in gpu_ids) + shared
-    return ",".join(str(indexes.get(gpu_id, gpu_id[4:8])) for gpu_id in gpu_ids) + shared
-
-
-def plain_table() -> Table:
-    from rich.table import Table
-
-    return Table(box=None, pad_edge=False, header_style="dim", expand=True, padding=(0, 1, 0, 0), collapse_padding=True)
-
-
-def _add_column(table: Table, title: str, *, folds: bool, **options: Any) -> None:
-    """Add a column. Its long cells are folded, or else cut, because the live screen has one line for each row."""
-    table.add_column(title, no_wrap=not folds, overflow="fold" if folds else "ellipsis", **options)
-
-
-def one_line(text: SafeText) -> SafeText:
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text
-
-
-def styled(text: str, style: str) -> SafeText:
-    from corral.cli.screens.safe_text import SafeText
-
-    return SafeText(text, style=style)
-
-
-def draw_graph(values: list[float | None], size: int) -> SafeText:
-    """Draw the history as `size` bars. The newest bar is at the right. Each bar shows the maximum value of its interval."""
-    bars = []
-    for at in range(size):
-        known = [value for value in values[at * len(values) // size : (at + 1) * len(values) // size] if value is not None]
-        bars.append(BARS[max(1, min(8, round(max(known) / 12.5)))] if known else "·")
-    return styled("".join(bars), "green")
-
-
-def _bar(used: float, total: float, size: int) -> str:
-    eighths = round(8 * size * min(1.0, used / total)) if total else 0
-    whole, part = divmod(eighths, 8)
-    return ("█" * whole + (PARTS[part] if part else "")).ljust(size, "░")
-
-
-def _gib(mib: float) -> str:
-    return f"{mib / MIB_PER_GIB:.1f}"
-
-
-def _cores(units: int) -> str:
-    return f"{units / 1024:.1f}".removesuffix(".0")
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f}"

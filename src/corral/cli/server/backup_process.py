@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from corral.cli.client.data_folder import DataFolder
-from corral.cli.errors import CliError
-from corral.cli.screens.output import format_bytes, print_progress
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import format_bytes, print_progress
 
 
 def run_backup(do: str, data: DataFolder, *options: str, quiet: bool) -> Any:

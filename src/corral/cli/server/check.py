@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.screens.output import count, print_json, print_text
+from corral.cli.printing.output import count, print_json, print_text
 from corral.cli.server.backup_process import run_backup
 
 SIGNS = {"ok": "✓", "warning": "!", "failure": "✗"}

@@ -12,8 +12,8 @@ import click
 
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.errors import CliError
-from corral.cli.screens.output import print_json, print_line, print_message, print_table
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import print_json, print_line, print_message, print_table
 from corral.cli.server.systemd_unit import restart_commands
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import click
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, call, endpoint_of_folder, get_status
-from corral.cli.errors import CliError
-from corral.cli.screens.output import count, print_json, print_message, print_text
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import count, print_json, print_message, print_text
 from corral.process.data_folder import CONFIGURATION, FILES, FOLDERS
 
 GONE_S = 20.0

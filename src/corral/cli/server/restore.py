@@ -8,7 +8,7 @@ import click
 
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.screens.output import count, format_bytes, print_json, print_text
+from corral.cli.printing.output import count, format_bytes, print_json, print_text
 from corral.cli.server.backup_process import run_backup
 
 

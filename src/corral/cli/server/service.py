@@ -14,8 +14,8 @@ import click
 
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.errors import CliError, NotRunning
-from corral.cli.screens.output import print_json, print_line, print_message, print_text
+from corral.cli.printing.errors import CliError, NotRunning
+from corral.cli.printing.output import print_json, print_line, print_message, print_text
 from corral.cli.server.systemd_unit import Unit, capture, installed_unit, lingers, output_of, user_name
 
 READY_S = 30.0

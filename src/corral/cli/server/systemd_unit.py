@@ -18,7 +18,7 @@ from pwd import getpwuid
 
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
 
 SYSTEM_UNITS = Path("/etc/systemd/system")
 COMMAND_S = 60.0

@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 
 import click
 
-from corral.cli.checks.docker_socket import NETWORKS, docker_request, engine_address, running_containers
 from corral.cli.client import aws_profiles, data_folder
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import endpoint_of_folder
-from corral.cli.errors import CliError
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import count, format_bytes, print_json, print_line, print_message, print_table
 from corral.cli.runs.notify_process import records_of
-from corral.cli.screens.output import count, format_bytes, print_json, print_line, print_message, print_table
+from corral.cli.server.docker_socket import NETWORKS, docker_request, engine_address, running_containers
 from corral.cli.server.down import alive_tasks, delete_data, end_node, stop_server
 from corral.cli.server.service import remove_unit, require_removable
 from corral.cli.server.systemd_unit import Unit

@@ -22,8 +22,8 @@ from click.core import ParameterSource
 
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.errors import CliError
-from corral.cli.screens.output import print_json, print_message, print_text
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import print_json, print_message, print_text
 from corral.process.data_folder import CONFIGURATION
 
 READY_S = 15.0

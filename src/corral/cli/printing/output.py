@@ -16,7 +16,7 @@ import click
 from corral.process.control_characters import CONTROL, escape_controls, escape_match
 
 if TYPE_CHECKING:
-    from corral.cli.screens.safe_text import SafeConsole
+    from corral.cli.printing.safe_text import SafeConsole
 
 SHORT_ID = 8  # commands display this many digits of a task id, and accept any unique prefix
 PIPE_COLUMNS = 240  # the width of tables if the output is not a terminal
@@ -82,7 +82,7 @@ def message_lines(text: str, width: int) -> list[str]:
     """
     if width <= len(INDENT) or len(text) <= width:
         return [text]
-    from corral.cli.screens.text_table import fold
+    from corral.cli.printing.text_table import fold
 
     whole = _COMMAND.sub(lambda match: match[0].replace(" ", KEPT_SPACE), text)
     first, *_ = fold(whole, width)
@@ -94,7 +94,7 @@ def print_line(text: str = "", style: str = "") -> None:
     """Print a line. `style` is a style for terminals, such as `bold red`."""
     line = escape_controls(text)
     if style and _has_styles():
-        from corral.cli.screens.text_table import painted
+        from corral.cli.printing.text_table import painted
 
         line = painted(line, style)
     click.echo(line)
@@ -106,7 +106,7 @@ def print_text(text: str, style: str = "") -> None:
     if width is None or len(text) <= width:
         print_line(text, style)
         return
-    from corral.cli.screens.text_table import fold
+    from corral.cli.printing.text_table import fold
 
     first, *_ = fold(text, width)
     print_line(first, style)
@@ -137,7 +137,7 @@ def screen_width() -> int | None:
 
 def print_table(rows: Sequence[Mapping[str, str]], **layout: Any) -> None:
     """Print a table. `layout` has the options of `text_table.table_lines`. Without `width`, the screen is the limit."""
-    from corral.cli.screens.text_table import table_lines
+    from corral.cli.printing.text_table import table_lines
 
     layout.setdefault("width", screen_width())
     layout |= {"head_style": "bold"} if _has_styles() else {"styles": None}
@@ -280,7 +280,7 @@ def count(number: int, noun: str) -> str:
 
 
 def console() -> SafeConsole:
-    from corral.cli.screens.safe_text import SafeConsole
+    from corral.cli.printing.safe_text import SafeConsole
 
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     return SafeConsole(width=None if has_width else PIPE_COLUMNS)

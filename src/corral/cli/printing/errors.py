@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import click
 
-from corral.cli.screens.output import print_message
+from corral.cli.printing.output import print_message
 
 TIMED_OUT = 124
 NO_EXIT_CODE = 125

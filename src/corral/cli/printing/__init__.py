@@ -1,0 +1,1 @@
+"""What commands print: texts, tables, live screens, and errors as one line."""
