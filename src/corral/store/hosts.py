@@ -59,8 +59,9 @@ class Hosts:
             (hello.host_id, hello.name, hello.boot_id, now_s, _dumps(hello.links), hello.docker,
              msgspec.json.encode(hello.options).decode()),
         )  # fmt: skip
-        self._forget_options()
-        self._database.undo_log.on_rollback(self._forget_options)
+        if self._options is None or self._options.get(hello.host_id) != StoredOptions(hello.options, hello.docker):
+            self._forget_options()
+            self._database.undo_log.on_rollback(self._forget_options)
         own_id = host_instance_id(hello.host_id)
         before = self._instances.get(own_id)
         self._instances.put_row(
