@@ -78,6 +78,25 @@ MAY_IMPORT = {
     "version": set(),
     "testing": set(),
 }
+SERVICES_IMPORT = {  # service → the services whose modules it may import; only Lambda, S3 and SNS form a circle
+    "applicationautoscaling": {"cloudwatch", "ecs"},
+    "autoscaling": {"cloudwatch", "ec2", "ecs", "sns", "sqs"},
+    "batch": {"autoscaling", "ec2", "ecr", "ecs", "ssm"},
+    "cloudformation": {"ec2", "lambda_", "s3", "sns", "ssm"},  # the roof: no service imports it
+    "cloudwatch": set(),
+    "corral": {"ecs"},
+    "ec2": {"iam", "ssm"},
+    "ecr": set(),
+    "ecs": {"ecr", "logs", "s3", "ssm"},
+    "iam": set(),
+    "lambda_": {"cloudwatch", "s3"},
+    "logs": {"cloudwatch"},
+    "s3": {"sns", "sqs"},
+    "sns": {"lambda_", "sqs"},
+    "sqs": set(),
+    "ssm": set(),
+    "sts": set(),
+}
 EXCEPTIONS = {  # file → rooms
     "services/batch/task_documents.py": {"aws"},  # RegisterJobDefinition calls RegisterTaskDefinition without HTTP
 }
@@ -144,6 +163,67 @@ def is_tidy(path: Path) -> None:
     if room not in MAY_SPEAK_SQL:
         strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
         assert not [text for text in strings if text.lstrip().startswith(SQL)], "SQL lives in the stores"
+
+
+def our_imports() -> dict[str, set[str]]:
+    """Module → the modules of ours that it imports, as `services/ecs/tasks`."""
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        module = str(path.relative_to(ROOT).with_suffix("")).removesuffix("/__init__")
+        found[module] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:  # a module of a package, or a name of a module
+                    found[module] |= our_modules({f"{node.module}.{alias.name}"}) or our_modules({node.module})
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """The sets of nodes that reach each other (the strongly connected components with several nodes, by Tarjan's algorithm)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        order[node] = low[node] = len(order)
+        stack.append(node)
+        for each in graph.get(node, ()):
+            if each not in order:
+                visit(each)
+            if each in stack:
+                low[node] = min(low[node], low[each])
+        if low[node] == order[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(set(stack[at:]))
+            del stack[at:]
+
+    for node in graph:
+        if node not in order:
+            visit(node)
+    return found
+
+
+def test_imports_form_no_circle() -> None:
+    """A room is a folder, or the folder of one service. Lambda, S3 and SNS notify each other on AWS, so they may form a circle."""
+    modules = our_imports()
+    assert circles(modules) == []
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for module, imports in modules.items():
+        for each in imports:
+            if house_room(each) != house_room(module):
+                rooms[house_room(module)].add(house_room(each))
+    assert circles(rooms) == [{"services/lambda_", "services/s3", "services/sns"}]
+    for service, allowed in SERVICES_IMPORT.items():
+        others = {room for room in rooms[f"services/{service}"] if room.startswith("services/")}
+        assert others <= {f"services/{each}" for each in allowed}, service
+    assert {room.partition("/")[2] for room in rooms if room.startswith("services/")} <= set(SERVICES_IMPORT)
+
+
+def house_room(module: str) -> str:
+    parts = module.split("/")
+    return "/".join(parts[:2]) if parts[0] == "services" else parts[0]
 
 
 def test_commands_print_through_one_module() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from corral.model.job import ENDED, ExitRule, Job, JobKind
 from corral.model.run import Observed
 from corral.model.task import Task, TaskState
-from corral.services.batch import dispatch, job_definitions, job_requests, submit
+from corral.services.batch import job_definitions, job_requests, submit, waiting_jobs
 from corral.services.ecs import host_reports
 from corral.store.jobs import Jobs
 from virtual_clock.group_world import REGION
@@ -30,7 +30,7 @@ class JobGraphWorld(JobWorld):
         """Launch the jobs for which there is room."""
         for state in ("ENABLED", "DISABLED"):
             self.environment("here", state=state)
-            self.run(lambda tx: dispatch.refresh_queue(tx, REGION, "work"))
+            self.run(lambda tx: waiting_jobs.refresh_queue(tx, REGION, "work"))
 
     def add(
         self, name: str = "job", *, size: int = 0, needs: Needs = (), nodes: int = 0, attempts: int = 1,

@@ -7,7 +7,7 @@ terminates the jobs, a limited number in each transaction, and deletes the queue
 from __future__ import annotations
 
 from corral.core.transactions import Tx
-from corral.services.batch import dispatch, job_progress
+from corral.services.batch import job_progress, waiting_jobs
 from corral.services.batch.job_queues import find_queue
 from corral.services.batch.names import DELETING, QUEUE, SERVICE, queue_key
 from corral.store import Store
@@ -22,7 +22,7 @@ def reconcile_queue(tx: Tx[Store], place: str) -> None:
     region, _, name = place.partition("/")
     queue = find_queue(tx, region, name)
     if queue is not None:
-        dispatch.refresh_queue(tx, region, name)
+        waiting_jobs.refresh_queue(tx, region, name)
         if queue.status == DELETING:
             _end_jobs(tx, region, name)
 

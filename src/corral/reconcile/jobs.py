@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from corral.core.transactions import Tx
 from corral.model.job import DEPENDENCY_FAILED, Job, JobKind, JobState
-from corral.services.batch import dispatch
+from corral.services.batch import waiting_jobs
 from corral.services.batch.job_attempts import follow
 from corral.services.batch.job_progress import (
     NOTICES,
@@ -81,7 +81,7 @@ def _add_children(tx: Tx[Store], array: Job) -> Job:
         array = tx.store.jobs.change(array, array.but(state=JobState.PENDING), tx.now_s)
     runnable = [child for child in children if child.state is JobState.RUNNABLE]
     if runnable:
-        dispatch.enqueue(tx, *runnable)
+        waiting_jobs.enqueue(tx, *runnable)
     failed = {index for index, verdict in zip(indexes, verdicts) if verdict is JobState.FAILED}
     for child in children:
         if child.index in failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -13,15 +13,13 @@ from corral.blobs import Blobs
 from corral.core.clock import Clock
 from corral.model.agent_protocol import START_MAX_BYTES, ImagePush, SignalOrder, StartOrder
 from corral.model.run import Observed, RunSpec
+from corral.server.agents.agent_connection import AgentConnection
 from corral.server.agents.environment_files import with_files
 from corral.server.lanes import Lane
 from corral.services.ecs import host_reports
 from corral.services.logs.ingestion import open_streams
 from corral.store import Store
 from corral.telemetry import LogStore
-
-if TYPE_CHECKING:
-    from corral.server.agents.connections import AgentConnection
 
 ORDERS_BYTES = 4 * 1024 * 1024  # start orders that have more bytes together are sent in several messages
 

@@ -1,4 +1,4 @@
-"""Dispatch of Batch jobs: put RUNNABLE jobs into lines, and launch the first job of a line when the scheduler finds room for it.
+"""Dispatch of Batch jobs: launch the first job of a line when the scheduler finds room for it.
 
 The scheduler (`reconcile/scheduler.py`) gives free capacity to claims. A job holds vCPUs and consumable resources from its dispatch
 until the end of its attempt.
@@ -6,7 +6,7 @@ until the end of its attempt.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import partial
 
 from corral.core.errors import ApiError
@@ -23,57 +23,14 @@ from corral.services.batch.consumable_resources import consume
 from corral.services.batch.environments import find_environment
 from corral.services.batch.job_launch import launch_request
 from corral.services.batch.job_queues import JobQueue, find_queue
-from corral.services.batch.line_claims import Offer, affected, affected_by_end, job_place, line_key, offers, refresh_lines, takes
+from corral.services.batch.line_claims import Offer, affected, affected_by_end, line_key, offers, refresh_lines, takes
 from corral.services.batch.scheduling_policies import fair_share
+from corral.services.batch.waiting_jobs import mark_limits
 from corral.services.ecs.launch import launch_placed
 from corral.store import Store
 
 # If a launch raises one of these errors, its job fails. Other errors, such as those of the database, undo the transaction.
 REFUSALS = (ApiError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-
-
-def enqueue(tx: Tx[Store], job: Job, *more: Job) -> None:
-    """Put a RUNNABLE job into its line. If there is room for the job, the scheduler may dispatch it in this transaction.
-
-    The job is a single job, the parent of the nodes of a multi-node job, or a child of an array. `more` are other children of the
-    array, in the order of their indexes.
-    """
-    queue = find_queue(tx, job.region, job.queue)
-    line, is_first = tx.store.job_lines.add(line_key(job, queue), [job_place(each, queue) for each in (job, *more)])
-    if is_first:
-        _mark_pools(tx, [line])  # run the scheduler: the job may come before the claim for which free capacity is reserved
-        refresh_lines(tx, affected(tx, line.key, queue, _environments(tx, queue)))
-        _mark_limits(tx, queue)
-    _mark_environments(tx, job, queue)
-
-
-def dequeue(tx: Tx[Store], job: Job) -> None:
-    """Remove a RUNNABLE job from its line, because it was cancelled or has ended. Do nothing if it is in no line."""
-    queue = find_queue(tx, job.region, job.queue)
-    key, place = line_key(job, queue), job_place(job, queue)
-    before = tx.store.job_lines.find(key)
-    if before is None:
-        return
-    tx.store.job_lines.remove(key, place, tx.now_s)
-    if before.head == job.id:
-        _mark_pools(tx, [before])  # run the scheduler: other claims may use slots that were reserved for this job
-        refresh_lines(tx, affected(tx, key, queue, _environments(tx, queue)))
-        _mark_limits(tx, queue)
-    _mark_environments(tx, job, queue)
-
-
-def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:
-    """Update the claims of a job queue, because the queue, its policy or its environments have changed."""
-    lines = tx.store.job_lines.lines_of(region, queue)
-    _mark_pools(tx, lines)  # run the scheduler: with new ranks, another claim may reserve the free capacity
-    refresh_lines(tx, lines)
-    # This reconciler also runs if the queue has no time limits any more: then it deletes the waiting times that it has recorded.
-    tx.mark(f"job-limits:{region}/{queue}")
-
-
-def resource_changed(tx: Tx[Store], region: str, name: str) -> None:
-    """Update the claims of the lines that need a consumable resource, because the quantity of the resource has changed."""
-    refresh_lines(tx, tx.store.job_lines.with_resource(region, name))
 
 
 def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool) -> None:
@@ -105,7 +62,7 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool)
             job_progress.started(tx, job, tasks, offer.environment.name)
     known = {(line.key.region, line.queue): (queue, offered)}
     refresh_lines(tx, affected(tx, line.key, queue, [each.environment for each in offered]), known)
-    _mark_limits(tx, queue)
+    mark_limits(tx, queue)
     _leave_others(tx, line, pool, offered)
 
 
@@ -221,28 +178,6 @@ def _change_share(tx: Tx[Store], queue: JobQueue | None, holding: Holding, chang
             holdings.set_share(queue.region, queue.name, share, None)
     use = use_after(holdings.share(queue.region, queue.name, holding.share), change, tx.now_s, decay_s)
     holdings.set_share(queue.region, queue.name, holding.share, use)
-
-
-def _environments(tx: Tx[Store], queue: JobQueue | None) -> list[ComputeEnvironment]:
-    return [offer.environment for offer in offers(tx, queue)]
-
-
-def _mark_environments(tx: Tx[Store], job: Job, queue: JobQueue | None) -> None:
-    """Run the reconcilers that scale the environments of a queue, because the number of its waiting jobs has changed."""
-    for name in queue.environments if queue is not None else ():
-        tx.mark(environment_key(job.region, name))
-
-
-def _mark_pools(tx: Tx[Store], lines: Iterable[WaitingLine]) -> None:
-    """Run the scheduler for the pools in which lines have a claim."""
-    for line in lines:
-        for pool, _ in line.pools:
-            tx.mark(f"pool:{pool}")
-
-
-def _mark_limits(tx: Tx[Store], queue: JobQueue | None) -> None:
-    if queue is not None and queue.time_limits:
-        tx.mark(f"job-limits:{queue.region}/{queue.name}")
 
 
 def _text(error: Exception) -> str:

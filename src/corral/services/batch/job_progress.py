@@ -22,7 +22,7 @@ from corral.model.job import (
     child_id,
 )
 from corral.model.task import Task
-from corral.services.batch import dispatch
+from corral.services.batch import waiting_jobs
 from corral.services.batch.node_addresses import release
 from corral.store import Store
 from corral.store.job_dependencies import N_TO_N, UNEXPANDED, WHOLE
@@ -47,7 +47,7 @@ def submit(tx: Tx[Store], job: Job) -> Job:
     if verdict is JobState.FAILED:
         return _fail(tx, added, DEPENDENCY_FAILED)
     if state is JobState.RUNNABLE:
-        dispatch.enqueue(tx, added)
+        waiting_jobs.enqueue(tx, added)
     elif state is JobState.SUBMITTED:
         tx.mark(array_key(added))
     return tx.store.jobs.get(job.id) or added
@@ -135,7 +135,7 @@ def make_runnable(tx: Tx[Store], job: Job, changed: Job) -> None:
     `job` is the stored job. `changed` is the job with other changes to write.
     """
     runnable = changed.but(state=JobState.RUNNABLE, runnable_at_s=tx.now_s, status_reason="")
-    dispatch.enqueue(tx, tx.store.jobs.change(job, runnable, tx.now_s))
+    waiting_jobs.enqueue(tx, tx.store.jobs.change(job, runnable, tx.now_s))
 
 
 def started(tx: Tx[Store], job: Job, tasks: Sequence[Task], environment: str) -> Job:
@@ -168,7 +168,7 @@ def finish(tx: Tx[Store], job: Job, ended: Job) -> Job:
     `job` is the job as it is stored now. `ended` is the job as it will be stored.
     """
     if job.state is JobState.RUNNABLE:
-        dispatch.dequeue(tx, job)
+        waiting_jobs.dequeue(tx, job)
     ended = tx.store.jobs.change(job, ended.but(stopped_at_s=tx.now_s, check_from=None), tx.now_s)
     tx.changed(f"job:{job.id}")
     if job.kind is JobKind.CHILD:

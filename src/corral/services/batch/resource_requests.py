@@ -10,7 +10,6 @@ from corral.core.transactions import Tx
 from corral.model.numbers import INT64_MAX
 from corral.operations.stored_resources import Params
 from corral.services.batch.consumable_resources import NON_REPLENISHABLE, REPLENISHABLE
-from corral.services.batch.dispatch import resource_changed
 from corral.services.batch.errors import EXISTS, ClientException, missing, refused
 from corral.services.batch.names import (
     PAGES,
@@ -23,6 +22,7 @@ from corral.services.batch.names import (
     milliseconds,
     short,
 )
+from corral.services.batch.waiting_jobs import resource_changed
 from corral.store import Store
 from corral.store.stored_resources import Document
 
