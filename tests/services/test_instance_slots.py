@@ -242,8 +242,9 @@ def test_a_cluster_with_instances_is_not_deleted() -> None:
 
 def test_the_host_joins_the_cluster_of_its_options() -> None:
     world = World(Settings(host=HostOptions(cluster="ml", instance_type="p3.8xlarge")))
-    failing = lambda tx: [hosts.hello(tx, hello("h", 8)), 1 / 0]  # noqa: E731
-    assert world.core.transact([Command(failing, lambda answer: None)]).faults and world.store.hosts.clusters() == {"ml"}
+    failing = lambda tx: [host_reports.hello(tx, hello("h", 8)), tx.store.hosts.clusters(), 1 / 0]  # noqa: E731
+    [fault] = world.core.transact([Command(failing, lambda answer: None)]).faults
+    assert "ZeroDivisionError" in str(fault) and world.store.hosts.clusters() == {"ml"}
     cluster = world.call("DescribeClusters", clusters=["ml", "default"])["clusters"]
     assert [each["registeredContainerInstancesCount"] for each in cluster] == [1, 0]
     assert [each["capacityProviders"] for each in cluster] == [["host"], []]
