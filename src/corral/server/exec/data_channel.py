@@ -25,7 +25,8 @@ from corral.core.errors import ApiError
 from corral.core.ids import Ids
 from corral.model.json_documents import read_json
 from corral.model.settings import Settings
-from corral.server.agents.connections import Agents, SessionRefused
+from corral.server.agents.agent_connection import SessionRefused
+from corral.server.agents.connections import Agents
 from corral.server.exec.data_channel_session import DataChannelSession, Disconnected
 from corral.server.lanes import Lane
 from corral.services.ecs import execute_command
