@@ -97,6 +97,7 @@ SERVICES_IMPORT = {  # service → the services whose modules it may import; onl
     "ssm": set(),
     "sts": set(),
 }
+CLI_LAYERS = ("printing", "client", "runs")  # folders of cli, lowest first; all other commands are above them
 EXCEPTIONS = {  # file → rooms
     "services/batch/task_documents.py": {"aws"},  # RegisterJobDefinition calls RegisterTaskDefinition without HTTP
 }
@@ -154,6 +155,9 @@ def is_tidy(path: Path) -> None:
     folders = {name.split("/")[0] for name in allowed}
     refused = {module for module in our_modules(names) if not is_allowed(module, allowed)} - folders
     assert not refused, f"{room} may not import {refused}"
+    if room == "cli" and path.parent.name in CLI_LAYERS:
+        layers = CLI_LAYERS[: CLI_LAYERS.index(path.parent.name) + 1]
+        assert all(name.split("/")[1] in layers for name in our_modules(names) if name.startswith("cli/"))
     if room == "decide":
         assert not {name.split(".")[0] for name in names} & BANNED_IN_DECIDE
     if path.name not in MAY_READ_THE_CLOCK:
