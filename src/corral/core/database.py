@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from corral.core.errors import Refused
 from corral.core.schema_origin import ORIGIN_SCHEMA, Origin, read_origin, require_schema, schema_digest, write_origin
+from corral.core.statements import Statements
 from corral.core.undo_log import UndoLog
 from corral.version import full_version
 
@@ -179,8 +180,9 @@ class Database:
         self.connection = sqlite3.connect(
             path or ":memory:", isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_MAX
         )
-        self.execute = self.connection.execute
-        self.executemany = self.connection.executemany
+        self._statements = Statements(self.connection)
+        self.execute, self.executemany = self._statements.execute, self._statements.executemany
+        self.insert_later = self._statements.insert_later
         # The rows of `watch`, in both directions: reconciler → what it watches, and the reverse.
         self._watched: dict[str, tuple[str, ...]] = {}
         self._watchers: dict[str, dict[str, None]] = {}
@@ -266,6 +268,7 @@ class Database:
 
     def rollback(self) -> None:
         self._earliest_due = None
+        self._statements.forget_later()
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
         self.undo_log.rollback()
@@ -276,23 +279,17 @@ class Database:
         If the transaction has written nothing yet, do not set one, because a savepoint costs time. In this case,
         `rollback_to_savepoint` rolls back the whole transaction and begins a new one.
         """
-        self._has_savepoint = self.connection.total_changes != self._changes_before
-        if self._has_savepoint:
-            self.execute("SAVEPOINT command")
+        self._statements.savepoint(is_needed=self.connection.total_changes != self._changes_before)
         self.undo_log.savepoint()
 
     def release(self) -> None:
-        if self._has_savepoint:
-            self.execute("RELEASE command")
+        self._statements.release()
 
     def rollback_to_savepoint(self) -> None:
         self._earliest_due = None
         if not self.connection.in_transaction:  # SQLite has rolled back the whole transaction
             raise CommitFailed("SQLite rolled back the transaction: disk full or I/O error")
-        if self._has_savepoint:
-            self.execute("ROLLBACK TO command")
-            self.execute("RELEASE command")
-        elif self.connection.total_changes != self._changes_before:
+        if not self._statements.undo() and self.connection.total_changes != self._changes_before:
             self.execute("ROLLBACK")
             Database.begin(self)
         self.undo_log.rollback_to_savepoint()
@@ -309,6 +306,7 @@ class Database:
         self._earliest_due = None
         if not self.connection.in_transaction:
             raise CommitFailed("SQLite rolled back the transaction: disk full or I/O error")
+        self._statements.forget_later()  # `begin_attempt` has inserted the rows of the time before it
         self.execute("ROLLBACK TO attempt")
         self.execute("RELEASE attempt")
         self.undo_log.rollback_to(position)

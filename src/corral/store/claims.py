@@ -34,9 +34,11 @@ class Claims:
         self._fleet = fleet
         # Kind and id → number of the row, pool, claim.
         self._waiting: dict[tuple[str, str], tuple[int, str, Claim]] = {} if of_writer is None else of_writer._waiting
+        self._last_number = 0  # of the rows; each new claim gets the next number
         self.roaming: list[Claim] = []  # the claims of tasks that may move to the other pool of their cluster, by rank
 
     def rebuild(self) -> None:
+        self._last_number = self._database.execute("SELECT coalesce(max(number), 0) FROM claim").fetchone()[0]
         for row in self._database.execute(CLAIMS).fetchall():
             number, pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, gpu_memory_mib, roams, longest_s, owner = row
             demand = Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules), (), gpu_memory_mib)
@@ -49,11 +51,9 @@ class Claims:
     def add(self, pool: str, claim: Claim, *, roams: bool = False) -> None:
         key = claim.kind, claim.id
         assert key not in self._waiting, f"{claim.kind} {claim.id} has a claim already"
-        number = self._database.execute(
-            "INSERT INTO claim (kind, id, pool, rank, roams, longest, owner) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (*key, pool, orjson.dumps(claim.rank).decode(), roams, claim.longest_s, claim.owner),
-        ).lastrowid
-        assert number is not None
+        self._last_number = number = self._last_number + 1
+        row = number, *key, pool, orjson.dumps(claim.rank).decode(), roams, claim.longest_s, claim.owner
+        self._database.insert_later("INSERT INTO claim (number, kind, id, pool, rank, roams, longest, owner)", row)
         if roams:
             insort(self.roaming, claim)
             self._database.undo_log.on_rollback(partial(self._stop_roaming, claim))

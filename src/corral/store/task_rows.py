@@ -30,8 +30,7 @@ COLUMNS = {"group": "task_group", "time_limit_s": "time_limit"}  # field → col
 TASK_COLUMNS, RUN_COLUMNS = (
     ", ".join(COLUMNS.get(field, field.replace("_at_s", "_at")) for field in names) for names in (TASK_FIELDS, RUN_FIELDS)
 )
-INSERT_TASK = f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * len(TASK_FIELDS))})"
-INSERT_RUN = f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * len(RUN_FIELDS))})"
+INSERT_TASK, INSERT_RUN = f"INSERT INTO task ({TASK_COLUMNS})", f"INSERT INTO run ({RUN_COLUMNS})"
 TASK_STATES = {state.value: state for state in TaskState}
 RUN_STATES = {state.value: state for state in RunState}
 

@@ -47,7 +47,7 @@ class Tasks:
     """The tasks in the state store. When a task takes or returns resources, the free capacity changes too (`store/fleet.py`)."""
 
     def __init__(self, database: Database, fleet: Fleet, claims: Claims, instances: Instances) -> None:
-        self._execute, self._executemany = database.execute, database.executemany
+        self._execute, self._executemany, self._insert_later = database.execute, database.executemany, database.insert_later
         self._undo_log = database.undo_log
         self._fleet = fleet
         self._claims = claims
@@ -94,8 +94,9 @@ class Tasks:
 
         Without a rank, the task gets its claim later, because its queue options hold it back (`store/task_queue.py`).
         """
-        self._execute(INSERT_TASK, values_of_task(task))
-        self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])
+        self._insert_later(INSERT_TASK, values_of_task(task))
+        for run in task.runs:
+            self._insert_later(INSERT_RUN, values_of_run(run))
         self._evict_on_rollback(task.id)
         self._cache(task)
         if task.started_by is not None:
