@@ -293,7 +293,8 @@ def _container(
     task: Task, task_arn: str, run: Run, container: ContainerSpec, waiting: str | None, *, exec_enabled: bool
 ) -> dict[str, Any]:
     about = run.about or {}
-    others = {
+    return {
+        **container.description,
         "containerArn": f"{task_arn.replace(':task/', ':container/', 1)}/{run.id}",
         "taskArn": task_arn,
         "lastStatus": run.state._value_,
@@ -307,7 +308,6 @@ def _container(
         "runtimeId": about.get("runtimeId", run.id) if run.started_at_s is not None or run.restarts else None,
         "imageDigest": about.get("imageDigest"),
     }
-    return ExtendedResult(container.description, others)
 
 
 def is_exec_enabled(task: Task) -> bool:

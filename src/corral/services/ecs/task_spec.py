@@ -71,7 +71,7 @@ class ContainerSpec(Struct, frozen=True, eq=False):
     health_check: HealthCheck | None
     stop_grace_s: float
     log_options: dict[str, str] | None  # options of the log driver awslogs; None without this driver
-    description: ConstantResult  # the members in DescribeTasks that all tasks with this spec share
+    description: dict[str, Any]  # the members in DescribeTasks that all tasks with this spec share
 
 
 class TaskSpec(Struct, frozen=True, eq=False):
@@ -250,8 +250,8 @@ def _command(definition: dict[str, Any]) -> list[str]:
     return [*definition.get("entryPoint", ()), *definition.get("command", ())]
 
 
-def _description(definition: dict[str, Any]) -> ConstantResult:
-    description = {
+def _description(definition: dict[str, Any]) -> dict[str, Any]:
+    return {
         "name": definition["name"],
         "image": definition["image"],
         "cpu": str(definition["cpu"]),
@@ -259,7 +259,6 @@ def _description(definition: dict[str, Any]) -> ConstantResult:
         "memoryReservation": str(definition["memoryReservation"]) if "memoryReservation" in definition else None,
         "gpuSharingStrategy": sharing_strategy(definition),
     }
-    return ConstantResult(description)
 
 
 def _demand(cpu: str | None, memory: str | None, containers: Collection[dict[str, Any]]) -> Demand:
