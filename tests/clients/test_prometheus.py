@@ -19,7 +19,7 @@ import pytest
 
 from command import Cli
 from corral.model.histogram import Histogram
-from corral.server.pages.exposition import Exposition
+from corral.server.pages.metrics_page import Exposition
 from eventually import eventually
 
 Sample = tuple[str, dict[str, str], float]

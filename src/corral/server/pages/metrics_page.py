@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -22,22 +22,46 @@ from corral.fleet.own_metrics import service_of
 from corral.model.agent_protocol import SILENT_S
 from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GPU_METRICS, GpuSample, gpu_values
-from corral.model.histogram import Histogram
+from corral.model.histogram import DURATIONS_S, Histogram
 from corral.model.instance import ec2_id, host_instance_id
 from corral.model.task import Task
 from corral.server.authentication import Authentication
-from corral.server.http.request_times import RequestTimes
 from corral.server.lanes import Lane
-from corral.server.pages.exposition import CONTENT_TYPE, Exposition, Labels
 from corral.server.task_permissions import RequiredOperation
 from corral.store import Store
 
 PATH = "/metrics"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Labels = Mapping[str, str]
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 QUEUES_MAX = 1_000  # if there are more queues, the queues with the most messages are listed
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+ACTIONS_MAX = 5_000  # further actions are counted as OTHER; Corral serves fewer operations than this
+OTHER = "other"
 
 Unauthorized = api_error("Unauthorized", 401)
 MethodNotAllowed = api_error("MethodNotAllowed", 405)
+
+
+class RequestTimes:
+    """Counts API requests and measures how long they take."""
+
+    def __init__(self) -> None:
+        self.durations: dict[str, Histogram] = {}  # action, for example ecs:RunTask → durations in seconds
+        self.errors: dict[tuple[str, int], int] = {}  # (action, HTTP status) → number of responses
+
+    def record(self, action: str, seconds: float, status: int) -> None:
+        durations = self.durations.get(action)
+        if durations is None:
+            action, durations = self._first(action)
+        durations.add(seconds)
+        if status >= 400:
+            self.errors[action, status] = self.errors.get((action, status), 0) + 1
+
+    def _first(self, action: str) -> tuple[str, Histogram]:
+        if len(self.durations) >= ACTIONS_MAX:
+            action = OTHER
+        return action, self.durations.setdefault(action, Histogram(DURATIONS_S))
 
 
 class MetricFacts(Struct, frozen=True):
@@ -240,3 +264,53 @@ def _action_labels(action: str) -> Labels:
 def _resident_bytes() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * PAGE_BYTES
+
+
+class Exposition:
+    """A page in the text format of Prometheus."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def gauge(self, name: str, about: str, samples: Iterable[tuple[Labels, float]]) -> None:
+        self._family(name, about, "gauge", samples)
+
+    def counter(self, name: str, about: str, samples: Iterable[tuple[Labels, float]]) -> None:
+        self._family(name, about, "counter", samples)
+
+    def histogram(self, name: str, about: str, samples: Iterable[tuple[Labels, Histogram]]) -> None:
+        histograms = list(samples)
+        if not histograms:
+            return
+        self._head(name, about, "histogram")
+        for labels, histogram in histograms:
+            counts, so_far = list(histogram.counts), 0  # a copy, because another thread may add values meanwhile
+            for bound, count in zip([*map(_number, histogram.bounds), "+Inf"], counts):
+                so_far += count
+                self._lines.append(f"{name}_bucket{_labels({**labels, 'le': bound})} {so_far}")
+            self._lines.append(f"{name}_sum{_labels(labels)} {_number(histogram.sum)}")
+            self._lines.append(f"{name}_count{_labels(labels)} {so_far}")
+
+    def text(self) -> str:
+        return "\n".join([*self._lines, ""])
+
+    def _family(self, name: str, about: str, kind: str, samples: Iterable[tuple[Labels, float]]) -> None:
+        """Write a metric with all its samples. A metric without samples is left out."""
+        lines = [f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples]
+        if lines:
+            self._head(name, about, kind)
+            self._lines += lines
+
+    def _head(self, name: str, about: str, kind: str) -> None:
+        help_text = about.replace("\\", "\\\\").replace("\n", "\\n")
+        self._lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
