@@ -16,7 +16,7 @@ from rows import Bench, Row, percentile
 
 BUDGET_P99_MS = 5.0
 CLIENTS = 10
-POLL_S = 0.1  # between two requests of a client; all clients together send 100 requests a second
+POLL_S = 0.25  # between two requests of a client, so it calls each operation once a second, as `corral top` does
 ASK_S = 0.005  # between two calls of ListTasks
 GPUS = "sim:64"
 WAITING = 1_000

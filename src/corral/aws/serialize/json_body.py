@@ -134,13 +134,14 @@ def _constant(value: ConstantResult, write: JsonWriter) -> bytes:
 def _list(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -> JsonWriter:
     write_element = json_writer(shape.member, writers, scalar)
     has_parts = scalar is json_scalar and shape.member.type_name == "structure"
+    unchanged = _UNCHANGED.get(shape.member.type_name, _Never)
 
     def write(value: Any) -> list[Any]:
         if value.__class__ is not list and isinstance(value, str | bytes | dict):
             raise WrongResult(f"{shape.name} must be a list, not {type(value).__name__}")
         if has_parts and value and value[0].__class__ in (ConstantResult, ExtendedResult):
             return [_element(item, write_element) for item in value]
-        return [write_element(item) for item in value] if value != [] else []
+        return [item if item.__class__ is unchanged else write_element(item) for item in value] if value != [] else []
 
     return write
 

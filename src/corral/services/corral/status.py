@@ -7,6 +7,7 @@ copy of the claims and of the free capacity that may be newer or older than its 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -94,7 +95,8 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
 
 
 def _tasks(tx: Tx[Store], ids: Iterable[str]) -> list[Task]:
-    return [task for task_id in ids if (task := tx.store.tasks.get(task_id)) is not None]
+    found = tx.store.tasks.several(ids := list(ids))
+    return [found[task_id] for task_id in ids if task_id in found]
 
 
 def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
@@ -107,6 +109,8 @@ def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
     listed = {claim.id for _, claim in first}
     launches = [(None, claim) for claim in pool.heads() if claim.kind == INSTANCE and claim.id not in listed]
     reasons, starts_s = WaitReasons(tx), estimates(pool, tx.now_s)
+    shown_claims = [*first, *launches[:shown]]
+    tasks = tx.store.tasks.several([claim.id for _, claim in shown_claims if claim.kind == TASK])
     return [
         {
             **claimant,
@@ -115,8 +119,8 @@ def _line(tx: Tx[Store], pool_name: str, shown: int) -> list[dict[str, Any]]:
             "startsAtS": starts_s.get(claim.id),
             "reason": reasons.reason(pool_name, claim),
         }
-        for place, claim in [*first, *launches[:shown]]
-        if (claimant := _claimant(tx, claim)) is not None
+        for place, claim in shown_claims
+        if (claimant := _claimant(tx, claim, tasks.get(claim.id))) is not None
     ]
 
 
@@ -133,7 +137,7 @@ def _reserved_gpus(tx: Tx[Store]) -> dict[str, dict[str, Any]]:
         pool = tx.store.fleet.pool(name)
         reservation = standing_reservation(pool)
         if reservation is not None and reservation.claim.demand.gpus:
-            claimant = _claimant(tx, reservation.claim) or {}
+            claimant = _claimant(tx, reservation.claim, tx.store.tasks.get(reservation.claim.id)) or {}
             found |= {gpu_id: claimant for slot_id in reservation.wanted for gpu_id in pool.slot(slot_id).gpus}
     return found
 
@@ -145,7 +149,9 @@ def _gpus(tx: Tx[Store], host_id: str, reserved: dict[str, dict[str, Any]]) -> l
     claim, or used by other processes. If several tasks share a GPU, `task` is the first of them, and `sharedBy` lists all of them.
     """
     samples, before = tx.settings.server.samples, tx.settings.server.samples_before
-    holders = {gpu_id: _tasks(tx, task_ids) for gpu_id, task_ids in tx.store.hosts.holders(host_id).items()}
+    held_by = tx.store.hosts.holders(host_id)
+    tasks = tx.store.tasks.several(list({task_id for task_ids in held_by.values() for task_id in task_ids}))
+    holders = {gpu_id: [tasks[each] for each in task_ids if each in tasks] for gpu_id, task_ids in held_by.items()}
     allocated_mib = tx.store.hosts.allocated_mib(host_id)
     owners, foreign = tx.store.hosts.gpu_owners(host_id), tx.store.hosts.foreign(host_id)
     faults = tx.store.hosts.faults(host_id)
@@ -186,10 +192,9 @@ def _gpu(device: dict[str, Any], holder: Task | None, sample: GpuSample | None) 
     }
 
 
-def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any] | None:
-    """Describe what waits. Return None if it does not exist any more."""
+def _claimant(tx: Tx[Store], claim: Claim, task: Task | None) -> dict[str, Any] | None:
+    """Describe what waits. Return None if it does not exist any more. `task` is the task of the claim, if a task waits."""
     if claim.kind == TASK:
-        task = tx.store.tasks.get(claim.id)
         return None if task is None else {**_task(task), "sinceS": task.created_at_s}
     if claim.kind == JOB:
         line = tx.store.job_lines.get(int(claim.id.partition("/")[0]))
@@ -221,14 +226,12 @@ def _history(past: list[tuple[float, GpuSample]], now_s: float) -> dict[str, Any
 
     The value at a time is the last sample before this time. It is None if this sample is older than SAMPLE_STALE_S.
     """
-    busy: list[float | None] = []
-    memory: list[int | None] = []
-    at = 0
-    for point in range(HISTORY_POINTS):
-        until_s = now_s - (HISTORY_POINTS - 1 - point) * HISTORY_STEP_S
-        while at < len(past) and past[at][0] <= until_s:
-            at += 1
-        known = at > 0 and past[at - 1][0] > until_s - SAMPLE_STALE_S
-        busy.append(past[at - 1][1].utilization_percent if known else None)
-        memory.append(past[at - 1][1].memory_used_mib if known else None)
-    return {"stepS": HISTORY_STEP_S, "utilizationPercent": busy, "memoryUsedMiB": memory}
+    times_s = [at_s for at_s, _ in past]
+    points_s = [now_s - back * HISTORY_STEP_S for back in range(HISTORY_POINTS - 1, -1, -1)]
+    ats = [bisect_right(times_s, until_s) - 1 for until_s in points_s]
+    found = [past[at][1] if at >= 0 and times_s[at] > until_s - SAMPLE_STALE_S else None for at, until_s in zip(ats, points_s)]
+    return {
+        "stepS": HISTORY_STEP_S,
+        "utilizationPercent": [sample.utilization_percent if sample is not None else None for sample in found],
+        "memoryUsedMiB": [sample.memory_used_mib if sample is not None else None for sample in found],
+    }
