@@ -1,4 +1,4 @@
-"""A queue and its messages (SQS). `queue_limits.py` has the limits."""
+"""A queue and its messages (SQS). `sqs_limits.py` has the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of `tests/test_resource_types.py`: the properties that create, change and replace a resource of each type."""
+"""Cases of `tests/stacks/test_resource_types.py`: the properties that create, change and replace a resource of each type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of `tests/test_resource_types.py`: Auto Scaling, EC2 instances and ECS."""
+"""Cases of `tests/stacks/test_resource_types.py`: Auto Scaling, EC2 instances and ECS."""
 
 from __future__ import annotations
 

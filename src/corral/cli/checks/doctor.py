@@ -1,6 +1,6 @@
 """`corral doctor` checks whether Corral can run on this machine, and advises what to fix.
 
-`installation_checks.py` and `machine_checks.py` have the checks. If a check raises an exception, the exception becomes a finding,
+`installation.py` and `machine.py` have the checks. If a check raises an exception, the exception becomes a finding,
 and the other checks still run.
 """
 
