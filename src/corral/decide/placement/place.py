@@ -5,7 +5,7 @@ Peers are the claims of a pool that have equal demands and equal time limits. Th
 
 The oldest claim that does not fit reserves a slot. `decide/placement/backfill.py` decides which younger claims may use this slot
 first. `decide/placement/strategies.py` chooses the slot of a task with placement constraints or strategies.
-`decide/placement/together.py` chooses the slots of a multi-node job. All other tasks get the best fit.
+`decide/placement/multi_node.py` chooses the slots of a multi-node job. All other tasks get the best fit.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from corral.decide.placement.backfill import place_before
 from corral.decide.placement.gpu_choice import gpus_for, most_gpu_memory
+from corral.decide.placement.multi_node import could_hold_together, place_together, why_not_together
 from corral.decide.placement.reservations import reserve
 from corral.decide.placement.slot_fit import allowed_slots, amounts, best_fit, covers, gpu_needs, has_gpus, is_open, is_unsorted
 from corral.decide.placement.strategies import first_choice, select, select_by_attributes
-from corral.decide.placement.together import could_hold_together, place_together, why_not_together
 from corral.model.placement import Claim, Placement, Pool, Reservation, Slot, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 

@@ -10,8 +10,8 @@ from itertools import chain, islice
 
 from corral.decide.placement.backfill import earliest_room_s, first_opening
 from corral.decide.placement.gpu_choice import most_gpu_memory
+from corral.decide.placement.multi_node import reserve_together
 from corral.decide.placement.slot_fit import allowed_slots, covers, is_unsorted
-from corral.decide.placement.together import reserve_together
 from corral.model.placement import Claim, Pool, Reservation, Slot, SlotGroup
 from corral.model.task import ALL_GPUS, Demand
 
