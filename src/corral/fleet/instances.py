@@ -200,7 +200,6 @@ def _stop_tasks(tx: Tx[Store], instance: Instance) -> None:
 
 
 def why_tasks_stop(instance: Instance) -> str:
-    """Return why an instance stops its tasks."""
     ends = {InstanceState.STOPPING: STOPPED, InstanceState.SHUTTING_DOWN: TERMINATED}
     return ends.get(instance.state, DEREGISTERED if instance.status == "INACTIVE" else REBOOTED)
 

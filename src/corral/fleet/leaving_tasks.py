@@ -63,7 +63,6 @@ def busy_of(tx: Tx[Store], task_ids: Iterable[str]) -> list[BusyTask]:
 
 
 def busy_on(tx: Tx[Store], instance_id: str) -> list[BusyTask]:
-    """The busy tasks of an instance."""
     return busy_of(tx, [task.id for task in tx.store.tasks.on(instance_id)])
 
 

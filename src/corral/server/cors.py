@@ -32,7 +32,6 @@ class BucketCors:
         self._ids = ids
 
     def preflight(self, request: aws.Request, request_id: str) -> aws.Response:
-        """Return the response to a preflight request."""
         headers = request.headers
         origin, method = headers.get("origin"), headers.get("access-control-request-method")
         if origin is None or method is None:

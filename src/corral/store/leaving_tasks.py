@@ -84,7 +84,6 @@ class LeavingTasks:
     # Busy tasks
 
     def busy_among(self, task_ids: Iterable[str], now_s: float) -> set[str]:
-        """Return the tasks that are busy."""
         sql = f"SELECT id FROM task WHERE id IN (SELECT value FROM json_each(?)) AND {_BUSY}"
         return {row[0] for row in self._execute(sql, (_dumps(task_ids), now_s, round(now_s * 1000)))}
 

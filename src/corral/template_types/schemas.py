@@ -278,18 +278,6 @@ def tag_property(name: str) -> tuple[str, str] | None:
     return facts(name).tags if has_schema(name) else None
 
 
-def has_attribute(name: str, attribute: str) -> bool:
-    """Return True if GetAtt accepts this attribute of the type."""
-    if name.startswith("Custom::") or name == "AWS::CloudFormation::CustomResource":
-        return True  # the program of a custom resource may return any attributes
-    if attribute.startswith("Outputs.") and name in (
-        "AWS::CloudFormation::Stack",
-        "AWS::ServiceCatalog::CloudFormationProvisionedProduct",
-    ):
-        return True
-    return has_schema(name) and attribute in facts(name).attributes
-
-
 def max_name_length(name: str, property_: str) -> int | None:
     """Return the maximum length of the property that names a resource, or None if the schema has no limit."""
     return facts(name).max_length.get(property_)

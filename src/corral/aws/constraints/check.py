@@ -38,7 +38,6 @@ def compile_check(operation: OperationModel, table: ConstraintTable) -> Check | 
 
 
 def violations(node: ConstraintNode, value: Any) -> list[Violation]:
-    """Return all violations in a value."""
     found = [violation for limit in node.limits for violation in _violated(node, limit, value)]
     if found:
         return found  # the members and elements of an invalid value are not checked

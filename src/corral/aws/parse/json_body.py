@@ -47,7 +47,6 @@ def value_from_bytes(body: bytes) -> Any:
 
 
 def json_scalar(shape: Shape) -> JsonReader:
-    """Return the reader of a scalar."""
     kind = shape.type_name
     if kind in INTEGER_BITS:
         return integer_reader(INTEGER_BITS[kind])

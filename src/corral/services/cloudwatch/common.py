@@ -53,7 +53,6 @@ def alarm_arn(region: str, account: str, name: str) -> str:
 
 
 def alarm_name(name_or_arn: str) -> str:
-    """Return the name of an alarm, given its name or its ARN."""
     is_arn = name_or_arn.startswith("arn:") and name_or_arn.count(":") >= 6
     return name_or_arn.split(":", 6)[6] if is_arn else name_or_arn
 
