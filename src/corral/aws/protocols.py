@@ -70,8 +70,10 @@ def _json_serializer(operation: OperationModel, compiled: CompiledShapes) -> Ser
 
     def serialize(result: Mapping[str, Any], request_id: str) -> Response:
         headers = [("x-amzn-RequestId", request_id), ("Content-Type", content_type)]
-        is_long = result.__class__ is dict and any(item.__class__ is list and len(item) > PIECE_ITEMS for item in result.values())
-        return Response(200, headers, _json_in_pieces(result, write) if is_long else orjson.dumps(write(result)))
+        for item in result.values() if result.__class__ is dict else ():
+            if item.__class__ is list and len(item) > PIECE_ITEMS:
+                return Response(200, headers, _json_in_pieces(result, write))
+        return Response(200, headers, orjson.dumps(write(result)))
 
     return serialize
 

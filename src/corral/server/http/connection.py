@@ -69,14 +69,10 @@ class HttpConnection:
         self.is_complete = False  # the whole response was written
         self.is_disconnected = False
         self._body = bytearray()
-        self._news = asyncio.Event()
+        self.has_news = False  # whether `receive` would return at once, because part of the body or its end has arrived
+        self._news: asyncio.Event | None = None  # made when `receive` must wait, because most bodies arrive with the head
 
     # The request
-
-    @property
-    def has_news(self) -> bool:
-        """Whether `receive` would return at once, because part of the body or its end has arrived."""
-        return self._news.is_set()
 
     @property
     def length(self) -> int | None:
@@ -94,26 +90,38 @@ class HttpConnection:
             self.transport.write(CONTINUE)
         if not self.is_disconnected and not self.is_complete:
             self._protocol.resume_reading()
-            await self._news.wait()
-            self._news.clear()
+            if not self.has_news:
+                self._news = self._news or asyncio.Event()
+                await self._news.wait()
+            self._forget_news()
         if self.is_disconnected or self.is_complete:
             raise ClientGone
         data, self._body = bytes(self._body), bytearray()
         return data, self.has_more
 
+    def _notify(self) -> None:
+        self.has_news = True
+        if self._news is not None:
+            self._news.set()
+
+    def _forget_news(self) -> None:
+        self.has_news = False
+        if self._news is not None:
+            self._news.clear()
+
     def arrived(self, data: bytes) -> None:
         self._body += data
         if len(self._body) > BUFFERED_MAX_BYTES:
             self._protocol.pause_reading()
-        self._news.set()
+        self._notify()
 
     def arrived_whole(self) -> None:
         self.has_more = False
-        self._news.set()
+        self._notify()
 
     def disconnected(self) -> None:
         self.is_disconnected = True
-        self._news.set()
+        self._notify()
 
     def authenticated(self) -> None:
         """Record that a request of this connection had valid credentials."""
@@ -156,7 +164,7 @@ class HttpConnection:
     def finish(self) -> None:
         """End the response, after its last byte has been written. Continue with the next request."""
         self.is_complete = True
-        self._news.set()
+        self._notify()
         if not self.keep_alive:
             self.transport.close()
         self._protocol.responded()
@@ -176,7 +184,7 @@ class HttpConnection:
         socket = self.pause()
         self.is_taken_over = True
         received, self._body = bytes(self._body), bytearray()
-        self._news.clear()
+        self._forget_news()
         return socket, received
 
     def end_of_body(self) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SECOND_S = 1.0
 GRACE_S = 3.0  # how long requests may take after `exit`
 BACKLOG = 2048
+NO_BLOBS = nullcontext()  # for a response whose body is not in blobs
 
 
 class HttpServer:
@@ -67,7 +68,7 @@ class HttpServer:
             response = await self._front_door.respond(request, connection.receive, connection)
             # No other coroutine has run since the rows of the response body were read, so the files of the response body still
             # exist. `reading` protects these files from deletion, also while `end_body` waits for the client.
-            with self._blobs.reading([each.blob for each in response.stream]) if response.stream else nullcontext():
+            with self._blobs.reading([each.blob for each in response.stream]) if response.stream else NO_BLOBS:
                 await end_body(connection, self._limits.memory, response)
                 await self._sender.send(response, connection)
         except ClientGone:
