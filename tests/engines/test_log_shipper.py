@@ -23,7 +23,7 @@ from corral.node.log_shipper import (
     SplitOutput,
     split_events,
 )
-from corral.node.output_bounds import KEPT_BYTES, OUTPUT_MAX_BYTES
+from corral.node.output_bounds import OUTPUT_MAX_BYTES
 
 MAX = LOG_EVENT_MAX_BYTES
 BURST = 64 * 1024 * 1024  # smaller than BURST_BYTES, so that the tests write less
@@ -304,7 +304,7 @@ def test_output_beyond_the_bound_is_dropped_and_the_log_says_how_much(tmp_path):
     texts, end = shipped(again)
     assert texts[0] == re.sub(r" \(since .*?\)", "", told)  # this agent does not know since when
     assert end == count * 100_000 and again.is_done("one")
-    assert texts[1:] == [line] * (count - 2 - dropped // 100_000) and 100_000 * len(texts[1:]) > KEPT_BYTES - 200_000
+    assert texts[1:] == [line] * (count - 2 - dropped // 100_000) and 100_000 * len(texts[1:]) > OUTPUT_MAX_BYTES // 2 - 200_000
 
 
 def test_a_run_that_prints_without_end_is_shipped_at_a_limited_rate(tmp_path):

@@ -11,6 +11,7 @@ from corral.model.alarm import AlarmState, ScalingRequest
 from corral.model.settings import Settings
 from corral.reconcile.receivers import receive_scaling_requests
 from corral.store import Store
+from corral.store.scaling_requests import target_of_policy
 
 POLICY, OTHER = "arn:aws:autoscaling:policy/one", "arn:aws:autoscaling:policy/other"
 
@@ -21,15 +22,19 @@ def test_the_last_request_of_each_alarm_counts() -> None:
     def say(alarm: str, *requests: list[Any]) -> None:
         receive_scaling_requests(tx, {"alarm": alarm, "policies": [POLICY], "requests": list(requests), "asked_s": 1.0})
 
+    def of_policy(policy: str) -> dict[str, ScalingRequest]:
+        found = tx.store.scaling.of_target(*target_of_policy(policy))
+        return {alarm: request for alarm, request, _ in found if request.policy == policy}
+
     say("a", [POLICY, "ALARM", None, 5.0], [OTHER, "ALARM", None, 5.0])
     say("b", [POLICY, "OK", 0.0, None])
     a, b = ScalingRequest(POLICY, AlarmState.ALARM, None, 5.0), ScalingRequest(POLICY, AlarmState.OK, 0.0, None)
-    assert tx.store.scaling.of_policy(POLICY) == {"a": a, "b": b}
+    assert of_policy(POLICY) == {"a": a, "b": b}
     say("a", [POLICY, "ALARM", 4.0, 7.0])
-    assert tx.store.scaling.of_policy(POLICY) == {"a": ScalingRequest(POLICY, AlarmState.ALARM, 4.0, 7.0), "b": b}
-    assert tx.store.scaling.of_policy(OTHER) == {}
+    assert of_policy(POLICY) == {"a": ScalingRequest(POLICY, AlarmState.ALARM, 4.0, 7.0), "b": b}
+    assert of_policy(OTHER) == {}
     say("a")
-    assert tx.store.scaling.of_policy(POLICY) == {"b": b}
+    assert of_policy(POLICY) == {"b": b}
 
 
 def test_the_activities_of_a_target_are_found_by_an_index() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 
 OUTPUT_MAX_BYTES = 64 * 1024 * 1024  # maximum disk space of the file of one run
-KEPT_BYTES = OUTPUT_MAX_BYTES // 2  # if a file is larger than the maximum, only half of the maximum is kept
 KEPT_LIMIT = "output_limit"
 BLOCK_BYTES = 64 * 1024  # holes start and end at multiples of this, so that the kernel frees whole blocks
 

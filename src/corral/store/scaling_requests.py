@@ -49,11 +49,6 @@ class ScalingRequests:
             )  # fmt: skip
         return targets
 
-    def of_policy(self, policy: str) -> dict[str, ScalingRequest]:
-        """The requests to a policy, by alarm ARN."""
-        rows = self._execute(f"SELECT alarm, {_COLUMNS} FROM scaling_request WHERE policy = ? ORDER BY alarm", (policy,))
-        return {alarm: _request(*values) for alarm, *values in rows}
-
     def of_target(self, region: str, target: str) -> list[tuple[str, ScalingRequest, Progress]]:
         """The requests to the policies of a target, with the ARNs of their alarms. Requests of the same policy are adjacent."""
         rows = self._execute(
