@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from corral.worker.feeder import QueueRequests
 from corral.worker.queue_lookup import read_environment_again
-from corral.worker.queue_requests import QueueRequests
 
 ATTRIBUTES: dict[str, Any] = {
     "text": {"DataType": "String", "StringValue": "ü"},

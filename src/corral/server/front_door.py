@@ -17,6 +17,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+import orjson
+from msgspec import Struct
+
+import corral
 from corral import aws
 from corral.access.caller import Caller
 from corral.blobs import Blobs
@@ -32,7 +36,6 @@ from corral.server.http.connection_limits import UnverifiedMemory
 from corral.server.http.request_body import BodyReceiver, Receive, whole_body
 from corral.server.lanes import Lane
 from corral.server.pages import metrics_page
-from corral.server.pages.health_page import HealthRequest
 from corral.server.pages.metrics_page import MetricsPage
 from corral.server.registry import is_for_registry
 from corral.server.s3_requests import S3Request, S3Requests
@@ -46,12 +49,13 @@ if TYPE_CHECKING:
 
 PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests need no signature
 UNKNOWN_ACTION = "unknown"
-OBJECTS_PATH = "/_corral/objects"
+HEALTH_PATH, OBJECTS_PATH = "/_corral/health", "/_corral/objects"
 WAIT_MAX_S = 60.0
 ID_PREFIX = re.compile("[0-9a-f]{1,32}")
 PAGE_BODY_MAX_BYTES = 64 * 1024  # the maximum body of requests to pages, wait condition handles and task endpoints
 
 log = logging.getLogger("corral")
+PageNotFound = api_error("NotFound", 404)
 AccessDenied = api_error("AccessDenied", 403)
 
 
@@ -241,3 +245,29 @@ def _id_prefix(headers: Mapping[str, str]) -> str:
     """Return the beginning of a task id in the header X-Corral-Prefix. Return an empty text if the header has no such value."""
     text = headers.get("x-corral-prefix", "")
     return text if ID_PREFIX.fullmatch(text) else ""
+
+
+class HealthRequest(Struct, eq=False):
+    """The page with which anybody can ask whether the server responds. Other paths below `/_corral/` are not found."""
+
+    request: aws.Request
+    request_id: str
+    action: str = "corral:Health"
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        return ANONYMOUS
+
+    def required(self, caller: Caller) -> RequiredOperation | None:
+        return None
+
+    def denied(self, message: str) -> ApiError:
+        raise AssertionError("this page needs no permission")
+
+    async def run(self, caller: Caller) -> aws.Response:
+        if self.request.path != HEALTH_PATH:
+            raise PageNotFound(f"Corral has no page {self.request.path}: its pages are {HEALTH_PATH} and {OBJECTS_PATH}.")
+        content = {"status": "ok", "version": corral.__version__}
+        return aws.Response(200, [("content-type", "application/json")], orjson.dumps(content))
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        return aws.serialize_refusal(self.request, error, self.request_id)
