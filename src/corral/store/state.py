@@ -10,6 +10,7 @@ from msgspec import Struct
 from corral.core.database import Database
 from corral.model.instance import Instance
 from corral.model.job_line import WaitingLine
+from corral.model.task import Task
 from corral.store.buckets import BucketChangeCount, BucketDocuments, Buckets
 from corral.store.claims import Claims
 from corral.store.client_tokens import ClientTokens
@@ -48,6 +49,7 @@ class PublishedIndexes(Struct):
     """What only the writer has in memory, copied for readers. Nothing changes the copies."""
 
     fleet: Fleet | None = None
+    tasks: dict[str, Task] = {}  # not all: `CACHED_MAX` in `store/tasks.py`
     instances: dict[str, Instance] = {}
     lines: dict[int, WaitingLine] = {}
 
@@ -112,6 +114,7 @@ class Store(Database):
 
     def _publish(self) -> None:
         self._published.fleet = self.fleet.copy()
+        self._published.tasks = self.tasks.unfinished()
         self._published.instances = self.instances.living()
         self._published.lines = self.job_lines.all()
 
@@ -120,12 +123,14 @@ class Store(Database):
         published = self._published
         assert published.fleet is not None, "nothing has been published"
         self.fleet = published.fleet
+        self.tasks.show(published.tasks)
         self.instances.show(published.instances)
         self.job_lines.show(published.lines)
 
     def end_reading(self) -> None:
         if self.reads_only and hasattr(self, "fleet"):
             del self.fleet
+            self.tasks.show({})
             self.instances.show({})
             self.job_lines.show({})
         self.buckets.end_reading()

@@ -65,10 +65,20 @@ class Tasks:
         self.live = {task_id for (task_id,) in placed}
         self.placements = Histogram(WAITS_S)  # the time from the request of a task to its placement, since the start of the server
 
+    def unfinished(self) -> dict[str, Task]:
+        """Return a copy of the cache, for readers (`show`)."""
+        return dict(self._cached)
+
+    def show(self, unfinished: dict[str, Task]) -> None:
+        """Use the tasks that the writer has published. Only a reader calls this."""
+        self._cached = unfinished
+
     def _cache(self, task: Task) -> Task:
+        if not self._caches:
+            return task
         if task.state is TaskState.STOPPED:
             self._evict(task.id)
-        elif self._caches:
+        else:
             if task.id not in self._cached and len(self._cached) >= CACHED_MAX:
                 self._evict(next(iter(self._cached)))
             self._cached[task.id] = task

@@ -10,7 +10,6 @@ has no place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -24,7 +23,7 @@ from corral.model.placement import TASK, Claim
 from corral.model.queue_options import HOLD_TAG
 from corral.model.task import Demand, Task, TaskState
 from corral.services.corral.errors import ClusterNotFoundException, InvalidRequestException
-from corral.services.ecs.task_description import task_descriptions
+from corral.services.ecs.task_description import WaitReasons, last_status, why_waiting
 from corral.store import Store
 
 WAITING_DEFAULT = 100  # the number of waiting tasks in the response if the request does not limit it
@@ -50,9 +49,13 @@ def list_runs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
     behind = tx.store.task_queue.first_not_admitted(limit - len(places), (region, cluster))
     listed = [*tx.store.tasks.placed_in(region, cluster, LISTED_MAX), *places, *behind]
     starts_s = {task_id: at_s for pool in pools for task_id, at_s in estimates(tx.store.fleet.pool(pool), tx.now_s).items()}
-    rows = []
+    reasons, rows = WaitReasons(tx), []
     for start in range(0, len(listed), CHUNK):
-        rows += _describe(tx, listed[start : start + CHUNK], places, starts_s)
+        found = tx.store.tasks.several(listed[start : start + CHUNK])
+        for task_id in listed[start : start + CHUNK]:
+            task = found.get(task_id)
+            if task is not None and task.state is not TaskState.STOPPED:
+                rows.append(_run(task, why_waiting(tx, task, reasons), places.get(task_id), starts_s.get(task_id)))
         tx.step()
     others = tx.store.tasks.elsewhere(region, cluster, ELSEWHERE_MAX)
     return {
@@ -82,23 +85,15 @@ def _claim_of(place: tuple[int, Claim]) -> Claim:
     return place[1]
 
 
-def _describe(tx: Tx[Store], ids: Sequence[str], places: dict[str, int], starts_s: dict[str, float]) -> list[dict[str, Any]]:
-    """Describe the tasks with these ids. Omit tasks that have stopped."""
-    by_id = tx.store.tasks.several(ids)
-    tasks = [by_id[task_id] for task_id in ids if task_id in by_id and by_id[task_id].state is not TaskState.STOPPED]
-    described = task_descriptions(tx, tasks)
-    return [_run(task, description, places.get(task.id), starts_s.get(task.id)) for task, description in zip(tasks, described)]
-
-
-def _run(task: Task, description: dict[str, Any], place: int | None, starts_at_s: float | None) -> dict[str, Any]:
-    reasons = dict.fromkeys(container["reason"] for container in description["containers"] if container["reason"])
+def _run(task: Task, waiting: str | None, place: int | None, starts_at_s: float | None) -> dict[str, Any]:
+    reasons = dict.fromkeys(reason for run in task.runs if (reason := run.reason or waiting))
     waits = task.state is TaskState.PROVISIONING
     return {
         "task": task.id,
         "taskDefinition": task.definition_arn.rpartition("/")[2],
         "taskName": task.name,
         "arrayIndex": task.array_index,
-        "state": "WAITING" if waits else description["lastStatus"],
+        "state": "WAITING" if waits else last_status(task),
         "sinceS": task.started_at_s or task.created_at_s,
         "gpuIds": list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids)),
         "gpuMemoryMiB": task.demand.gpu_memory_mib,

@@ -35,6 +35,7 @@ TASKS_SHOWN = 20  # the default of the parameter `tasks` of GetStatus
 TASKS_SHOWN_MAX = 200
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
+_histories: dict[str, tuple[int, float, dict[str, Any]]] = {}  # GPU id → second, time of its newest sample, its history
 SAMPLE_STALE_S = 2 * HEARTBEAT_S  # a sample older than this is not used; an idle GPU is sampled once per heartbeat
 
 
@@ -168,7 +169,7 @@ def _gpus(tx: Tx[Store], host_id: str, reserved: dict[str, dict[str, Any]]) -> l
             "fault": faults[gpu.gpu_id].text if gpu.gpu_id in faults else None,
             "reservedFor": reserved.get(gpu.gpu_id),
             "foreign": [{"pid": pid, "name": name} for pid, name in foreign.get(gpu.gpu_id, ())],
-            "history": _history(list(before.get(gpu.gpu_id, ())), tx.now_s),
+            "history": _history_at(gpu.gpu_id, list(before.get(gpu.gpu_id, ())), int(tx.now_s)),
         }
         for gpu in devices
     ]
@@ -219,6 +220,15 @@ def _running(task: Task) -> dict[str, Any]:
 
 def _definition(task: Task) -> str:
     return task.definition_arn.rpartition("/")[2]
+
+
+def _history_at(gpu_id: str, past: list[tuple[float, GpuSample]], second: int) -> dict[str, Any]:
+    """Return `_history`, which is computed at most once a second for each GPU, because many clients may poll it."""
+    newest_s = past[-1][0] if past else 0.0
+    known = _histories.get(gpu_id)
+    if known is None or known[:2] != (second, newest_s):
+        known = _histories[gpu_id] = second, newest_s, _history(past, second)
+    return known[2]
 
 
 def _history(past: list[tuple[float, GpuSample]], now_s: float) -> dict[str, Any]:

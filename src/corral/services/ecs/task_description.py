@@ -46,7 +46,7 @@ def task_descriptions(tx: Tx[Store], tasks: Iterable[Task], *, tags: bool = True
             _kept[task.id, tags] = task, description
             found.append(description)
         else:
-            found.append(_description(tx, task, _why_waiting(tx, task, reasons), tags=tags))
+            found.append(_description(tx, task, why_waiting(tx, task, reasons), tags=tags))
     return found
 
 
@@ -149,7 +149,8 @@ def _holder_ids(kind: str, ids: list[str]) -> list[str]:
     return [f"{kind}{'s' * (len(named) > 1)} {', '.join(named)}{more}"] if named else []
 
 
-def _why_waiting(tx: Tx[Store], task: Task, reasons: WaitReasons) -> str | None:
+def why_waiting(tx: Tx[Store], task: Task, reasons: WaitReasons) -> str | None:
+    """Return why a task waits, or None if it does not wait."""
     if task.state is not TaskState.PROVISIONING:
         return None
     claim = tx.store.claims.get(TASK, task.id)
@@ -165,7 +166,7 @@ def _description(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) 
     others: dict[str, Any] = {
         "taskArn": task_arn,
         "availabilityZone": zone_of_task(tx, task),
-        "lastStatus": _last_status(task),
+        "lastStatus": last_status(task),
         "desiredStatus": task.desired._value_,
         "containers": [
             _container(task, task_arn, run, spec.containers[run.container], waiting, exec_enabled=exec_enabled) for run in task.runs
@@ -321,7 +322,7 @@ def _execute_agent(run: Run) -> dict[str, Any]:
     return {"name": "ExecuteCommandAgent", "lastStatus": run.state.value, **started}
 
 
-def _last_status(task: Task) -> str:
+def last_status(task: Task) -> str:
     """The lastStatus of a task: its state, or STOPPING while its containers are being stopped."""
     if task.desired is TaskState.STOPPED and task.state is not TaskState.STOPPED:
         return "STOPPING"
