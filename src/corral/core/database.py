@@ -266,6 +266,10 @@ class Database:
             raise CommitFailed(str(error)) from error
         self.undo_log.commit()
 
+    def has_written(self) -> bool:
+        """Whether the last transaction has written rows. Rows that were rolled back to a savepoint may count, too."""
+        return self.connection.total_changes != self._changes_before
+
     def rollback(self) -> None:
         self._earliest_due = None
         self._statements.forget_later()

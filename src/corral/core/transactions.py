@@ -48,6 +48,7 @@ class OwnedStore(Protocol):
 
     def begin(self) -> None: ...
     def commit(self) -> None: ...
+    def has_written(self) -> bool: ...
     def rollback(self) -> None: ...
     def savepoint(self) -> None: ...
     def release(self) -> None: ...
@@ -267,6 +268,7 @@ class Outcome(Struct):
     # Commands that wait for the result of a slow function. The caller calls the function, and then runs the command again.
     slow: list[tuple[Command, NeedsThread]] = field(default_factory=list)
     may_have_changed: bool = True  # False if all commands were read-only and no reconciler ran
+    may_have_written: bool = True  # False if no row was written and no reconciler was due; values in memory may have changed
 
 
 class Core(Generic[S]):
@@ -342,6 +344,7 @@ class Core(Generic[S]):
         for _ in range(removed):
             self.delivered.popleft()
         outcome.may_have_changed = by_time or not all(command.read_only for command in ran)
+        outcome.may_have_written = by_time or self.store.has_written()
         return outcome
 
     def _run(self, tx: Tx[S], command: Command, outcome: Outcome) -> None:

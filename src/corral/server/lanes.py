@@ -63,8 +63,9 @@ class Lane(Generic[S]):
         self._releasing = False
         self.transaction_sizes, self.transaction_seconds = Histogram(SIZES), Histogram(DURATIONS_S)
         self._publishing: asyncio.Future[Any] | None = None
-        self._published_at = -1  # the value of `changes` when the writer was last asked to publish
+        self._published_at = -1  # the value of `writes` when the writer was last asked to publish
         self.changes = 0  # the number of committed transactions that may have changed the store
+        self.writes = 0  # the number of committed transactions that may have written rows
         self.submitted = 0  # the number of commands, except those that only read, that the event loop has submitted
 
     def start(self) -> None:
@@ -129,17 +130,17 @@ class Lane(Generic[S]):
 
         The writer copies it at most once for each commit, and only if a reader asks for it.
         """
-        if self._publishing is None and self._published_at != self.changes:
-            changes = self.changes
+        if self._publishing is None and self._published_at != self.writes:
+            writes = self.writes
             self._publishing = self.submit(lambda tx: tx.store.publish(), read_only=True)
-            self._publishing.add_done_callback(lambda answer: self._has_published(answer, changes))
+            self._publishing.add_done_callback(lambda answer: self._has_published(answer, writes))
         if self._publishing is not None:
             await asyncio.shield(self._publishing)
 
-    def _has_published(self, answer: asyncio.Future[Any], changes: int) -> None:
+    def _has_published(self, answer: asyncio.Future[Any], writes: int) -> None:
         self._publishing = None
         if answer.exception() is None:
-            self._published_at = changes
+            self._published_at = writes
 
     def read_now(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
         """Run a read of a few rows on the event loop. The read sees a snapshot of the last commit."""
@@ -225,6 +226,7 @@ class Lane(Generic[S]):
 
     def _deliver(self, outcome: Outcome) -> None:
         self.changes += outcome.may_have_changed
+        self.writes += outcome.may_have_written
         for fault in outcome.faults:
             log.error("%s", fault)
         answers = self._delivery.deliver(outcome)

@@ -7,6 +7,7 @@ There are two exceptions: quick operations run on the event loop, and heavy oper
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -33,6 +34,8 @@ from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation
 
 LARGE_BODY_BYTES = 256 * 1024  # a larger body is hashed and decoded in a thread
+SHARED_S = 0.25  # so long, equal requests of clients that poll may share a response
+SHARED_MAX = 16  # the number of responses that are kept for this
 DECODERS = 2  # the number of these threads
 
 T = TypeVar("T")
@@ -48,6 +51,8 @@ class CallRunner:
         self._blobs = blobs
         self.memory = memory
         self._decoders: ThreadPoolExecutor | None = None
+        # Operation, region and body of a request → `Lane.writes` when it arrived, when it arrived, and its response.
+        self._shared: dict[tuple[str, str, bytes], tuple[int, float, aws.Response]] = {}
 
     async def off_loop(self, function: Callable[[], T]) -> T:
         """Run a slow function in a thread, so that the event loop can serve other requests in the meantime."""
@@ -84,24 +89,10 @@ class CallRunner:
         if call.operation in service.quick:
             return call.serialize(lane.read_without_snapshot(handler, self._settings, self._ids), caller.request_id)
         if call.operation in service.heavy:
-            reads_fleet = call.operation in service.reads_fleet
-            if reads_fleet:
-                await lane.publish()
-
-            def read(tx: Tx[Any]) -> aws.Response:
-                if reads_fleet:
-                    tx.store.show_published()
-                return call.serialize(handler(tx), caller.request_id)
-
+            if call.operation in service.reads_fleet:
+                return await self._read_fleet(call, lane, handler, caller, receive)
             try:
-                # The reader thread also serializes the response. Serializing ten thousand events would block the event loop.
-                return await lane.read(
-                    read,
-                    self._settings,
-                    self._ids,
-                    caller.task_id or caller.principal.arn,
-                    lambda answer: _cancel_when_gone(receive, answer),
-                )
+                return await self._read(call, lane, handler, caller, receive)
             except Wait:
                 pass  # the operation must wait for a change: run it again in the lane, where it cannot miss a change
         if call.operation in service.pieces:
@@ -113,6 +104,41 @@ class CallRunner:
         if call.operation in service.settle:
             await self._settled(service.settle[call.operation], lane, params, caller, receive)
         return call.serialize(result, caller.request_id)
+
+    async def _read(
+        self, call: aws.ApiCall, lane: Lane[Any], handler: Callable[[Tx[Any]], Any], caller: Caller, receive: Receive
+    ) -> aws.Response:
+        """Run a heavy read in a reader thread. This thread also serializes the response, because that may take long."""
+        return await lane.read(
+            lambda tx: call.serialize(handler(tx), caller.request_id),
+            self._settings,
+            self._ids,
+            caller.task_id or caller.principal.arn,
+            lambda answer: _cancel_when_gone(receive, answer),
+        )
+
+    async def _read_fleet(
+        self, call: aws.ApiCall, lane: Lane[Any], handler: Callable[[Tx[Any]], Any], caller: Caller, receive: Receive
+    ) -> aws.Response:
+        """Run a heavy read that needs what the writer has in memory.
+
+        Many clients may poll such an operation. So equal requests within SHARED_S get the same response, unless something has been
+        committed in between.
+        """
+
+        def read(tx: Tx[Any]) -> Any:
+            tx.store.show_published()
+            return handler(tx)
+
+        key, writes, now_s = (call.operation, caller.region, call.request.body), lane.writes, time.monotonic()
+        shared = self._shared.get(key)
+        if shared is None or shared[0] != writes or now_s - shared[1] > SHARED_S:
+            await lane.publish()
+            if len(self._shared) >= SHARED_MAX:
+                self._shared.clear()
+            shared = self._shared[key] = writes, now_s, await self._read(call, lane, read, caller, receive)
+        response = shared[2]
+        return aws.Response(response.status, [("x-amzn-RequestId", caller.request_id), *response.headers[1:]], response.body)
 
     async def _settled(self, settle: Settle, lane: Lane[Any], params: dict[str, Any], caller: Caller, receive: Receive) -> None:
         """Delay the response until the work that the request has begun, for example a new stack, is complete.
