@@ -75,7 +75,8 @@ def _definitions(world: World) -> list[Any]:
     found = []
     for arn in world.call("ecs", "ListTaskDefinitions")["taskDefinitionArns"]:
         described = world.call("ecs", "DescribeTaskDefinition", taskDefinition=arn, include=["TAGS"])
-        found.append((arn, described["taskDefinition"]["containerDefinitions"][0]["command"], described.get("tags")))
+        tags = {tag["key"]: tag["value"] for tag in described.get("tags", [])}  # their order has no meaning
+        found.append((arn, described["taskDefinition"]["containerDefinitions"][0]["command"], tags))
     return found
 
 

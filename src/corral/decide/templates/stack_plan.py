@@ -155,9 +155,9 @@ def is_retained(resource: StackResource, *, on_create: bool) -> bool:
 
 
 def failed_resources(created: Iterable[str], updated: Iterable[str], deleted: Iterable[str] = ()) -> str:
-    """Return CloudFormation's text about failed resources."""
+    """Return CloudFormation's text about failed resources. The names are sorted, so that a restart changes no text."""
     groups = (("create", created), ("update", updated), ("delete", deleted))
-    found = [(verb, list(names)) for verb, names in groups]
+    found = [(verb, sorted(names)) for verb, names in groups]
     return "".join(f"The following resource(s) failed to {verb}: [{', '.join(names)}]. " for verb, names in found if names)
 
 
