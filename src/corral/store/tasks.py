@@ -345,8 +345,8 @@ class Tasks:
         return found
 
     def is_cached(self, task: Task) -> bool:
-        """Whether later reads return this same object. They do so until the task changes or is evicted."""
-        return (self._cached.get(task.id) or self._stopped.get(task.id)) is task
+        """Whether later reads of the writer return this same object. They do so until the task changes or is evicted."""
+        return self._caches and (self._cached.get(task.id) or self._stopped.get(task.id)) is task
 
     def of_run(self, run_id: str) -> Task | None:
         task_id = self._cached_by_run.get(run_id)
