@@ -223,11 +223,11 @@ def _definition(task: Task) -> str:
 
 
 def _history_at(gpu_id: str, past: list[tuple[float, GpuSample]], second: int) -> dict[str, Any]:
-    """Return `_history`, which is computed at most once a second for each GPU, because many clients may poll it."""
+    """Return `_history` until the end of this second. It is computed once for each sample, because many clients may poll it."""
     newest_s = past[-1][0] if past else 0.0
     known = _histories.get(gpu_id)
     if known is None or known[:2] != (second, newest_s):
-        known = _histories[gpu_id] = second, newest_s, _history(past, second)
+        known = _histories[gpu_id] = second, newest_s, _history(past, second + 1)
     return known[2]
 
 
