@@ -14,7 +14,6 @@ from corral.store.stored_resources import Document
 
 
 def find_role(tx: Tx[Store], name: str) -> Document | None:
-    """The role with this name; None if IAM does not have it."""
     return tx.store.stored.get("iam", "role", "", name)
 
 

@@ -32,8 +32,6 @@ class Request(Struct):  # not frozen, because the server sets `body` later, when
 
 
 class Response(Struct, frozen=True):
-    """One HTTP response."""
-
     status: int
     headers: list[tuple[str, str]]
     body: bytes

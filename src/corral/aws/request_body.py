@@ -26,8 +26,6 @@ _EMPTY_SHA256 = sha256().hexdigest()
 
 
 class RequestBody(Protocol):
-    """A request body that is being received."""
-
     def feed(self, data: bytes) -> bytes:
         """Decode the next bytes of the body and return their payload. Raises an ApiError if the bytes are not valid.
 
@@ -42,8 +40,6 @@ class RequestBody(Protocol):
 
 
 class SigningKey(Protocol):
-    """A derived signing key."""
-
     def hexdigest(self, text: bytes) -> str:
         """Return the signature of a text."""
 

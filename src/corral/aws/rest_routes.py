@@ -48,7 +48,6 @@ class RouteMatch(Struct, frozen=True):
 
 
 def route(service: str, protocol: str, request: Request) -> RouteMatch | None:
-    """Return the operation that matches the request, or None."""
     path = request.path if protocol == "rest-xml" else request.path.rstrip("/")  # keep a slash at the end of an S3 key
     table = _routes(service, protocol)
     if not request.query:

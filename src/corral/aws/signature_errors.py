@@ -78,6 +78,5 @@ class SignatureRefused(Exception):
 
 
 def signature_error(protocol: str, refused: SignatureRefused) -> ApiError:
-    """Return the error for a refused signature. Its code depends on the protocol."""
     code, status = _CODES.get(protocol, _CODES["json"])[refused.reason]
     return error_class(code, status)(refused.message)

@@ -142,7 +142,6 @@ class PendingVerification(Struct, frozen=True):
 
 
 def wrong_service(request: Request, signing_name: str) -> ApiError:
-    """Return the error for a request whose signature is for another service."""
     return signature_error(presumed_protocol(request), _wrong_service(signing_name))
 
 

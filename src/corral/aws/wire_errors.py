@@ -132,7 +132,6 @@ def unserved_operation(service: str, operation: str, protocol: str) -> ApiError:
 
 
 def unsupported_protocol(service: str, operation: str, protocol: str) -> ApiError:
-    """Return the error for an operation whose protocol Corral does not implement."""
     return _unknown(protocol, f"{service}:{operation} uses the {protocol} protocol, which Corral does not support")
 
 

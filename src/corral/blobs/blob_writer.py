@@ -15,7 +15,6 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 
 def create(path: str) -> int:
-    """Create a file and return its descriptor."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 

@@ -234,7 +234,6 @@ class Blobs:
 
 
 def read_slices(root: str, slices: Iterable[Slice]) -> bytes:
-    """Return the bytes of these slices of the blobs in the folder `root`."""
     parts = list[bytes]()
     for each in slices:
         fd = _open(root, each.blob)

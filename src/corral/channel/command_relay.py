@@ -54,8 +54,6 @@ def frame(kind: bytes, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Parses frames from a stream of bytes."""
-
     def __init__(self) -> None:
         self._bytes = bytearray()
 

@@ -83,8 +83,6 @@ class CommandModules(Mapping[str, click.Command]):
 
 
 class Commands(click.Group):
-    """The group of all commands."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUMMARIES)
 

@@ -70,8 +70,6 @@ class Command(Struct, eq=False):
 
 
 class ParkedCommands:
-    """The commands that wait."""
-
     def __init__(self) -> None:
         self._commands: dict[Command, None] = {}
         self._by_key: dict[str, dict[Command, None]] = {}

@@ -26,7 +26,6 @@ def is_active_cluster(tx: Tx[Store], region: str, name: str) -> bool:
 
 
 def has_host(tx: Tx[Store], cluster: str) -> bool:
-    """Whether a host belongs to the cluster."""
     return cluster in host_clusters(tx)
 
 

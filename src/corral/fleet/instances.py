@@ -86,7 +86,6 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
 
 
 def reason_of_wait(tx: Tx[Store], instance: Instance) -> str:
-    """Return why a pending instance waits."""
     claim = tx.store.claims.get(INSTANCE, instance.id)
     return why_waiting(tx.store.fleet.pool(HOST_POOL), claim) if claim is not None else ""
 

@@ -68,7 +68,6 @@ class Utilization(Struct, frozen=True):
 
 
 def service_of(task: Task) -> str | None:
-    """Return the name of the service that started a task. Return None if no service started it."""
     of_service = task.started_by is not None and task.started_by.startswith(STARTED_BY)
     return task.group.removeprefix("service:") if of_service else None
 

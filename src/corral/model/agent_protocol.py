@@ -215,8 +215,6 @@ class Declined(Struct, frozen=True):
 
 
 class ToCore(Struct, frozen=True):
-    """A message from an agent."""
-
     hello: Hello | None = None
     report: Report | None = None
     measured: Measured | None = None
@@ -225,8 +223,6 @@ class ToCore(Struct, frozen=True):
 
 
 class ToAgent(Struct, frozen=True):
-    """A message from the core."""
-
     welcome: dict[str, Any] | None = None
     ack: Ack | None = None
     orders: Orders | None = None

@@ -58,5 +58,4 @@ class ComputeEnvironment(Struct, frozen=True):
 
 
 def environment_key(region: str, name: str) -> str:
-    """Return the key of the reconciler that scales a compute environment."""
     return f"environment:{region}/{name}"

@@ -175,7 +175,6 @@ def service_key(region: str, cluster: str, name: str) -> str:
 
 
 def service_of_task(task: Task) -> str | None:
-    """Return the key of the service that has started a task. Return None if no service has started it."""
     if task.started_by is None or not task.started_by.startswith(STARTED_BY):
         return None
     return service_key(task.region, task.cluster, task.group.removeprefix("service:"))

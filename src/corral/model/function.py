@@ -65,8 +65,6 @@ class InvocationOrder(Struct, frozen=True):
 
 
 class InvocationOutcome(Struct, frozen=True):
-    """The result of one attempt."""
-
     succeeded: bool
     result: bytes
     log: bytes

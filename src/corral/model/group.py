@@ -124,8 +124,6 @@ class Group(Struct, frozen=True):
 
 
 class GroupMember(Struct, frozen=True):
-    """An instance of a group."""
-
     instance_id: str  # 32 hexadecimal digits
     region: str
     group: str

@@ -25,8 +25,6 @@ INTERRUPTED_AT = "_interrupted_at"  # a member of `Instance.details`: the time a
 
 
 class InstanceState(StrEnum):
-    """The states of an instance, with EC2's names."""
-
     PENDING = "pending"  # waits for GPUs and has no host yet
     RUNNING = "running"
     STOPPING = "stopping"  # gets no new tasks, and keeps its GPUs until its last task has ended

@@ -35,8 +35,6 @@ class Bucket(Struct, frozen=True):
 
 
 class ObjectVersion(Struct, frozen=True):
-    """One version of an object, or a delete marker."""
-
     number: int  # the newer of two versions has the larger number
     key: str
     id: str  # the VersionId that clients use

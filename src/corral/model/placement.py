@@ -270,9 +270,7 @@ class Pool(FreeSlots, Protocol):
         """Yield each element of `totals` with the number of slots of this size."""
         ...
 
-    def has_claims(self) -> bool:
-        """Whether any claim waits."""
-        ...
+    def has_claims(self) -> bool: ...
 
     def heads(self) -> Sequence[Claim]:
         """Return the oldest of each set of peers, oldest first."""

@@ -57,8 +57,6 @@ UNKNOWN_STRATEGY = f"The placement strategy '{{value}}' is not supported; use {'
 
 
 class PlacementRules(Struct, frozen=True):
-    """The placement constraints and strategies of a task."""
-
     scope: str  # region/cluster; `task:group` in an expression refers to tasks of this cluster
     member_of: tuple[str, ...] = ()  # expressions of the cluster query language; all must be true
     distinct: bool = False  # True: each task of `group` must run on a different container instance
@@ -105,7 +103,6 @@ class Changeable(Struct, frozen=True):
     """
 
     def but(self, **changes: Any) -> Self:
-        """Return a copy with these fields changed."""
         return replace(self, **changes)
 
 

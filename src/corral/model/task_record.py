@@ -44,8 +44,6 @@ def with_sample(use: GpuUse | None, sample: GpuSample) -> GpuUse:
 
 
 class ContainerRecord(Struct, frozen=True, array_like=True):
-    """One container of a stopped task."""
-
     name: str
     essential: bool
     exit_code: int | None

@@ -126,7 +126,6 @@ class EngineImages:
             pulling.exception()  # read the exception, so that asyncio does not log it if all waiters were cancelled
 
     def unfinished(self) -> list[asyncio.Task[None]]:
-        """Return the running pulls."""
         return list(self._pulling.values())
 
     async def _exists(self, name: str) -> bool:

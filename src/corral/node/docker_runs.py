@@ -127,7 +127,6 @@ class DockerRuns:
         self.update(run, replace(run.known.observed, stopped_at_s=self._clock.now_s(), reason=reason))
 
     def drop(self, run: DockerRun) -> None:
-        """Remove the run and its files."""
         del self.by_id[run.run_id]
         (self._output / run.run_id).unlink(missing_ok=True)
         for suffix in ("mark", "start", "run"):

@@ -77,7 +77,6 @@ class ExecSessions:
         self._kill({lock for run_id in run_ids for lock in self._of_run.pop(run_id, ())})
 
     async def close(self) -> None:
-        """End all sessions."""
         self.end(list(self._of_run))
         if self._background:
             await asyncio.wait(self._background, timeout=CLOSE_S)

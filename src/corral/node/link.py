@@ -161,7 +161,6 @@ async def pass_on(source: Link, target: Link) -> None:
 
 
 async def attach(connection: socket.socket) -> Link:
-    """Return a link on a connected socket."""
     _, link = await asyncio.get_running_loop().create_unix_connection(Link, sock=connection)
     return link
 

@@ -26,7 +26,6 @@ RUN_VARIABLE = "CORRAL_RUN"
 
 
 def run_mark(data: Path, run_id: str) -> str:
-    """Return the value of `RUN_VARIABLE` for a run."""
     return f"{data}/{run_id}"
 
 

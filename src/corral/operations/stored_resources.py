@@ -46,8 +46,6 @@ class ServiceStyle(Struct, frozen=True):
 
 
 class Update(Struct, frozen=True):
-    """An operation that sets members of a resource."""
-
     members: Mapping[str, str]  # request member → document member
     returns_resource: bool = False
 
@@ -169,7 +167,6 @@ def find(tx: Tx[Store], caller: Caller, type_: ResourceType, params: Params) -> 
 
 
 def put(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document) -> None:
-    """Replace the document of an existing resource."""
     tx.store.stored.change(*_place(type_, caller), document[type_.id], document)
 
 

@@ -44,7 +44,6 @@ def add_times_to_output() -> None:
 
 
 def without_time(line: str) -> str:
-    """Return a line of a log file without its time."""
     return _STAMP.sub("", line, count=1) if _STAMP.match(line) else line
 
 

@@ -100,7 +100,6 @@ class Authentication:
         return aws.Identity("", TASKS, "", "ecs")
 
     def secret(self, access_key_id: str, token: str | None) -> aws.Secret | None:
-        """Return the secret key of an access key. Return None if the access key does not exist."""
         if access_key_id == self._root_key_id:
             return self._root
         found = sessions.read(self._session_key, access_key_id, token) if token else None

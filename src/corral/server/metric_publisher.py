@@ -92,7 +92,6 @@ class MetricPublisher:
             log.exception("metrics of this second are missing")
 
     async def publish(self) -> None:
-        """Publish the metrics of this second."""
         measured = self._take_measured()
         if not measured and self._is_unchanged():
             return

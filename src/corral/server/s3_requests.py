@@ -103,8 +103,6 @@ class S3Requests:
 
 
 class S3Request(Struct, eq=False):
-    """One S3 request and its response."""
-
     call: aws.ApiCall
     head: aws.Request
     request_id: str

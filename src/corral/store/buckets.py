@@ -33,8 +33,6 @@ class BucketChangeCount(Struct):
 
 
 class Buckets:
-    """The buckets in the state store."""
-
     def __init__(self, database: Database, changes: BucketChangeCount) -> None:
         self._database = database
         self.changes = changes
@@ -108,8 +106,6 @@ def _bucket(row: Row) -> Bucket:
 
 
 class BucketDocuments:
-    """The documents of buckets in the state store."""
-
     def __init__(self, database: Database, buckets: Buckets) -> None:
         self._database = database
         self._buckets = buckets

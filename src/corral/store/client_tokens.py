@@ -6,8 +6,6 @@ from corral.core.database import Database
 
 
 class ClientTokens:
-    """The client tokens in the state store."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 

@@ -13,8 +13,6 @@ CACHED_MAX = 1_000
 
 
 class Clusters:
-    """The ECS clusters in the state store."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
         self._cached: dict[tuple[str, str], tuple[str, dict[str, Any]] | None] = {}  # region and name → what `get` returns

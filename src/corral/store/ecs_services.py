@@ -36,8 +36,6 @@ FIRST_PROVIDER = "json_extract(document, '$.deployments[0].settings.capacityProv
 
 
 class EcsServices:
-    """The part of the state store (`Store`) with ECS services."""
-
     def __init__(self, database: Database) -> None:
         self._execute = database.execute
 

@@ -426,8 +426,6 @@ def _count(slot: Slot, group: str, tasks: int) -> None:
 
 
 class Fleet:
-    """The index of all pools."""
-
     def __init__(self, undo_log: UndoLog) -> None:
         self._pools: dict[str, PoolIndex] = {}
         self.undo_log = undo_log

@@ -38,8 +38,6 @@ class StoredOptions(Struct, frozen=True):
 
 
 class Hosts:
-    """The hosts in the state store."""
-
     def __init__(self, database: Database, instances: Instances) -> None:
         self._database = database
         self._instances = instances
@@ -92,7 +90,6 @@ class Hosts:
         self._renew(hello.host_id)
 
     def options(self) -> Mapping[str, StoredOptions]:
-        """Return the options of each host, by host id."""
         found = self._options
         if found is None:
             rows = self._database.execute("SELECT id, options, docker FROM host ORDER BY id")
@@ -103,7 +100,6 @@ class Hosts:
         return found
 
     def clusters(self) -> frozenset[str]:
-        """Return the clusters to which the hosts belong."""
         self.options()
         return self._clusters
 

@@ -33,8 +33,6 @@ class ImageName(NamedTuple):
 
 
 class RegistryImages:
-    """The repositories and images in the state store."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -56,7 +54,6 @@ class RegistryImages:
         return Repository(number, region, name, now_s, about, tags)
 
     def set_repository(self, repository: Repository) -> None:
-        """Store the settings and tags of a repository."""
         sql = "UPDATE repository SET about = ?, tags = ? WHERE id = ?"
         self._database.execute(sql, (_dumps(repository.about), _dumps(repository.tags), repository.id))
 
@@ -172,7 +169,6 @@ class RegistryImages:
         return Layer(*row) if row else None
 
     def any_layer(self, digest: str) -> Layer | None:
-        """A layer of any repository."""
         row = self._database.execute("SELECT digest, content, size FROM layer WHERE digest = ?", (digest,)).fetchone()
         return Layer(*row) if row else None
 

@@ -128,7 +128,6 @@ class Instances:
         return {(each.region, each.cluster) for each in self._live.values() if each.cluster and not each.is_host}
 
     def host_of(self, instance_id: str) -> str:
-        """The host that runs the tasks of this instance."""
         live = self._live.get(instance_id) or self.get(instance_id)
         assert live is not None and live.host_id is not None, f"instance {instance_id} has no host"
         return live.host_id
@@ -328,7 +327,6 @@ class Instances:
         self.renew_slot(instance_id)
 
     def attributes(self, instance_id: str) -> dict[str, str]:
-        """The custom attributes of an instance, by name."""
         sql = "SELECT name, value FROM instance_attribute WHERE instance_id = ? ORDER BY name"
         return dict(self._database.execute(sql, (instance_id,)).fetchall())
 

@@ -21,8 +21,6 @@ K = TypeVar("K")
 
 
 class JobHoldings:
-    """The holdings in the state store."""
-
     def __init__(self, database: Database) -> None:
         self._execute = database.execute
         self._on_rollback = database.undo_log.on_rollback
@@ -50,7 +48,6 @@ class JobHoldings:
         return self._held.get(job_id)
 
     def vcpus(self, region: str, environment: str) -> float:
-        """Return the vCPUs of the jobs that run in a compute environment."""
         return self._vcpus.get((region, environment), 0.0)
 
     def in_use(self, region: str, resource: str) -> int:
@@ -61,7 +58,6 @@ class JobHoldings:
         return self._shares.get((region, queue), {}).get(share, ShareUse())
 
     def shares(self, region: str, queue: str) -> Mapping[str, ShareUse]:
-        """Return the use of each share of a fair share queue."""
         return self._shares.get((region, queue), {})
 
     def holders_of_resource(self, region: str, resource: str, limit: int) -> list[str]:

@@ -31,8 +31,6 @@ FIRST_MAX = 100  # the most places that `_take_next` reads with one query
 
 
 class JobLines:
-    """The lines in the state store."""
-
     def __init__(self, database: Database, fleet: Fleet) -> None:
         self._execute = database.execute
         self._executemany = database.executemany
@@ -93,11 +91,9 @@ class JobLines:
         return [self._lines[line_id] for line_id in self._by_queue.get((region, queue), ())]
 
     def in_pool(self, pool: str) -> list[WaitingLine]:
-        """Return the lines that have a claim in a pool."""
         return [self._lines[line_id] for line_id in self._by_pool.get(pool, ())]
 
     def with_resource(self, region: str, name: str) -> list[WaitingLine]:
-        """Return the lines whose jobs need a consumable resource."""
         return [self._lines[line_id] for line_id in self._by_resource.get((region, name), ())]
 
     def queues(self) -> list[QueueName]:
@@ -105,11 +101,9 @@ class JobLines:
         return list(self._by_queue)
 
     def claims_of(self, line_id: int) -> dict[str, Claim]:
-        """Return the claims of a line, by pool."""
         return {pool: self._claims[line_id, pool] for pool, _ in self._lines[line_id].pools}
 
     def line_of(self, claim: Claim) -> tuple[WaitingLine, str]:
-        """Return the line of a claim, and the pool in which the claim waits."""
         line = self._lines[int(claim.id.partition("/")[0])]
         return line, next(pool for pool, _ in line.pools if self._claims[line.id, pool] is claim)
 
@@ -124,7 +118,6 @@ class JobLines:
         return before
 
     def places(self, line_id: int, limit: int) -> list[JobPlace]:
-        """Return the places of the first jobs of a line."""
         return [JobPlace(*row) for row in self._execute(FIRST, (line_id, limit)).fetchall()]
 
     def count_before(self, line_id: int, place: JobPlace, most: int) -> int:

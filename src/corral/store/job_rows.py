@@ -64,7 +64,6 @@ def changes(before: Job, after: Job) -> tuple[str, list[Any]]:
 
 
 def _column_value(value: Any) -> Any:
-    """Return the value of a field as its column stores it."""
     if isinstance(value, JobState):
         return value.value
     return text_of(value) if isinstance(value, tuple) else value

@@ -40,8 +40,6 @@ LIVE = "state IN ('PENDING', 'RUNNABLE', 'STARTING', 'RUNNING')"
 
 
 class Jobs:
-    """The part of the state store (`Store`) with jobs."""
-
     def __init__(self, database: Database) -> None:
         self._execute, self._executemany = database.execute, database.executemany
         self._undo_log = database.undo_log

@@ -88,7 +88,6 @@ class LeavingTasks:
         return {row[0] for row in self._execute(sql, (_dumps(task_ids), now_s, round(now_s * 1000)))}
 
     def busy_instances(self, instance_ids: Iterable[str], now_s: float) -> set[str]:
-        """Return the instances that have busy tasks."""
         sql = f"SELECT DISTINCT instance_id FROM task WHERE instance_id IN (SELECT value FROM json_each(?)) AND {_BUSY}"
         return {row[0] for row in self._execute(sql, (_dumps(instance_ids), now_s, round(now_s * 1000)))}
 

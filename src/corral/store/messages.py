@@ -43,8 +43,6 @@ class HeldMessages(NamedTuple):
 
 
 class Messages:
-    """The messages of queues in the state store."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
         self.counters = QueueCounters(database)
@@ -153,7 +151,6 @@ class Messages:
         return None if next_ms == NEVER_MS else next_ms
 
     def message_state(self, pile: int, id: int) -> MessageState | None:
-        """The state of a message; None if the pile does not have the message."""
         row = self._database.execute(
             "SELECT visible_ms, receives, received_ms, group_id, task_id FROM place WHERE pile = ? AND id = ?", (pile, id)
         ).fetchone()

@@ -24,8 +24,6 @@ NEWEST = "SELECT number FROM object_version WHERE bucket = ? AND key = ? ORDER B
 
 
 class Objects(ObjectListing):
-    """The objects in the state store."""
-
     # Buckets
 
     def holds_versions(self, bucket_id: int) -> bool:
@@ -62,7 +60,6 @@ class Objects(ObjectListing):
         return version_of(row) if row else None
 
     def next_number(self) -> int:
-        """The number of the next version."""
         row = self._database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'object_version'").fetchone()
         return int(row[0]) + 1 if row else 1
 

@@ -20,8 +20,6 @@ LAST_CHARACTER = "\U0010ffff"  # the largest character: every name with a prefix
 
 
 class Parameters:
-    """The SSM parameters in the state store."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -86,7 +84,6 @@ class Parameters:
         self._database.execute(sql, (_dumps(tuple(labels)), parameter.region, parameter.name, parameter.version))
 
     def tags(self, region: str, name: str) -> dict[str, str] | None:
-        """The tags of a parameter; None if it does not exist."""
         row = self._database.execute("SELECT tags FROM parameter WHERE region = ? AND name = ?", (region, name)).fetchone()
         return orjson.loads(row[0]) if row else None
 

@@ -20,8 +20,6 @@ CACHED_MAX = 20_000  # entries of the cache; each queue has two
 
 
 class Queues(MessageGroups):
-    """The SQS queues in the state store."""
-
     def __init__(self, database: Database, of_writer: Queues | None = None) -> None:
         """A reader passes the queues of the writer, which remembers the last arrivals and receives."""
         super().__init__(database)

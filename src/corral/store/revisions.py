@@ -132,8 +132,6 @@ class Revisions:
 
 
 class Definitions(Revisions):
-    """The task definitions in the state store."""
-
     def __init__(self, database: Database) -> None:
         super().__init__(database, "task_definition")
 

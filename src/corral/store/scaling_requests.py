@@ -67,7 +67,6 @@ class ScalingRequests:
         self._database.executemany("INSERT INTO policy_alarm VALUES (?, ?)", [(policy, alarm) for policy in policies])
 
     def alarms_of(self, policy: str) -> list[str]:
-        """The ARNs of the alarms whose actions name a policy."""
         return [arn for (arn,) in self._execute("SELECT alarm FROM policy_alarm WHERE policy = ? ORDER BY alarm", (policy,))]
 
     # Activities of Application Auto Scaling

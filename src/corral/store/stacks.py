@@ -233,8 +233,6 @@ def _dumps(record: Stack | StackResource | StackEvent) -> str:
 
 
 class ChangeSets:
-    """The part of the state store (`Store`) with change sets."""
-
     def __init__(self, database: Database) -> None:
         self._execute = database.execute
 

@@ -20,8 +20,6 @@ TEXTS_MAX = 1_000
 
 
 class StoredResources:
-    """The resources in the state store that are stored as JSON documents."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
         # Documents that `text` has read; None: the resource does not exist. They are cached, because each start of a Batch job
@@ -85,7 +83,6 @@ class StoredResources:
         self._database.undo_log.on_rollback(partial(self._texts.pop, key, None))
 
     def has(self, service: str, type_: str) -> bool:
-        """Whether any region has a resource of this type."""
         sql = "SELECT 1 FROM stored_resource WHERE service = ? AND type = ? LIMIT 1"
         return self._database.execute(sql, (service, type_)).fetchone() is not None
 

@@ -43,8 +43,6 @@ class HistoryFilter(Struct, frozen=True):
 
 
 class StoredTask(Struct, frozen=True):
-    """A row of the history."""
-
     number: int
     id: str
     region: str

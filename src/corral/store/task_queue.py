@@ -66,7 +66,6 @@ class TaskQueue:
                 self._count_needed(needed, 1)
 
     def change(self, queued: QueuedTask) -> None:
-        """Write the changeable values of a task in the queue."""
         self._execute(
             "UPDATE queued_task SET state = ?, held = ?, not_before = ?, unmet = ?, requeues = ? WHERE task_id = ?",
             (queued.state.value, queued.held, queued.not_before_s, queued.unmet, queued.requeues, queued.task_id),

@@ -453,7 +453,6 @@ class Tasks:
         return [task_id for (task_id,) in self._execute(sql, (region, cluster, limit))]
 
     def in_cluster(self, region: str, cluster: str, task_ids: Sequence[str]) -> set[str]:
-        """Return those of `task_ids` that are tasks of the cluster."""
         marks = ", ".join("?" * len(task_ids))
         sql = f"SELECT id FROM task WHERE id IN ({marks}) AND +region = ? AND +cluster = ?"
         return {task_id for (task_id,) in self._execute(sql, (*task_ids, region, cluster))}

@@ -139,7 +139,6 @@ class Alarms:
         return [self._alarms[alarm_id] for alarm_id in self._parents.get((region, name), ())]
 
     def watchers(self, metric: Metric) -> list[Alarm]:
-        """Return the alarms that watch a series."""
         return [self._alarms[alarm_id] for alarm_id in self.watching.get(metric, ())]
 
     def listed(self, region: str, *, prefix: str = "", after: str = "") -> Iterator[Alarm]:
@@ -198,7 +197,6 @@ class Alarms:
         self._database.undo_log.on_rollback(partial(self._reload, alarm.id))
 
     def named_in_rules(self, region: str, name: str) -> bool:
-        """Whether the rule of a composite alarm contains this alarm."""
         sql = "SELECT 1 FROM alarm_child JOIN alarm ON alarm.id = alarm_id WHERE region = ? AND child = ? AND in_rule LIMIT 1"
         return self._execute(sql, (region, name)).fetchone() is not None
 
@@ -223,7 +221,6 @@ class Alarms:
             self._execute("INSERT INTO alarm_watch VALUES (?, ?, ?)", (watcher, region, name))
 
     def watches(self, watcher: str) -> list[str]:
-        """Return the names of the alarms that a watcher watches."""
         return [name for (name,) in self._execute("SELECT alarm FROM alarm_watch WHERE watcher = ? ORDER BY alarm", (watcher,))]
 
     def watchers_of(self, region: str, name: str) -> list[str]:

@@ -41,8 +41,6 @@ class Dashboards:
 
 
 class ResourceTags:
-    """The tags of alarms and dashboards, by ARN."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 

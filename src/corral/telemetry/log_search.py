@@ -36,8 +36,6 @@ CHECK_HITS = 1_000  # after this number of new hits, the search checks whether t
 
 
 class SearchBudget(Struct, frozen=True):
-    """The limits of one search."""
-
     budget_bytes: int = 12 * 1024 * 1024  # reading this much takes tens of milliseconds
     first_share: float = 0.8  # the fraction of the budget that the first chunks of all streams may use
     chunk_min_rows: int = 16

@@ -231,7 +231,6 @@ class LogStore(Database):
         return True
 
     def has_retention(self) -> bool:
-        """Whether any group has a retention setting."""
         return self.execute("SELECT 1 FROM log_group WHERE retention_days IS NOT NULL AND name IS NOT NULL").fetchone() is not None
 
     def next_expiry(self) -> tuple[int, int] | None:

@@ -141,7 +141,6 @@ def bucket_of(value: float) -> int:
 
 
 def bucket_middle(bucket: int) -> float:
-    """The middle value of a bucket."""
     return 0.0 if bucket == ZERO_BUCKET else 1.04 ** (bucket + 0.5)
 
 

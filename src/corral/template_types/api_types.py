@@ -195,7 +195,6 @@ def note_of(name: str, without_effect: tuple[str, ...]) -> Callable[[Tx[Any], Ca
 
 
 def changed(old: Properties, new: Properties, without: Iterable[str] = ()) -> list[str]:
-    """Return the names of the properties that differ."""
     names = {*old, *new} - set(without)
     return sorted(name for name in names if name[0] != "_" and old.get(name) != new.get(name))
 

@@ -214,7 +214,6 @@ class Values:
         return self.filled(self.form_of(path)) if path.lower().endswith("arn") else self.known["name"]
 
     def at(self, path: str) -> Any:
-        """Return the value of an attribute."""
         if path in self.parts:
             return self._typed(path, self.parts[path])
         given = schemas.value_at(self.properties, path) if "*" not in path else None
@@ -267,7 +266,6 @@ class Values:
         return 1 if "version" in last or last.endswith(("id", "number")) else 0
 
     def filled(self, form: str) -> str:
-        """Replace the placeholders of a form."""
         text, start = "", 0
         for match, key in _keys(form):
             if key not in self.known:

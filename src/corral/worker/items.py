@@ -56,7 +56,6 @@ class Item:
         self.failure = str(reason) or "no reason given"
 
     def json(self) -> Any:
-        """Return the parsed body."""
         return json.loads(self.body)
 
 

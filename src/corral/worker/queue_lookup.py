@@ -38,7 +38,6 @@ class QueueInfo:
 def client(
     service: str, region: str | None, *, connections: int = 10, read_timeout_s: int = 60, signature_version: str | None = None
 ) -> Any:
-    """Make a boto3 client for a service."""
     config = Config(
         retries={"mode": "standard", "max_attempts": ATTEMPTS_MAX},
         max_pool_connections=connections,

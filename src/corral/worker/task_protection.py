@@ -45,7 +45,6 @@ class WorkerProtection:
             self._changed.notify()
 
     def close(self) -> None:
-        """End the protection."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()

@@ -74,7 +74,6 @@ def json_reader(shape: Shape, readers: JsonReaders, scalar: ScalarReader = json_
 def members_reader(
     members: Iterable[tuple[str, Shape]], required: Iterable[str], readers: JsonReaders, scalar: ScalarReader = json_scalar
 ) -> JsonReader:
-    """Return a reader that reads these members of a structure."""
     by_wire_name = {
         shape.serialization.get("name", name): (
             name,

@@ -32,12 +32,10 @@ RestParser = Callable[[Request, Labels], dict[str, Any]]
 
 
 def rest_json_parser(shape: Shape, readers: JsonReaders) -> RestParser:
-    """Return the parser of an input shape whose body is JSON."""
     return _parser(shape, _json_body_reader(shape, readers))
 
 
 def rest_xml_parser(shape: Shape, readers: xml_body.XmlReaders) -> RestParser:
-    """Return the parser of an input shape whose body is XML."""
     return _parser(shape, _xml_body_reader(shape, readers))
 
 

@@ -33,7 +33,6 @@ def xml_reader(shape: Shape, readers: XmlReaders) -> XmlReader:
 def members_reader(
     members: Iterable[tuple[str, Shape]], required: Iterable[str], readers: XmlReaders
 ) -> Callable[[Element], dict[str, Any]]:
-    """Return a function that reads these members of a structure."""
     by_tag: dict[str, tuple[str, XmlReader]] = {}
     attributes: list[tuple[str, str, TextReader]] = []
     for name, member in members:

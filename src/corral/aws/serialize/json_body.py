@@ -59,7 +59,6 @@ def members_writer(
     *,
     nulls: bool = False,
 ) -> JsonWriter:
-    """Return a writer that writes these members of a structure."""
     by_name = {
         member: (
             shape.serialization.get("name", member),

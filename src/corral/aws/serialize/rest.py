@@ -33,7 +33,6 @@ WriteBody = Callable[[dict[str, Any]], bytes]
 
 
 def rest_json_writer(shape: Shape, writers: JsonWriters) -> WriteParts:
-    """Return the writer of an output or error shape whose body is JSON."""
     payload = shape.serialization.get("payload")
     if payload is None:
         write_members = members_writer(shape.name, _in_body(shape), writers)

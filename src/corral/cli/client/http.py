@@ -31,8 +31,6 @@ class ConnectionFailed(CliError):
 
 
 class SigningKeys(NamedTuple):
-    """The credentials and the region with which requests are signed."""
-
     access_key: str
     secret_key: str
     region: str

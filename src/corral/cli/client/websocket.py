@@ -26,8 +26,6 @@ class WrongWebSocket(Exception):
 
 
 class OpeningRequest:
-    """The request that opens a websocket."""
-
     def __init__(self, host: str, target: str) -> None:
         self._key = b2a_base64(os.urandom(16), newline=False)
         self.data = (

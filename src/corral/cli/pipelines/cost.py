@@ -278,7 +278,6 @@ def attempts(described: Mapping[str, Any]) -> list[tuple[float, float, str]]:
 
 
 def format_usage(usage: StepUsage) -> str:
-    """Format the usage of a job as the value of a tag."""
     usd = NO_PRICE if usage.cost is None else f"{usage.cost:.6f}"
     times = f"from={usage.started_s:.3f} to={usage.stopped_s:.3f} sum={usage.sum_s:.3f}"
     return f"v2 n={usage.jobs} {times} vcpu={usage.vcpu_hours:.6f} gpu={usage.gpu_hours:.6f} usd={usd}"

@@ -62,7 +62,6 @@ def _title(state: PipelineRun, now_s: float, width: int) -> SafeText:
 
 
 def _that_fit(state: PipelineRun, width: int, room: int | None) -> list[StepState]:
-    """Return the steps that fit on the screen, in the order of the file."""
     if room is None:
         return list(state.steps)
     rank = {"RUNNING": 0, "WAITING": 1, "FAILED": 2, "NOT SUBMITTED": 3}

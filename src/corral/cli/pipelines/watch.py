@@ -182,7 +182,6 @@ def failed_text(state: PipelineRun) -> str:
 
 
 def run_document(state: PipelineRun, usage: RunUsage | None, earlier: Sequence[RunUsage] = ()) -> dict[str, Any]:
-    """Return a run as JSON."""
     return {
         "id": state.id,
         "name": state.name,

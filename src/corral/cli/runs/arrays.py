@@ -43,8 +43,6 @@ class SubmittedArray(NamedTuple):
 
 
 class ArrayRun(NamedTuple):
-    """An array in the foreground."""
-
     submission: Submission
     array: SubmittedArray
     signals: RunSignals

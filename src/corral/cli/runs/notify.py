@@ -34,8 +34,6 @@ _WORD = r"[\w.-]+"
 
 
 class RunNotifications(NamedTuple):
-    """The notifications of one run."""
-
     given: Sequence[str]
     name: str
     data: DataFolder

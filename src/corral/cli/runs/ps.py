@@ -124,7 +124,6 @@ def _gpu_names(endpoint: Endpoint) -> dict[str, str]:
 
 
 def _task_row(task: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | None) -> Row:
-    """Return the row of a task that DescribeTasks has described."""
     return {
         "ID": tasks.short(tasks.id_of(task)),
         "TASK": tasks.label(task),

@@ -53,7 +53,6 @@ def array_id(task: dict[str, Any]) -> str:
 
 
 def array_index(task: dict[str, Any]) -> int | None:
-    """Return the index of a task in its array, or None if the task does not belong to an array."""
     words = tag_value(task, ARRAY_TAG).split()
     return int(words[1]) if len(words) > 1 and words[1].isdecimal() else None
 

@@ -99,7 +99,6 @@ class LogView:
         self._back = 0  # how many lines are below the screen
 
     def read(self) -> None:
-        """Read new events."""
         ecs = client(self._endpoint, "ecs", self._row["region"])
         described = tasks.describe(ecs, [self._row["task"]], self._row["cluster"])
         if not described:

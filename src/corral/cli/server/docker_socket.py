@@ -36,7 +36,6 @@ def docker_request(path: str, method: str, what: str) -> tuple[int, Any]:
 
 
 def running_containers(path: str, host_id: str) -> list[dict[str, Any]]:
-    """Return the running containers of the tasks of a host."""
     ours = {"label": [f"corral.host={host_id}"], "status": ["running"]}
     found: list[dict[str, Any]] = docker_get(path, f"/containers/json?filters={quote(json.dumps(ours))}")
     return found

@@ -120,7 +120,6 @@ def place_before(pool: Pool, demand: Demand, opening: Opening, ends_at_s: float)
 
 
 def _free(slot: Slot, demand: Demand) -> Free:
-    """Return what is free on a slot now."""
     return SharedRoom(slot) if slot.shared or demand.gpu_memory_mib else (len(slot.gpus), slot.cpu_units, slot.memory_mib)
 
 

@@ -52,7 +52,6 @@ class SharedRoom:
         return len(self._idle) + self._maybe_idle
 
     def has(self, demand: Demand) -> bool:
-        """Whether the demand fits."""
         if self.cpu_units < demand.cpu_units or self.memory_mib < demand.memory_mib:
             return False
         if demand.gpu_memory_mib:

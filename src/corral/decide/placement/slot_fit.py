@@ -90,7 +90,6 @@ def covers(total: Demand, demand: Demand) -> bool:
 
 
 def allowed_slots(pool: Pool, demand: Demand) -> FreeSlots:
-    """Return the slots that the rules of the demand allow."""
     return pool if demand.rules is None else select(pool, demand.rules)
 
 

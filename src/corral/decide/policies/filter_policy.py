@@ -77,7 +77,6 @@ def read_filter_policy(text: str, scope: str) -> FilterPolicy:
 
 
 def accepts(policy: FilterPolicy, properties: Mapping[str, Any]) -> bool:
-    """Whether the policy accepts a message with these properties."""
     return (
         all(_property_matches(conditions, key, properties) for key, conditions in policy.properties)
         and all(_nested_matches(inner, properties.get(key)) for key, inner in policy.nested)

@@ -81,8 +81,6 @@ class Policy(Struct, frozen=True):
 
 
 class IdentityPolicies(Struct, frozen=True):
-    """The policies of a role, inline and attached."""
-
     policies: tuple[Policy, ...] = ()
     boundary: Policy | None = None  # the permissions boundary, which limits what the policies allow
 

@@ -32,7 +32,6 @@ class RefreshStep(Struct, frozen=True):
 def step_refresh(
     refresh: InstanceRefresh, desired: int, members: Sequence[GroupMember], now_s: float, warmup_s: float
 ) -> RefreshStep:
-    """Return the next step of a refresh that is in progress."""
     wishes = refresh.preferences
     present = {member.instance_id: member for member in members if member.state in COUNTED or _in_standby(member)}
     remaining = [present[each] for each in refresh.remaining if each in present]

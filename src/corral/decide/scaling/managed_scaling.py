@@ -164,8 +164,6 @@ def reservation_percent(needed: int, present: int) -> float:
 
 
 class ScalingRules(Struct, frozen=True):
-    """The managed scaling settings of a capacity provider."""
-
     target_percent: int = 100
     min_step: int = 1
     max_step: int = 10_000

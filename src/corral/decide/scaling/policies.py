@@ -51,7 +51,6 @@ def step_for(steps: Sequence[Step], difference: float) -> Step | None:
 
 
 def problem_of_steps(steps: Sequence[Step]) -> str | None:
-    """Return why these steps are not valid, or None if they are valid."""
     if any(step.lower is None and step.upper is None for step in steps) and len(steps) > 1:
         return "If there are several StepAdjustments, each must have a lower or an upper bound."
     if any(None not in (step.lower, step.upper) and step.lower >= step.upper for step in steps):  # type: ignore[operator]

@@ -38,8 +38,6 @@ class RollingPolicy(Struct, frozen=True):
 
 
 class Rollout(Struct, frozen=True):
-    """A rolling update in progress."""
-
     obsolete: tuple[str, ...]  # the instances to replace
     desired: int  # the desired capacity of the group after the update
     surge: int = 0

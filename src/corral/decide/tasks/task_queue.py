@@ -17,8 +17,6 @@ NEVER_REQUEUED = frozenset({StopCode.USER.value, StopCode.SERVICE.value})
 
 
 class TaskOutcome(Struct, frozen=True):
-    """How a task has ended."""
-
     succeeded: bool
     text: str  # continues a sentence that begins with the name of the task
 

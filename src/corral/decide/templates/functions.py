@@ -245,7 +245,6 @@ class Functions:
         return text
 
     def holds(self, raw: Any) -> bool:
-        """Evaluate a condition."""
         ((name, argument),) = raw.items()
         if name == "Condition":
             return self.condition(argument)

@@ -174,7 +174,6 @@ def _check_value(declaration: ParameterDeclaration, text: str) -> None:
 
 
 def _problem(declaration: ParameterDeclaration, item: str) -> str | None:
-    """Return which constraint the value breaks, or None."""
     if declaration.type in ("Number", "List<Number>"):
         if not NUMBER.fullmatch(item):
             return "must be a number"

@@ -28,7 +28,6 @@ SUPPORTED = frozenset((*ARGUMENTS, "Ref", "Fn::RefAll", "Fn::FindInMap", "Fn::Su
 
 
 def check_rules_section(rules: Mapping[str, Any], scope: Scope) -> None:
-    """Check the structure of the section Rules."""
     for name, rule in rules.items():
         path = f"/Rules/{name}"
         if not isinstance(rule, dict):
@@ -99,8 +98,6 @@ def _check_function(raw: Any, path: str, scope: Scope) -> None:
 
 
 class Rules:
-    """Evaluates the rules of a template with the values of one operation."""
-
     def __init__(
         self,
         functions: Functions,

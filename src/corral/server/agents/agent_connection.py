@@ -17,8 +17,6 @@ class SessionRefused(Exception):
 
 
 class AgentConnection:
-    """The connection to one agent."""
-
     def __init__(self, link: Link, hello: Hello, heard_s: float) -> None:
         self.link = link
         self.hello = hello

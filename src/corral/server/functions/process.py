@@ -132,7 +132,6 @@ class FunctionProcess:
         self._end_reason = ""  # from the lifeline; empty: the process has not ended, or the supervisor was killed
 
     async def start(self, code: bytes, order: InvocationOrder, stream: str) -> None:
-        """Extract the code into the folder, and start the process."""
         with ExitStack() as opened:  # the ends of pipes that only the child process needs
             ours, lifeline = socket.socketpair()
             opened.enter_context(lifeline)

@@ -21,8 +21,6 @@ _PATH = re.compile(r"/v2/(.+)/(manifests|blobs/uploads|blobs|tags|referrers)/([^
 
 
 class RegistryRoute(Struct, frozen=True):
-    """The parsed path of a request."""
-
     kind: str  # "", "_catalog", "manifests", "blobs", "blobs/uploads", "tags" or "referrers"
     name: str = ""  # the name of the repository
     reference: str = ""  # a tag, a digest or the id of an upload; may be empty

@@ -113,5 +113,4 @@ def listed(
 
 
 def shown(document: Document) -> Document:
-    """Return a document as responses show it."""
     return {member: value for member, value in document.items() if member[0] != "_"}

@@ -170,7 +170,6 @@ def cooldowns_of(target: Document) -> Cooldowns:
 
 
 def set_cooldowns(tx: Tx[Store], region: str, target: Document, cooldowns: Cooldowns) -> Document:
-    """Store the cooldowns of a target. Return the changed target."""
     changed = {**target, COOLDOWNS: msgspec.to_builtins(cooldowns)}
     put_target(tx, region, changed)
     return changed

@@ -70,7 +70,6 @@ def begin(
 
 
 def advance(tx: Tx[Store], activity_id: str, status: str) -> None:
-    """Set the status of an activity that is in progress."""
     activity = tx.store.groups.activity(activity_id)
     if activity is not None and activity.ended_at_s is None and activity.status != status:
         tx.store.groups.put_activity(activity.but(status=status, progress=PROGRESS[status]))

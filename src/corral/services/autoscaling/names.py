@@ -40,7 +40,6 @@ SMALL_PAGES = _pages(50, 50)
 
 
 def find_group(tx: Tx[Store], caller: Caller, name: str) -> Group:
-    """Find a group by its name or ARN."""
     if name.startswith("arn:"):
         name = name.partition(":autoScalingGroupName/")[2] or name
     group = tx.store.groups.get(caller.region, name)
@@ -83,7 +82,6 @@ def _rows_of(tx: Tx[Store], region: str, type_: str, group: str) -> Iterator[tup
 
 
 def drop_documents(tx: Tx[Store], region: str, group: str) -> None:
-    """Delete all documents that belong to a group."""
     for type_ in OF_GROUPS:
         for key, _ in list(_rows_of(tx, region, type_, group)):
             tx.store.stored.drop(SERVICE, type_, region, key)

@@ -70,7 +70,6 @@ def state_of(tx: Tx[Store], region: str, name: str) -> EnvironmentState:
 
 
 def put_state(tx: Tx[Store], region: str, name: str, before: EnvironmentState, state: EnvironmentState) -> None:
-    """Store the state of an environment if it has changed."""
     if state != before:
         tx.store.stored.put(SERVICE, STATE, region, name, to_builtins(state), tx.now_s)
 

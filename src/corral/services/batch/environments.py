@@ -31,19 +31,16 @@ def _read(region: str, text: str) -> ComputeEnvironment:
 
 
 def environments(tx: Tx[Store], region: str) -> list[ComputeEnvironment]:
-    """Return all compute environments of a region, sorted by name."""
     return [environment_of(region, document) for _, document in tx.store.stored.listed(SERVICE, TYPE, region)]
 
 
 def pool_of(tx: Tx[Store], environment: ComputeEnvironment) -> str:
-    """Return the pool in which the jobs of an environment are placed."""
     if environment.is_fargate or has_host(tx, environment.cluster):
         return HOST_POOL
     return cluster_pool(environment.region, environment.cluster)
 
 
 def environment_of(region: str, document: dict[str, Any]) -> ComputeEnvironment:
-    """Return the compute environment that a JSON document describes."""
     resources = document.get("computeResources", {})
     return ComputeEnvironment(
         region=region,

@@ -37,8 +37,6 @@ STORED = (
 
 
 class JobDefinition(Struct, frozen=True):
-    """One revision of a job definition."""
-
     region: str
     name: str
     revision: int
@@ -175,7 +173,6 @@ def find_definition(tx: Tx[Store], region: str, given: str) -> JobDefinition | N
 
 
 def definition_of(tx: Tx[Store], region: str, definition_arn: str) -> JobDefinition:
-    """Return the definition of an existing job."""
     name, revision = split_definition(region, definition_arn)
     assert revision is not None, "a job refers to a revision"
     return _existing(tx, region, name, revision)

@@ -202,7 +202,6 @@ def _outcome(execution: _Execution | None, name: str | None) -> Description:
 
 
 def _attempt(tx: Tx[Store], job: Job, attempt: Attempt, definition: JobDefinition) -> Description:
-    """Describe an attempt that has ended."""
     detail = _members(
         startedAt=milliseconds(attempt.started_at_s) if attempt.started_at_s is not None else None,
         stoppedAt=milliseconds(attempt.stopped_at_s),

@@ -57,7 +57,6 @@ def queues_of_environment(tx: Tx[Store], region: str, environment: str) -> list[
 
 
 def queue_of(region: str, document: Document) -> JobQueue:
-    """Return the job queue that a JSON document describes."""
     order = sorted(document["computeEnvironmentOrder"], key=lambda each: each["order"])
     return JobQueue(
         region=region,

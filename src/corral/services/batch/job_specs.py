@@ -45,8 +45,6 @@ class _Cached(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """One task of a job."""
-
     task_definition: str  # FAMILY:REVISION
     overrides: Properties
     demand: Demand

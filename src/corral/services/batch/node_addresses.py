@@ -38,7 +38,6 @@ def node_address(tx: Tx[Store], job: Job, node: int) -> str:
 
 
 def main_node_address(tx: Tx[Store], job: Job) -> str:
-    """Return the loopback address of the main node of a multi-node job."""
     return node_address(tx, job, job.spec.main_node)
 
 

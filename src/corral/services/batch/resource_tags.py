@@ -19,8 +19,6 @@ from corral.store import Store
 
 
 class TaggedByBatch(Struct, frozen=True):
-    """The tags of a resource, and a function that replaces them."""
-
     tags: Tags
     put: Callable[[Tags], None]
 

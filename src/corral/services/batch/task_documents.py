@@ -35,7 +35,6 @@ CONVERTED = {"command", "logConfiguration", "memory", "resourceRequirements"}
 
 
 def substituted(command: list[str], parameters: Mapping[str, str]) -> list[str]:
-    """Replace the placeholders in a command."""
     if not any("Ref::" in word for word in command):
         return command
     return [REFERENCE.sub(lambda found: parameters.get(found[1], found[0]), word) for word in command]

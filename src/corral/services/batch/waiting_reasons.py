@@ -92,7 +92,6 @@ def _shown(code: str, text: str) -> str:
 
 
 def line_reason(tx: Tx[Store], line: WaitingLine, queue: JobQueue | None) -> Reason:
-    """Return why the first job of a line waits."""
     if queue is None:
         return Reason(ACTION, f"The job queue {line.queue} does not exist")
     usable = offers(tx, queue)
@@ -165,7 +164,6 @@ def _closed_environments(tx: Tx[Store], queue: JobQueue) -> str:
 
 
 def _place(tx: Tx[Store], job: Job, line: WaitingLine, queue: JobQueue | None) -> str:
-    """Describe the place of a job in its line."""
     if line.head == job.id:
         return "first in line"
     before = tx.store.job_lines.count_before(line.id, job_place(job, queue), COUNTED_MAX + 1)

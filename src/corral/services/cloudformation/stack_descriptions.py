@@ -63,7 +63,6 @@ def _read_position(text: str) -> tuple[float, str] | None:
 
 
 def _summary(stack: Stack) -> dict[str, Any]:
-    """Return a stack as ListStacks shows it."""
     return {
         "StackId": stack.id,
         "StackName": stack.name,

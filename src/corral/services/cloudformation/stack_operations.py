@@ -32,8 +32,6 @@ USER_INITIATED = "User Initiated"
 
 
 class StackSpec(Struct, frozen=True):
-    """The settings of a stack that a request contains."""
-
     name: str
     template_text: str  # the text of the request
     template: str  # JSON, after transforms

@@ -102,7 +102,6 @@ def _source(tx: Tx[Store], params: Mapping[str, Any], stack: Stack | None) -> Pa
 
 
 def _given_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of parameters in a request."""
     given: dict[str, Any] = {}
     for each in params.get("Parameters", ()):
         key = each.get("ParameterKey", "")

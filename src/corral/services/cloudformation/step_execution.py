@@ -54,7 +54,6 @@ LANE_STEP, LANE_RESULT = "stack step", "stack step result"  # kinds of hand-over
 
 
 def step_key(resource: StackResource) -> str:
-    """Return the key of the reconciler that continues the step of a resource."""
     return f"step:{resource.stack_id}#{resource.key}"
 
 

@@ -140,13 +140,11 @@ def announce_policies(tx: Tx[MetricStore], alarm: Alarm, before: Alarm | None = 
 
 
 def withdraw_requests(tx: Tx[MetricStore], alarm: Alarm, *, deleted: bool = False) -> None:
-    """Withdraw the requests of an alarm when the alarm is disabled or deleted."""
     if SCALING in alarm.config.text:
         _request(tx, alarm, [], again=deleted, deleted=deleted)
 
 
 def _current_actions(alarm: Alarm) -> list[str]:
-    """Return the actions for the current state of the alarm."""
     found: list[str] = alarm.config.params.get(ACTION_MEMBERS[alarm.state], [])
     return found
 

@@ -180,7 +180,6 @@ def receive_alarm_watches(tx: Tx[MetricStore], payload: dict[str, Any]) -> None:
 
 
 def report_to_watchers(tx: Tx[MetricStore], alarm: Alarm) -> None:
-    """Report a changed state to all watchers of the alarm."""
     for watcher in tx.store.alarms.watchers_of(alarm.region, alarm.name):
         _report(tx, watcher, alarm.region, key=watcher)
 

@@ -88,7 +88,6 @@ def _messages(faults: list[Fault]) -> list[dict[str, str]]:
 
 
 def _faults(body: str) -> tuple[list[Fault], list[Fault]]:
-    """Return the errors and the warnings for a dashboard body."""
     if len(body.encode()) > BODY_MAX_BYTES:
         return [("/", f"The field DashboardBody must not be larger than {BODY_MAX_BYTES} bytes")], []
     try:

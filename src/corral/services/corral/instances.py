@@ -107,7 +107,6 @@ def _why_waiting(tx: Tx[Store], claim: Claim) -> str:
 
 
 def _overcommitted(tx: Tx[Store], living: list[Instance]) -> list[dict[str, Any]]:
-    """List the overcommitted hosts."""
     cpu_units, memory_mib = Counter[str](), Counter[str]()
     for instance in living:
         if instance.host_id is not None:

@@ -45,7 +45,6 @@ def _create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
 
 
 def _recipe(arn: str, kind: str) -> tuple[str, str]:
-    """Return the name and the version in the ARN of a recipe."""
     parts = arn.rpartition(":")[2].split("/")
     if len(parts) < 3 or parts[0] != kind or not all(parts[:3]):
         raise ValidationError(f"{arn} is not the ARN of a recipe: it must end with {kind}/NAME/VERSION.")

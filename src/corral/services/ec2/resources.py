@@ -26,7 +26,6 @@ def existing(tx: Tx[Store], caller: Caller, type_: str, name: str) -> Document:
 
 
 def every(tx: Tx[Store], caller: Caller, type_: str, **members: str) -> list[Document]:
-    """Return the resources of a type whose members have these values."""
     found = (document for _, document in tx.store.stored.listed("ec2", type_, caller.region))
     return [document for document in found if all(document.get(name) == value for name, value in members.items())]
 

@@ -95,7 +95,6 @@ def modify_security_group_rules(tx: Tx[Store], params: Params, caller: Caller) -
 
 
 def find_rule(tx: Tx[Store], caller: Caller, rule_id: str) -> tuple[Document, Document]:
-    """Return the group that contains a rule, and the rule."""
     for group in every(tx, caller, "security-group"):
         for rule in group["_rules"]:
             if rule["SecurityGroupRuleId"] == rule_id:

@@ -123,7 +123,6 @@ def batch_check_layer_availability(tx: Tx[Store], params: dict[str, Any], caller
 
 
 def requested_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> tuple[Repository, RegistryImage]:
-    """Return the repository and the image that a request refers to."""
     repository = requested_repository(tx, params, caller)
     return repository, _existing(tx, repository, params["imageId"], caller)
 

@@ -67,7 +67,6 @@ def delete_account_setting(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def effective_value(tx: Tx[Store], caller: Caller, name: str) -> str:
-    """Return the value that a setting has for the caller."""
     return str(_effective(tx, caller, name, caller.principal.arn)["value"])
 
 

@@ -47,7 +47,6 @@ def gpu_count(container: dict[str, Any]) -> int:
 
 
 def _requirement(container: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the GPU requirement of a container. Return None if it has none."""
     needs: Collection[dict[str, Any]] = container.get("resourceRequirements", ())
     for need in needs:
         if need["type"] != "GPU" and "sharingStrategy" in need:

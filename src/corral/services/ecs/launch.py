@@ -71,8 +71,6 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class LaunchFailure(Struct, frozen=True):
-    """A task that could not be launched."""
-
     instance_id: str | None  # the container instance that was tried; None if the cluster has no instance
     why: Unplaceable | None  # None if the cluster has no container instance with this id
 

@@ -60,8 +60,6 @@ class ScalingState(Struct, frozen=True):
 
 
 class GroupProvider(Struct, frozen=True):
-    """A capacity provider with an Auto Scaling group."""
-
     region: str
     name: str
     group: str
@@ -101,7 +99,6 @@ def group_name(document: Mapping[str, Any]) -> str:
 
 
 def provider_of_group(tx: Tx[Store], region: str, group: str) -> GroupProvider | None:
-    """Return the capacity provider of an Auto Scaling group, or None."""
     for name, document in tx.store.stored.listed("ecs", TYPE, region):
         if group_name(document) == group:
             return GroupProvider(region, name, group, document, tuple(tx.store.clusters.with_provider(region, name)))
@@ -109,7 +106,6 @@ def provider_of_group(tx: Tx[Store], region: str, group: str) -> GroupProvider |
 
 
 def put_state(tx: Tx[Store], provider: GroupProvider, state: ScalingState) -> None:
-    """Store the state of a provider if it has changed."""
     if state != provider.state:
         document = {**provider.document, SCALING_STATE: to_builtins(state)}
         tx.store.stored.change("ecs", TYPE, provider.region, provider.name, document)
@@ -225,7 +221,6 @@ def future_attributes(
 
 
 def waiting_tasks(tx: Tx[Store], provider: GroupProvider) -> list[WaitingTasks]:
-    """The tasks that wait for the instances of a provider's group."""
     found = []
     for cluster in provider.clusters:
         pool = cluster_pool(provider.region, cluster)

@@ -117,7 +117,6 @@ def _name(form: str, given: Any) -> str:
 
 
 def _cluster_of(params: Params) -> str:
-    """Return the name of the cluster in a request."""
     return short(params.get("cluster") or "") or DEFAULT_CLUSTER
 
 

@@ -129,7 +129,6 @@ def roll_back(tx: Tx[Store], service: EcsService, rollout: ServiceRollout, reaso
 
 
 def abandon_rollout(tx: Tx[Store], service: EcsService, reason: str) -> None:
-    """Stop the rollout of a service, if one is in progress."""
     rollout = current_rollout(tx, service)
     if rollout is not None and rollout.is_ongoing:
         _end(tx, service, rollout, "STOPPED", reason)

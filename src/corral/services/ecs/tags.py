@@ -29,8 +29,6 @@ TAG_RULES = TagRules(
 
 
 class TaggedResource(Struct, frozen=True):
-    """The tags of a resource, and a function that replaces them."""
-
     tags: list[Tag]
     put: Callable[[list[Tag]], None]
 

@@ -138,7 +138,6 @@ def _leased_and_withheld(tx: Tx[Store], pool: Pool) -> int:
 
 
 def why_claim_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
-    """Return why a claim still waits for capacity."""
     return WaitReasons(tx).reason(pool_name, claim)
 
 
@@ -150,7 +149,6 @@ def _holder_ids(kind: str, ids: list[str]) -> list[str]:
 
 
 def why_waiting(tx: Tx[Store], task: Task, reasons: WaitReasons) -> str | None:
-    """Return why a task waits, or None if it does not wait."""
     if task.state is not TaskState.PROVISIONING:
         return None
     claim = tx.store.claims.get(TASK, task.id)

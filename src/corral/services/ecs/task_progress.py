@@ -161,7 +161,6 @@ def mark_starter(tx: Tx[Store], task: Task) -> None:
 
 
 def mark_service(tx: Tx[Store], task: Task) -> None:
-    """Reconcile the service of a task that has changed."""
     key = service_of_task(task)
     if key is not None:
         tx.mark(f"service:{key}")

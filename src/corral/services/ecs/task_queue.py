@@ -74,8 +74,6 @@ def array_reconciler(key: str) -> str:
 
 
 class LaunchQueue(Struct):
-    """The queue options of the tasks of one request."""
-
     options: QueueOptions
     needs: dict[str, bool]  # id of an unfinished chain, or array:KEY of an array → whether the tasks also start if it fails
     not_before_s: float | None

@@ -38,7 +38,6 @@ class WaitingChange(Struct, frozen=True, forbid_unknown_fields=True):
     gpus: str | None = None  # a number, or ALL
 
     def tags(self, tags: list[dict[str, str]]) -> list[dict[str, str]]:
-        """Return the changed tags of a task."""
         changed: dict[str, str | None] = {}  # None: the tag is removed
         if self.priority is not None:
             changed[PRIORITY_TAG] = str(self.priority)
@@ -55,7 +54,6 @@ def is_waiting(task: Task) -> bool:
 
 
 def change_waiting(tx: Tx[Store], task: Task, change: WaitingChange) -> None:
-    """Apply a change to a task that waits."""
     assert is_waiting(task)
     started_by = task.started_by or ""
     if started_by.startswith((STARTED_BY_SERVICE, STARTED_BY_BATCH)):

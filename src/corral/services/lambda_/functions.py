@@ -173,7 +173,6 @@ def _shown(document: Document) -> Document:
 
 
 def _with_settings(document: Document, params: Mapping[str, Any]) -> Document:
-    """Return the document with the settings of a request."""
     changed = {member: params[member] for member in (*SETTINGS, *WITHOUT_EFFECT) if member in params}
     if "Environment" in params:
         changed["Environment"] = {"Variables": params["Environment"].get("Variables", {})}

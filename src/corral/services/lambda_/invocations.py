@@ -198,7 +198,6 @@ def finish_invocation(tx: Tx[Store], id: str, outcome: InvocationOutcome) -> Non
 
 
 def _publish(tx: Tx[Store], row: Invocation, outcome: InvocationOutcome) -> None:
-    """Publish the metrics of an attempt."""
     if outcome.duration_ms is None:
         return
     values = (("Invocations", 1.0, "Count"), ("Errors", float(not outcome.succeeded), "Count"))

@@ -112,7 +112,6 @@ def _notify(tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: 
 
 
 def _target(tx: Tx[Store], arn: str) -> Queue | Document | None:
-    """The queue or the topic with this ARN; None if it does not exist."""
     return queue_with_arn(tx, arn) or topic_with_arn(tx, arn)
 
 

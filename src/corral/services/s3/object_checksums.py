@@ -72,13 +72,11 @@ def verify_digests(params: Mapping[str, Any], blob: StoredBlob) -> dict[str, str
 
 
 def checksum_members(checksums: Mapping[str, str], checksum_type: str | None = None) -> dict[str, str]:
-    """The response members for these checksums."""
     members = {_MEMBERS[algorithm]: text for algorithm, text in checksums.items()}
     return {**members, "ChecksumType": checksum_type} if checksum_type and members else members
 
 
 def stored_checksums(details: Mapping[str, Any]) -> dict[str, str]:
-    """The checksum members in the details of a version."""
     return {name: details[name] for name in _STORED_MEMBERS if name in details}
 
 

@@ -55,7 +55,6 @@ SSE_S3 = SSE_METHODS[0]
 
 
 def details_from_request(bucket: Bucket, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the details in a request that creates an object, and return them."""
     for member in ("SSECustomerAlgorithm", "CopySourceSSECustomerAlgorithm"):
         if member in params:
             raise errors.unsupported(

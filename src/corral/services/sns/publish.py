@@ -149,7 +149,6 @@ def may_publish(tx: Tx[Store], topic: Document, publisher: Publisher) -> bool:
 
 
 def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> PublishedMessage:
-    """Check the parameters of a message. Return the message."""
     message, subject, attributes = params["Message"], params.get("Subject"), params.get("MessageAttributes", {})
     if not message:
         raise errors.invalid("Empty message")

@@ -67,7 +67,6 @@ def list_message_move_tasks(tx: Tx[Store], params: dict[str, Any], caller: Calle
 
 
 def task_with_handle(tx: Tx[Store], given: str) -> MoveTask:
-    """Return the task with this handle. Raise an error if it does not exist."""
     try:
         handle = read_json(urlsafe_b64decode(given.encode()))
         task_id, source_arn = str(handle["taskId"]), str(handle["sourceArn"])

@@ -82,7 +82,6 @@ def names_in(expression: Expression) -> Iterator[str]:
 
 
 def calls_in(expression: Expression, name: str) -> int:
-    """Count the calls of a function in an expression."""
     return sum(isinstance(part, FunctionCall) and part.function == name for part in _parts(expression))
 
 
