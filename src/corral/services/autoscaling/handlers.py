@@ -17,18 +17,7 @@ from corral.services.autoscaling import (
     scheduled_actions,
 )
 
-HANDLERS: dict[str, Handler] = handlers_in(
-    "autoscaling",
-    activities,
-    group_instances,
-    group_tags,
-    groups,
-    instance_refreshes,
-    launch_configurations,
-    lifecycle_hooks,
-    scaling_policies,
-    scheduled_actions,
-) | {
+HANDLERS: dict[str, Handler] = handlers_in("autoscaling", globals()) | {
     **launch_configurations.HANDLERS,
     **group_settings.HANDLERS,
 }

@@ -20,20 +20,6 @@ from corral.services.batch import (
     submit,
 )
 
-HANDLERS: dict[str, Handler] = handlers_in(
-    "batch",
-    compute_environments,
-    job_definitions,
-    job_description,
-    job_listing,
-    job_requests,
-    queue_requests,
-    queue_snapshot,
-    resource_jobs,
-    resource_requests,
-    resource_tags,
-    scheduling_policies,
-    submit,
-)
+HANDLERS: dict[str, Handler] = handlers_in("batch", globals())
 FETCH: dict[str, Fetch] = {"SubmitJob": image_configs.fetch}
 PIECES: dict[str, Split] = {"CancelJobs": job_requests.split, "TerminateJobs": job_requests.split}

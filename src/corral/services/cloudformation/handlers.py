@@ -13,9 +13,7 @@ from corral.services.cloudformation import (
     template_sources,
 )
 
-HANDLERS: dict[str, Handler] = handlers_in(
-    "cloudformation", change_sets, exports, stack_descriptions, stack_requests, template_requests
-)
+HANDLERS: dict[str, Handler] = handlers_in("cloudformation", globals())
 
 _WITH_TEMPLATE = ("CreateChangeSet", "CreateStack", "GetTemplateSummary", "UpdateStack", "ValidateTemplate")
 FETCH: dict[str, Fetch] = dict.fromkeys((*_WITH_TEMPLATE, "SetStackPolicy"), template_sources.fetch)

@@ -12,9 +12,7 @@ from corral.services.cloudwatch import (
     tags,
 )
 
-HANDLERS = handlers_in(
-    "cloudwatch", alarm_history, alarms, composite_alarms, dashboards, metric_alarms, metric_reads, metric_writes, tags
-)
+HANDLERS = handlers_in("cloudwatch", globals())
 
 HEAVY = frozenset({"GetMetricData", "GetMetricStatistics", "ListMetrics", "ListDashboards"})
 OPEN_TO_CONTAINERS = frozenset({"GetMetricData", "GetMetricStatistics", "ListMetrics", "PutMetricData"})

@@ -3,7 +3,7 @@
 from corral.aws.handlers import handlers_in
 from corral.services.corral import gpu_faults, history, instances, runs, server, signals, status, task_output, waiting_tasks
 
-HANDLERS = handlers_in("corral", history, instances, runs, server, signals, status, task_output)
+HANDLERS = handlers_in("corral", globals())
 STEPS = {"UpdateWaitingTasks": waiting_tasks.update_waiting_tasks, "SetGpuFault": gpu_faults.set_gpu_fault}
 LANES = {"DescribeLogStates": "logs"}
 READS_FLEET = frozenset({"GetStatus", "DescribeHosts", "DescribeGpus", "ListRuns", "DescribeInstances"})

@@ -33,28 +33,7 @@ from corral.services.ec2 import (
 from corral.services.ec2.errors import DryRunOperation
 from corral.store import Store
 
-FUNCTIONS: dict[str, Handler] = handlers_in(
-    "ec2",
-    default_vpc,
-    dhcp_options,
-    elastic_ips,
-    gateways,
-    images,
-    instance_attributes,
-    instance_types,
-    instances,
-    key_pairs,
-    launch_templates,
-    network_acls,
-    route_tables,
-    security_group_rules,
-    security_groups,
-    subnets,
-    tags,
-    vpc_endpoints,
-    vpcs,
-    zones,
-)  # operations that the declaration of a `ResourceType` cannot express
+FUNCTIONS: dict[str, Handler] = handlers_in("ec2", globals())  # operations that the declaration of a `ResourceType` cannot express
 
 
 # Long reads: they run on a read-only connection, so they do not create the default network.

@@ -21,21 +21,7 @@ UPDATES = "the agent is part of Corral. To update it, install a newer Corral and
 REPORTS = "only Corral's own agents report the states of tasks."
 REPORTED = ("SubmitTaskStateChange", "SubmitContainerStateChange", "SubmitAttachmentStateChanges")
 
-HANDLERS = handlers_in(
-    "ecs",
-    account_settings,
-    capacity_providers,
-    clusters,
-    container_instances,
-    definitions,
-    execute_command,
-    service_deployments,
-    services,
-    tags,
-    task_protection,
-    task_sets,
-    tasks,
-) | {
+HANDLERS = handlers_in("ecs", globals()) | {
     "UpdateClusterSettings": clusters.update_cluster,
     **{
         operation: container_instances.refuse(operation, JOINS)

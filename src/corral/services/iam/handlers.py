@@ -7,7 +7,7 @@ from corral.operations.services import Handler
 from corral.operations.stored_resources import handlers
 from corral.services.iam import instance_profiles, policies, roles, simulation
 
-HANDLERS: dict[str, Handler] = handlers_in("iam", instance_profiles, policies, roles, simulation) | {
+HANDLERS: dict[str, Handler] = handlers_in("iam", globals()) | {
     **handlers(roles.ROLE),
     **handlers(policies.POLICY),
     **handlers(instance_profiles.INSTANCE_PROFILE),

@@ -6,7 +6,7 @@ from corral.aws.handlers import handlers_in
 from corral.operations.services import Fetch, Handler, Prepare
 from corral.services.lambda_ import code, functions, invocations, policies
 
-HANDLERS: dict[str, Handler] = handlers_in("lambda", functions, invocations, policies) | {
+HANDLERS: dict[str, Handler] = handlers_in("lambda", globals()) | {
     "GetFunction": functions.describe_function,
 }
 FETCH: dict[str, Fetch] = dict.fromkeys(("CreateFunction", "UpdateFunctionCode"), code.fetch)

@@ -3,7 +3,7 @@
 from corral.aws.handlers import handlers_in
 from corral.services.logs import event_search, events, groups, metric_filters, streams, tags
 
-HANDLERS = handlers_in("logs", event_search, events, groups, metric_filters, streams, tags)
+HANDLERS = handlers_in("logs", globals())
 
 HEAVY = frozenset({"GetLogEvents", "FilterLogEvents", "DescribeLogStreams", "ListLogGroups", "TestMetricFilter"})
 OPEN_TO_CONTAINERS = frozenset(

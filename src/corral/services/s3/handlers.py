@@ -13,7 +13,7 @@ from corral.services.s3 import (
     post_object,
 )
 
-HANDLERS = handlers_in("s3", acl, buckets, listing, multipart_uploads, object_copy, object_details, objects, post_object) | {
+HANDLERS = handlers_in("s3", globals()) | {
     **bucket_configurations.HANDLERS,
 }
 

@@ -3,7 +3,7 @@
 from corral.aws.handlers import handlers_in
 from corral.services.sqs import message_receipts, move_tasks, queues, receive_message, send_message
 
-HANDLERS = handlers_in("sqs", message_receipts, move_tasks, queues, receive_message, send_message)
+HANDLERS = handlers_in("sqs", globals())
 
 OPEN_TO_CONTAINERS = frozenset(
     {

@@ -17,6 +17,6 @@ def resume_session(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     return {"SessionId": params["SessionId"]}
 
 
-HANDLERS = handlers_in("ssm", listing, parameters) | {
+HANDLERS = handlers_in("ssm", globals()) | {
     "ResumeSession": resume_session,
 }
