@@ -16,7 +16,7 @@ from corral.aws.catalogue import SERVICE_BY_NAME
 from corral.aws.constraints import Check, compile_check, table_of
 from corral.aws.models import service_model
 from corral.aws.parse.text import text_reader
-from corral.aws.shapes import Shape
+from corral.aws.shapes import Shape, compiled_once
 from corral.aws.timestamps import TEXT_TIMESTAMP_FORMAT, seconds_from_number
 from corral.aws.wire_errors import NESTING_MAX, ParseError, denied_action, to_api_error
 from corral.core.errors import ApiError
@@ -100,12 +100,7 @@ def _reader(shape: Shape, readers: Readers) -> Reader:
         return _scalar_reader(shape)
     if shape.type_name == "structure" and shape.is_document_type:
         return lambda value: value
-    if shape.name not in readers:
-        # A shape that contains itself needs its own reader while the reader is still being compiled. So first store a function
-        # that finds the reader later.
-        readers[shape.name] = lambda value: readers[shape.name](value)
-        readers[shape.name] = _COMPOUND[shape.type_name](shape, readers)
-    return readers[shape.name]
+    return compiled_once(readers, shape.name, lambda: _COMPOUND[shape.type_name](shape, readers))
 
 
 def _structure(shape: Shape, readers: Readers) -> Reader:

@@ -38,18 +38,15 @@ class CompiledShapes(Struct, frozen=True):
 class WireProtocol(Struct, frozen=True):
     """Compiles the parser and the serializer of an operation."""
 
-    parser: Callable[[OperationModel, CompiledShapes], Parse]
+    parser: Callable[[Shape, dict[Any, Any]], Parse]  # (input shape, compiled readers) → parser
     serializer: Callable[[OperationModel, CompiledShapes], Serialize]
 
 
 # --- json 1.0 and 1.1 -------------------------------------------------------------------------------------------------
 
 
-def _json_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
-    shape = operation.input_shape
-    if shape is None:
-        return lambda request, located: {}
-    read = json_reader(shape, compiled.readers)
+def _json_parser(shape: Shape, readers: dict[Any, Any]) -> Parse:
+    read = json_reader(shape, readers)
     deep = unbounded(shape)
 
     def parse(request: Request, located: LocatedParams) -> dict[str, Any]:
@@ -97,12 +94,9 @@ def _json_in_pieces(result: Mapping[str, Any], write: Callable[[Any], Any]) -> b
 # --- query ------------------------------------------------------------------------------------------------------------
 
 
-def _query_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
-    shape = operation.input_shape
-    if shape is None:
-        return lambda request, located: {}
-    read = query_reader(shape, compiled.readers, QUERY)
-    wants_queue = operation.service_model.service_name == "sqs" and "QueueUrl" in shape.members
+def _query_parser(shape: Shape, readers: dict[Any, Any]) -> Parse:
+    read = query_reader(shape, readers, QUERY)
+    wants_queue = "QueueUrl" in shape.members  # so only in SQS
 
     def parse(request: Request, located: LocatedParams) -> dict[str, Any]:
         tree = form_tree(located.items())
@@ -141,11 +135,8 @@ def _xml_members(shape: Shape, compiled: CompiledShapes) -> XmlWriter:
 # --- ec2 --------------------------------------------------------------------------------------------------------------
 
 
-def _ec2_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
-    shape = operation.input_shape
-    if shape is None:
-        return lambda request, located: {}
-    read = query_reader(shape, compiled.readers, EC2)
+def _ec2_parser(shape: Shape, readers: dict[Any, Any]) -> Parse:
+    read = query_reader(shape, readers, EC2)
     return lambda request, located: read(form_tree(located.items()))
 
 
@@ -171,11 +162,8 @@ def _ec2_serializer(operation: OperationModel, compiled: CompiledShapes) -> Seri
 # --- rpc-v2-cbor ------------------------------------------------------------------------------------------------------
 
 
-def _cbor_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
-    shape = operation.input_shape
-    if shape is None:
-        return lambda request, located: {}
-    read = json_reader(shape, compiled.readers, cbor_scalar_reader)
+def _cbor_parser(shape: Shape, readers: dict[Any, Any]) -> Parse:
+    read = json_reader(shape, readers, cbor_scalar_reader)
     return lambda request, located: read(value_from_cbor(decompressed_body(request)))
 
 
@@ -191,13 +179,6 @@ def _cbor_serializer(operation: OperationModel, compiled: CompiledShapes) -> Ser
 
 
 # --- rest-json --------------------------------------------------------------------------------------------------------
-
-
-def _rest_json_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
-    shape = operation.input_shape
-    if shape is None:
-        return lambda request, located: {}
-    return rest_json_parser(shape, compiled.readers)
 
 
 def _rest_json_serializer(operation: OperationModel, compiled: CompiledShapes) -> Serialize:
@@ -220,13 +201,6 @@ def _rest_json_serializer(operation: OperationModel, compiled: CompiledShapes) -
 
 
 # --- rest-xml, which only S3 uses ------------------------------------------------------------------------------------
-
-
-def _rest_xml_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
-    shape = operation.input_shape
-    if shape is None:
-        return lambda request, located: {}
-    return rest_xml_parser(shape, compiled.readers)
 
 
 def _rest_xml_serializer(operation: OperationModel, compiled: CompiledShapes) -> Serialize:
@@ -308,7 +282,7 @@ PROTOCOLS: dict[str, WireProtocol] = {
     "json": WireProtocol(_json_parser, _json_serializer),
     "query": WireProtocol(_query_parser, _query_serializer),
     "ec2": WireProtocol(_ec2_parser, _ec2_serializer),
-    "rest-json": WireProtocol(_rest_json_parser, _rest_json_serializer),
-    "rest-xml": WireProtocol(_rest_xml_parser, _rest_xml_serializer),
+    "rest-json": WireProtocol(rest_json_parser, _rest_json_serializer),
+    "rest-xml": WireProtocol(rest_xml_parser, _rest_xml_serializer),
     "smithy-rpc-v2-cbor": WireProtocol(_cbor_parser, _cbor_serializer),
 }

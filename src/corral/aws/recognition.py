@@ -66,7 +66,10 @@ class OperationCodecs:
     @cached_property
     def parse(self) -> Parse:
         with _COMPILING:
-            return PROTOCOLS[self.wire].parser(self._model(), _compiled(self.service, self.wire))
+            shape = self._model().input_shape
+            if shape is None:
+                return lambda request, located: {}
+            return PROTOCOLS[self.wire].parser(shape, _compiled(self.service, self.wire).readers)
 
     @cached_property
     def check(self) -> Check | None:

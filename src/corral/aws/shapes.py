@@ -6,10 +6,12 @@ third longer to start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
+K = TypeVar("K")
+F = TypeVar("F", bound=Callable[..., Any])
 ServiceDescription = Mapping[str, Any]  # the content of the model file: "metadata", "operations", "shapes"
 
 _SERIALIZATION_KEYS = (
@@ -149,3 +151,16 @@ def resolved(reference: Mapping[str, Any], shapes: Mapping[str, Any]) -> Shape:
     """Return the shape that a reference points to. Keys of the reference override keys of the shape's description."""
     name = reference["shape"]
     return Shape(name, shapes[name] if len(reference) == 1 else {**shapes[name], **reference}, shapes)
+
+
+def compiled_once(compiled: dict[K, F], key: K, compile_: Callable[[], F]) -> F:
+    """Return the reader or writer of a shape. Compile and store it, if the shape has none yet.
+
+    A shape that contains itself needs its own reader while the reader is still being compiled. So first store a function that
+    finds the reader later.
+    """
+    known = compiled.get(key)
+    if known is None:
+        compiled[key] = cast("F", lambda *values: compiled[key](*values))
+        compiled[key] = known = compile_()
+    return known

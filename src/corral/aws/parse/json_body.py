@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from corral.aws.parse.text import INTEGER_BITS, SPECIAL_FLOATS, blob_from_base64
-from corral.aws.shapes import Shape
+from corral.aws.shapes import Shape, compiled_once
 from corral.aws.timestamps import seconds_from_number, seconds_from_text
 from corral.aws.wire_errors import NESTING_MAX, ParseError
 
@@ -68,7 +68,7 @@ def json_reader(shape: Shape, readers: JsonReaders, scalar: ScalarReader = json_
         return scalar(shape)
     if shape.type_name == "structure" and shape.is_document_type:
         return _same
-    return _compound_reader(shape, readers, scalar)
+    return compiled_once(readers, shape.name, lambda: _COMPOUND[shape.type_name](shape, readers, scalar))
 
 
 def members_reader(
@@ -154,17 +154,6 @@ def _reaches_itself(shape: Shape, above: frozenset[str], bounded: set[str]) -> b
         return True
     bounded.add(shape.name)  # many members may have this shape, but it is visited only once
     return False
-
-
-def _compound_reader(shape: Shape, readers: JsonReaders, scalar: ScalarReader) -> JsonReader:
-    known = readers.get(shape.name)
-    if known is not None:
-        return known
-    # A shape that contains itself needs its own reader while the reader is still being compiled. So first store a function that
-    # finds the reader later.
-    readers[shape.name] = lambda value: readers[shape.name](value)
-    readers[shape.name] = reader = _COMPOUND[shape.type_name](shape, readers, scalar)
-    return reader
 
 
 def _structure(shape: Shape, readers: JsonReaders, scalar: ScalarReader) -> JsonReader:

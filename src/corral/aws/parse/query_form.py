@@ -13,7 +13,7 @@ from msgspec import Struct
 from corral.aws.form_encoding import indexed_elements
 from corral.aws.models import ec2_name, form_name
 from corral.aws.parse.text import text_reader
-from corral.aws.shapes import Shape
+from corral.aws.shapes import Shape, compiled_once
 from corral.aws.timestamps import TEXT_TIMESTAMP_FORMAT
 from corral.aws.wire_errors import ParseError
 
@@ -33,14 +33,7 @@ def query_reader(shape: Shape, readers: QueryReaders, dialect: Dialect) -> Query
     if shape.type_name not in _COMPOUND:
         return _scalar_reader(shape)
     key = (shape.name, bool(shape.serialization.get("flattened")))
-    known = readers.get(key)
-    if known is not None:
-        return known
-    # A shape that contains itself needs its own reader while the reader is still being compiled. So first store a function that
-    # finds the reader later.
-    readers[key] = lambda node: readers[key](node)
-    readers[key] = reader = _COMPOUND[shape.type_name](shape, readers, dialect)
-    return reader
+    return compiled_once(readers, key, lambda: _COMPOUND[shape.type_name](shape, readers, dialect))
 
 
 def _scalar_reader(shape: Shape) -> QueryReader:

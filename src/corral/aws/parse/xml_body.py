@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.aws.models import form_name
 from corral.aws.parse.text import TextReader, text_reader
-from corral.aws.shapes import Shape
+from corral.aws.shapes import Shape, compiled_once
 from corral.aws.timestamps import TEXT_TIMESTAMP_FORMAT
 from corral.aws.wire_errors import ParseError
 from corral.aws.xml_tree import Element
@@ -20,14 +20,7 @@ def xml_reader(shape: Shape, readers: XmlReaders) -> XmlReader:
     if shape.type_name not in _COMPOUND:
         return _scalar_reader(shape)
     key = (shape.name, bool(shape.serialization.get("flattened")))
-    known = readers.get(key)
-    if known is not None:
-        return known
-    # A shape that contains itself needs its own reader while the reader is still being compiled. So first store a function that
-    # finds the reader later.
-    readers[key] = lambda elements: readers[key](elements)
-    readers[key] = reader = _COMPOUND[shape.type_name](shape, readers)
-    return reader
+    return compiled_once(readers, key, lambda: _COMPOUND[shape.type_name](shape, readers))
 
 
 def members_reader(

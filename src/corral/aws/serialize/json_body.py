@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from corral.aws.serialize.text import base64_text, special_float
-from corral.aws.shapes import Shape
+from corral.aws.shapes import Shape, compiled_once
 from corral.aws.timestamps import seconds_from_result, text_from_seconds
 from corral.aws.wire_errors import WrongResult
 from corral.model.constant_result import ConstantResult, ExtendedResult
@@ -48,7 +48,7 @@ def json_writer(shape: Shape, writers: JsonWriters, scalar: ScalarWriter = json_
         return scalar(shape)
     if shape.type_name == "structure" and shape.is_document_type:
         return _same
-    return _compound_writer(shape, writers, scalar)
+    return compiled_once(writers, shape.name, lambda: _COMPOUND[shape.type_name](shape, writers, scalar))
 
 
 def members_writer(
@@ -98,17 +98,6 @@ def mapping_items(value: Any, name: str) -> Any:
         return value.items()
     except AttributeError:
         raise WrongResult(f"{name} must be a mapping, not {type(value).__name__}") from None
-
-
-def _compound_writer(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -> JsonWriter:
-    known = writers.get(shape.name)
-    if known is not None:
-        return known
-    # A shape that contains itself needs its own writer while the writer is still being compiled. So first store a function that
-    # finds the writer later.
-    writers[shape.name] = lambda value: writers[shape.name](value)
-    writers[shape.name] = writer = _COMPOUND[shape.type_name](shape, writers, scalar)
-    return writer
 
 
 def _structure(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -> JsonWriter:

@@ -9,7 +9,7 @@ from typing import Any
 from corral.aws.models import form_name
 from corral.aws.serialize.json_body import mapping_items
 from corral.aws.serialize.text import text_writer
-from corral.aws.shapes import Shape
+from corral.aws.shapes import Shape, compiled_once
 from corral.aws.timestamps import TEXT_TIMESTAMP_FORMAT
 from corral.aws.wire_errors import WrongResult
 
@@ -35,14 +35,7 @@ def xml_writer(shape: Shape, tag: str, writers: XmlWriters) -> XmlWriter:
     if shape.type_name not in _COMPOUND:
         return _scalar_writer(shape, tag)
     key = (shape.name, tag, bool(shape.serialization.get("flattened")))
-    known = writers.get(key)
-    if known is not None:
-        return known
-    # A shape that contains itself needs its own writer while the writer is still being compiled. So first store a function that
-    # finds the writer later.
-    writers[key] = lambda value, out: writers[key](value, out)
-    writers[key] = writer = _COMPOUND[shape.type_name](shape, tag, writers)
-    return writer
+    return compiled_once(writers, key, lambda: _COMPOUND[shape.type_name](shape, tag, writers))
 
 
 def members_writer(name: str, members: Iterable[tuple[str, Shape]], writers: XmlWriters) -> XmlWriter:
