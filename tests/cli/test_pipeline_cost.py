@@ -9,9 +9,9 @@ import pytest
 from corral.cli.client.endpoint import Endpoint
 from corral.cli.pipelines.cost import (
     THIS_MACHINE,
+    ExecutionUsage,
     InstanceSize,
     Prices,
-    RunUsage,
     StepUsage,
     add_usages,
     attempts,
@@ -59,9 +59,9 @@ def test_a_job_on_this_machine_costs_its_gpu_hours() -> None:
 
 def test_the_sum_of_a_run_leaves_out_steps_without_a_price() -> None:
     priced, unpriced = StepUsage(1, 5.0, 15.0, 10, 1.0, 0.5, 2.5), StepUsage(2, 10.0, 20.0, 20, 1.0, 0.0, None)
-    run = RunUsage("1a2b3c4d", 20.0, {"a": priced, "b": unpriced})
+    run = ExecutionUsage("1a2b3c4d", 20.0, {"a": priced, "b": unpriced})
     assert (run.jobs, run.vcpu_hours, run.gpu_hours, run.cost) == (3, 2.0, 0.5, 2.5)
-    assert RunUsage("1a2b3c4d", 20.0, {"b": unpriced}).cost is None
+    assert ExecutionUsage("1a2b3c4d", 20.0, {"b": unpriced}).cost is None
     assert unpriced.times.mean_s == 10.0
 
 
@@ -70,7 +70,7 @@ def test_a_retry_adds_to_the_usage_of_a_step() -> None:
     retried = StepUsage(20, 30.0, 35.0, 80.0, 0.5, 0.25, 0.25)
     assert add_usages([first, cancelled, retried]) == StepUsage(120, 10.0, 35.0, 580.0, 2.5, 1.25, 0.75)
     assert add_usages([first, retried]).wall_s == 25.0
-    assert add_usages([cancelled]) == cancelled and RunUsage("1a2b3c4d", 20.0, {"a": cancelled}).cost == 0.0
+    assert add_usages([cancelled]) == cancelled and ExecutionUsage("1a2b3c4d", 20.0, {"a": cancelled}).cost == 0.0
 
 
 @pytest.mark.parametrize("cost", [None, 0.0, 1234.5])

@@ -28,7 +28,7 @@ from corral.cli.pipelines.plan import (
 )
 from corral.cli.pipelines.reasons import short_job_reason, with_reasons
 from corral.cli.pipelines.screen import bar_columns, frame, step_line
-from corral.cli.pipelines.state import PipelineRun, RunJob, read_job, run_state, wanted_again, wanted_now
+from corral.cli.pipelines.state import Execution, PipelineJob, execution_state, read_job, wanted_again, wanted_now
 from corral.cli.pipelines.watch import failed_text
 from corral.cli.pipelines.yaml_reader import PipelineFileError
 
@@ -58,7 +58,7 @@ def everything(plan: PipelinePlan) -> dict[str, list[int]]:
     return {each.name: list(range(each.size)) for each in plan.steps if not each.deferred_by}
 
 
-def job(step: str, status: str, attempt: int = 1, size: int | None = None, at: float = 0.0, **more: Any) -> RunJob:
+def job(step: str, status: str, attempt: int = 1, size: int | None = None, at: float = 0.0, **more: Any) -> PipelineJob:
     """A job as DescribeJobs describes it. `more`: counts by status, `indexes`, `started`, `stopped`, `reason`."""
     tags = {
         "corral:pipeline": "p", "corral:pipeline:run": RUN, "corral:pipeline:step": step, "corral:pipeline:attempt": str(attempt),
@@ -271,7 +271,7 @@ def test_a_child_without_an_index_fails() -> None:
 # States
 
 
-def states(state: PipelineRun) -> dict[str, str]:
+def states(state: Execution) -> dict[str, str]:
     return {step.name: step.state for step in state.steps}
 
 
@@ -286,7 +286,7 @@ def test_counts_of_a_running_array() -> None:
         job("recon", "PENDING", size=100, SUCCEEDED=10),
         job("report", "PENDING"),
     ]
-    state = run_state(plan, jobs)
+    state = execution_state(plan, jobs)
     counts = state.step("prepare").counts
     assert (counts.done, counts.running, counts.failed, counts.waiting) == (60, 12, 0, 28)  # eight children do not exist yet
     assert state.state == "RUNNING" and states(state) == {"prepare": "RUNNING", "recon": "RUNNING", "report": "WAITING"}
@@ -304,7 +304,7 @@ def test_a_deferred_step_is_ready_within_the_tolerance(failed: int, expected: st
         job("prepare", status, size=100, SUCCEEDED=100 - failed, FAILED=failed, stopped=9),
         job("other", "SUCCEEDED", stopped=9),
     ]
-    state = run_state(plan, jobs)
+    state = execution_state(plan, jobs)
     assert states(state)["prepare"] == expected and state.ready == ready
     assert state.state == ("WAITING" if ready else "FAILED")
     if not ready:
@@ -317,24 +317,24 @@ def test_a_deferred_step_is_ready_within_the_tolerance(failed: int, expected: st
 
 def test_a_step_after_a_deferred_step_follows_it() -> None:
     plan = planned(TOLERANT)
-    waiting = run_state(plan, [job("prepare", "RUNNING", size=100, RUNNING=100), job("other", "RUNNING")])
+    waiting = execution_state(plan, [job("prepare", "RUNNING", size=100, RUNNING=100), job("other", "RUNNING")])
     assert waiting.step("recon").reason == "`watch` submits it when prepare has ended with at most 5% failed"
     assert waiting.step("report").reason == "`watch` submits it as soon as recon has been submitted"
     before = [job("prepare", "SUCCEEDED", size=100, SUCCEEDED=100), job("other", "RUNNING")]
-    state = run_state(plan, [*before, job("recon", "PENDING", size=100)])
+    state = execution_state(plan, [*before, job("recon", "PENDING", size=100)])
     assert state.ready == ("report",)
     wanted, existing = wanted_now(plan, state, nothing)
     assert wanted == {"report": [0]} and set(existing) == {"other", "recon"}
     [request] = job_requests(plan, wanted, existing)
     assert request.waits_for == (("recon", "recon-1-0", False), ("other", "other-1-0", False))
-    done = run_state(plan, [*before, job("recon", "PENDING", size=100), job("report", "PENDING")])
+    done = execution_state(plan, [*before, job("recon", "PENDING", size=100), job("report", "PENDING")])
     assert done.ready == () and done.state == "RUNNING"
 
 
 def test_a_stopped_run_submits_nothing() -> None:
     plan = planned(TOLERANT)
     jobs = [job("prepare", "SUCCEEDED", size=100, tags={"corral:pipeline:stopped": "now"}), job("other", "SUCCEEDED")]
-    state = run_state(plan, jobs)
+    state = execution_state(plan, jobs)
     assert state.state == "STOPPED" and state.ready == ()
 
 
@@ -348,7 +348,7 @@ def test_a_retry_replaces_what_failed() -> None:
         job("report", "FAILED"),
         job("report", "PENDING", attempt=2, at=9),
     ]
-    state = run_state(plan, jobs)
+    state = execution_state(plan, jobs)
     assert state.step("prepare").counts.done == 99 and state.step("prepare").counts.failed == 0
     assert state.step("recon").counts.waiting == 100 and state.step("report").counts.total == 1
     assert state.attempt == 2 and state.state == "RUNNING"
@@ -363,12 +363,12 @@ def test_a_retried_tolerant_step_makes_later_steps_ready_again() -> None:
         job("recon", "SUCCEEDED", size=98, indexes=tuple(i for i in range(100) if i not in (1, 5)), SUCCEEDED=98),
         job("report", "SUCCEEDED"),
     ]
-    state = run_state(plan, jobs)
+    state = execution_state(plan, jobs)
     assert state.ready == ("recon",)
     bad = {"prepare": {5}, "recon": {1, 5}}
     wanted, _ = wanted_now(plan, state, lambda step: frozenset(range(100)) - bad[step])
     assert wanted == {"recon": [1]}
-    assert run_state(plan, jobs, frozenset({"recon"})).ready == ()  # if there is nothing to run, the run has ended
+    assert execution_state(plan, jobs, frozenset({"recon"})).ready == ()  # if there is nothing to run, the run has ended
 
 
 def test_an_ended_array_with_a_late_summary() -> None:
@@ -384,14 +384,14 @@ def test_a_job_of_another_program_is_left_out() -> None:
 # Estimates and screens
 
 
-def running(now_s: float = 100.0) -> PipelineRun:
+def running(now_s: float = 100.0) -> Execution:
     plan = planned(THREE)
     jobs = [
         job("prepare", "SUCCEEDED", size=100, SUCCEEDED=100, started=1, stopped=50),
         job("recon", "PENDING", size=100, SUCCEEDED=40, FAILED=2, RUNNING=10, RUNNABLE=48, started=20),
         job("report", "PENDING"),
     ]
-    return with_estimates(run_state(plan, jobs), now_s, {"recon": 10.0}, {"report": StepTimes(30.0, 30.0)})
+    return with_estimates(execution_state(plan, jobs), now_s, {"recon": 10.0}, {"report": StepTimes(30.0, 30.0)})
 
 
 def test_estimates_add_up_along_the_dependencies() -> None:
@@ -402,7 +402,7 @@ def test_estimates_add_up_along_the_dependencies() -> None:
     assert unknown.ends_in_s is None and unknown.step("report").ends_in_s is None
 
 
-def drawn(state: PipelineRun, width: int, height: int | None = None) -> list[str]:
+def drawn(state: Execution, width: int, height: int | None = None) -> list[str]:
     out = Console(width=width, file=StringIO(), color_system=None)
     with out.capture() as captured:
         out.print(frame(state, 100.0, width, height))
@@ -428,7 +428,7 @@ def test_a_screen(width: int) -> None:
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_a_long_reason_is_shown_as_a_whole(width: int) -> None:
     reason = "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - " + " ".join(f"word{number}" for number in range(12))
-    lines = drawn(run_state(planned("\n  a: {gpus: 4}"), [job("a", "RUNNABLE", reason=reason)]), width)
+    lines = drawn(execution_state(planned("\n  a: {gpus: 4}"), [job("a", "RUNNABLE", reason=reason)]), width)
     assert " ".join(line.strip() for line in lines[4:]) == f"a: {reason}" and len(lines[4]) <= width
 
 
@@ -446,8 +446,8 @@ def child(index: int, reason: str = "", **more: Any) -> dict[str, Any]:
     return {"arrayProperties": {"index": index}, "statusReason": reason, **more}
 
 
-def explained(plan: PipelinePlan, jobs: list[RunJob], batch: Any = None) -> dict[str, str]:
-    steps = with_reasons(batch or Children(), "p", run_state(plan, jobs).steps)
+def explained(plan: PipelinePlan, jobs: list[PipelineJob], batch: Any = None) -> dict[str, str]:
+    steps = with_reasons(batch or Children(), "p", execution_state(plan, jobs).steps)
     return {step.name: step.reason for step in steps}
 
 
@@ -516,7 +516,7 @@ def test_reasons_of_failed_jobs_and_of_jobs_that_did_not_run() -> None:
         "c": "not run, because a failed",
         "e": "not run, because a failed",
     }
-    state = run_state(plan, jobs)
+    state = execution_state(plan, jobs)
     state = state._replace(steps=with_reasons(ByArray(), "p", state.steps))
     assert failed_text(state) == "202 jobs of a, d, b failed. Not run: 1 more job of them, c, e."
 

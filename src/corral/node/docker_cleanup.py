@@ -1,7 +1,7 @@
 """Remove the containers and volumes of ended tasks, also those that an earlier agent created.
 
 One of these containers is the pause container of the task. It does nothing, but it owns the network of the task
-(`docker_task_resources.py`). A run is one container of a task that is not a pause container.
+(`docker_task_resources.py`). A pause container is not a run.
 """
 
 from __future__ import annotations

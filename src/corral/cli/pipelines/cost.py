@@ -1,10 +1,10 @@
-"""Computes the usage of a pipeline run: wall time, vCPU-hours, GPU-hours, and the price on AWS.
+"""Computes the usage of an execution of a pipeline: wall time, vCPU-hours, GPU-hours, and the price on AWS.
 
-A run is one execution of a pipeline. A step of a pipeline is one job or one array job. The cost of a job is the product of three
-numbers: its time, the on-demand price of its instance, and the part of the instance that the job needs. This part is the largest of
-three quotients: vCPUs, memory and GPUs of the job, each divided by those of the instance. On this machine itself, the cost is the
-time, multiplied by the GPUs of the job and by the price of a GPU-hour. The prices are those of `corral cost`. On AWS, there is no
-`corral cost`, so the report has only hours.
+A step of a pipeline is one job or one array job. The cost of a job is the product of three numbers: its time, the on-demand price
+of its instance, and the part of the instance that the job needs. This part is the largest of three quotients: vCPUs, memory and
+GPUs of the job, each divided by those of the instance. On this machine itself, the cost is the time, multiplied by the GPUs of the
+job and by the price of a GPU-hour. The prices are those of `corral cost`. On AWS, there is no `corral cost`, so the report has only
+hours.
 
 When a job has ended, `corral pipeline` stores the usage of the job as a tag of the job. So `corral pipeline list` need not read all
 children of array jobs again, and the type of an instance is read while ECS still describes the instance.
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from corral.cli.client.endpoint import Endpoint, call, client, is_aws
 from corral.cli.pipelines.estimate import StepTimes
-from corral.cli.pipelines.executions import FoundRun, children, describe_jobs
+from corral.cli.pipelines.executions import FoundExecution, children, describe_jobs
 from corral.cli.pipelines.plan import TAG_USAGE
-from corral.cli.pipelines.state import RunJob
+from corral.cli.pipelines.state import PipelineJob
 from corral.cli.printing.errors import CliError
 
 HOUR_S = 3600.0
@@ -51,8 +51,8 @@ class StepUsage(NamedTuple):
         return StepTimes(self.wall_s, self.sum_s / self.jobs if self.jobs else 0.0)
 
 
-class RunUsage(NamedTuple):
-    run: str
+class ExecutionUsage(NamedTuple):
+    execution: str
     wall_s: float
     steps: Mapping[str, StepUsage]
 
@@ -196,14 +196,14 @@ def requirements(described: Mapping[str, Any]) -> InstanceSize:
 # Usage
 
 
-def run_usage(endpoint: Endpoint, found: FoundRun, prices: Prices) -> RunUsage:
-    """Return the usage of a run. The usage of jobs that have ended is stored as tags."""
+def execution_usage(endpoint: Endpoint, found: FoundExecution, prices: Prices) -> ExecutionUsage:
+    """Return the usage of an execution. The usage of jobs that have ended is stored as tags."""
     by_step: dict[str, list[StepUsage]] = {}
     for job in sorted(found.jobs, key=lambda job: (job.created_s, job.id)):
         by_step.setdefault(job.step, []).append(job_usage(endpoint, job, prices))
     ends = [job.stopped_s for job in found.jobs if job.stopped_s]
     wall_s = max(0.0, max(ends, default=found.created_s) - found.created_s)
-    return RunUsage(found.run, wall_s, {name: add_usages(usages) for name, usages in by_step.items()})
+    return ExecutionUsage(found.execution, wall_s, {name: add_usages(usages) for name, usages in by_step.items()})
 
 
 def add_usages(usages: Sequence[StepUsage]) -> StepUsage:
@@ -219,7 +219,7 @@ def add_usages(usages: Sequence[StepUsage]) -> StepUsage:
     )
 
 
-def job_usage(endpoint: Endpoint, job: RunJob, prices: Prices) -> StepUsage:
+def job_usage(endpoint: Endpoint, job: PipelineJob, prices: Prices) -> StepUsage:
     """Return the usage of a job and its children.
 
     Read it from the tag of the job. Without the tag, compute it, and store it as the tag if the job has ended.
@@ -254,7 +254,7 @@ def _execution_usage(described: Mapping[str, Any], prices: Prices) -> StepUsage:
     )
 
 
-def _executions(endpoint: Endpoint, job: RunJob) -> Iterator[Mapping[str, Any]]:
+def _executions(endpoint: Endpoint, job: PipelineJob) -> Iterator[Mapping[str, Any]]:
     """Yield the description of a plain job, or the descriptions of the children of an array that ran and have ended."""
     if not job.is_array:
         yield job.described

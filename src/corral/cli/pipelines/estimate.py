@@ -1,7 +1,7 @@
-"""Estimates when the steps of a pipeline run end. These functions are pure: they call no service.
+"""Estimates when the steps of an execution of a pipeline end. These functions are pure: they call no service.
 
-The estimate of a step uses the mean time of its children that have succeeded in this run. If none has succeeded, it uses the times
-of the step in an earlier run of the same pipeline. If there is no earlier run, there is no estimate.
+The estimate of a step uses the mean time of its children that have succeeded in this execution. If none has succeeded, it uses the
+times of the step in an earlier execution of the same pipeline. If there is no earlier execution, there is no estimate.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from corral.cli.pipelines.state import PipelineRun, StepState
+from corral.cli.pipelines.state import Execution, StepState
 
 
 class StepTimes(NamedTuple):
-    """Times of a step in an earlier run, in seconds: from its first start to its last end, and the mean of its children."""
+    """Times of a step in an earlier execution, in seconds: from its first start to its last end, and the mean of its children."""
 
     wall_s: float
     mean_s: float
 
 
-def with_estimates(state: PipelineRun, now_s: float, means: Mapping[str, float], earlier: Mapping[str, StepTimes]) -> PipelineRun:
-    """Return the state with the estimates `ends_in_s` of the steps and of the run: the seconds from now to the end.
+def with_estimates(state: Execution, now_s: float, means: Mapping[str, float], earlier: Mapping[str, StepTimes]) -> Execution:
+    """Return the state with the estimates `ends_in_s` of the steps and of the execution: the seconds from now to the end.
 
-    `means` has the mean time of the succeeded children of each step in this run. `earlier` has the times of an earlier run.
+    `means` has the mean time of the succeeded children of each step in this execution. `earlier` has the times of an earlier one.
     """
     ends: dict[str, float | None] = {}
     for step in state.steps:

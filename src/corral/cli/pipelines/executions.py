@@ -1,9 +1,9 @@
-"""Finds the runs of pipelines and reads their state from AWS Batch.
+"""Finds the executions of pipelines and reads their state from AWS Batch.
 
-A run is one execution of a pipeline. The machine on which the command runs stores nothing about it. Jobs have the name
-PIPELINE-RUN-STEP, and their tags name the pipeline, the run, the step and the attempt. The **record** of a run is a job definition
-that contains the pipeline file and its parameters. No job is submitted with this job definition. Every machine with the same AWS
-account can read the tags and the record, so it can find a run, continue it and retry it.
+The machine on which the command runs stores nothing about an execution. Jobs have the name PIPELINE-RUN-STEP, and their tags name
+the pipeline, the execution, the step and the attempt. The **record** of an execution is a job definition that contains the pipeline
+file and its parameters. No job is submitted with this job definition. Every machine with the same AWS account can read the tags and
+the record, so it can find an execution, continue it and retry it.
 
 A retry of an array is a smaller array with indexes from 0. The **original index** of a child is its index in the first array of the
 step.
@@ -23,7 +23,7 @@ from corral.cli.pipelines.estimate import StepTimes, with_estimates
 from corral.cli.pipelines.file import Pipeline, parse_pipeline
 from corral.cli.pipelines.plan import RECORD_PREFIX, TAG_PIPELINE, TAG_RECORD, TAG_RUN, PipelinePlan, make_plan, with_hash
 from corral.cli.pipelines.reasons import with_reasons
-from corral.cli.pipelines.state import PipelineRun, RunJob, StepState, original_index, read_job, run_state, wanted_now
+from corral.cli.pipelines.state import Execution, PipelineJob, StepState, execution_state, original_index, read_job, wanted_now
 from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import parsed_date
 
@@ -36,38 +36,38 @@ _JOB_NAME = re.compile(r".+-[0-9a-f]{8}-.+")
 _RUN = re.compile(r"(?:(.+)-)?([0-9a-f]{8})")
 
 
-class FoundRun(NamedTuple):
-    """A run, and its jobs that Batch still lists."""
+class FoundExecution(NamedTuple):
+    """An execution, and its jobs that Batch still lists."""
 
     name: str
-    run: str
-    jobs: tuple[RunJob, ...]
+    execution: str
+    jobs: tuple[PipelineJob, ...]
 
     @property
     def id(self) -> str:
-        return f"{self.name}-{self.run}"
+        return f"{self.name}-{self.execution}"
 
     @property
     def created_s(self) -> float:
         return min(job.created_s for job in self.jobs)
 
     @property
-    def first(self) -> RunJob:
-        """The oldest job. One of its tags names the record of the run."""
+    def first(self) -> PipelineJob:
+        """The oldest job. One of its tags names the record of the execution."""
         return min(self.jobs, key=lambda job: (job.created_s, job.id))
 
 
 # Find
 
 
-def find_runs(endpoint: Endpoint, name: str | None = None, run: str | None = None) -> list[FoundRun]:
-    """Return the runs of the pipeline `name`, or only its run `run`, newest first.
+def find_executions(endpoint: Endpoint, name: str | None = None, execution: str | None = None) -> list[FoundExecution]:
+    """Return the executions of the pipeline `name`, or only its execution `execution`, newest first.
 
-    If `name` is None, return all runs, of any pipeline, that have a job from the last seven days.
+    If `name` is None, return all executions, of any pipeline, that have a job from the last seven days.
     """
     batch = client(endpoint, "batch")
     if name is not None:
-        filters = [{"name": "JOB_NAME", "values": [f"{name}-{run}-*" if run else f"{name}-*"]}]
+        filters = [{"name": "JOB_NAME", "values": [f"{name}-{execution}-*" if execution else f"{name}-*"]}]
     else:
         now = server_now(batch.describe_job_queues(maxResults=1))
         filters = [{"name": "AFTER_CREATED_AT", "values": [str(int((now - KEPT_S) * 1000))]}]
@@ -77,28 +77,28 @@ def find_runs(endpoint: Endpoint, name: str | None = None, run: str | None = Non
         for each in _list_jobs(batch, jobQueue=queue, filters=filters)
         if _JOB_NAME.fullmatch(each["jobName"])
     ]
-    found: dict[tuple[str, str], list[RunJob]] = {}
+    found: dict[tuple[str, str], list[PipelineJob]] = {}
     for described in describe_jobs(batch, ids):
         job = read_job(described)
-        if job is not None and name in (None, job.tags[TAG_PIPELINE]) and run in (None, job.tags[TAG_RUN]):
+        if job is not None and name in (None, job.tags[TAG_PIPELINE]) and execution in (None, job.tags[TAG_RUN]):
             found.setdefault((job.tags[TAG_PIPELINE], job.tags[TAG_RUN]), []).append(job)
-    runs = [FoundRun(*key, tuple(jobs)) for key, jobs in found.items()]
-    return sorted(runs, key=lambda each: each.created_s, reverse=True)
+    executions = [FoundExecution(*key, tuple(jobs)) for key, jobs in found.items()]
+    return sorted(executions, key=lambda each: each.created_s, reverse=True)
 
 
-def find_run(endpoint: Endpoint, given: str | None) -> FoundRun:
-    """Return the run with the id `given` (NAME-RUN or RUN), or the last run of the pipeline `given`.
+def find_execution(endpoint: Endpoint, given: str | None) -> FoundExecution:
+    """Return the execution with the id `given` (NAME-RUN or RUN), or the last execution of the pipeline `given`.
 
-    If `given` is None, return the last run of all pipelines. Raise a CliError if there is no such run.
+    If `given` is None, return the last execution of all pipelines. Raise a CliError if there is no such execution.
     """
     if given is None:
-        found = find_runs(endpoint)
+        found = find_executions(endpoint)
         if not found:
             raise CliError("no pipeline has run in the last seven days. Start one with `corral pipeline run FILE`.")
         return found[0]
     match = _RUN.fullmatch(given)
-    found = find_runs(endpoint, match[1], match[2]) if match else []
-    found = found or find_runs(endpoint, given)
+    found = find_executions(endpoint, match[1], match[2]) if match else []
+    found = found or find_executions(endpoint, given)
     if not found:
         raise CliError(f"no run of a pipeline has the id or the name '{given}'. `corral pipeline list` shows the runs.")
     return found[0]
@@ -134,7 +134,7 @@ def server_now(reply: Mapping[str, Any]) -> float:
 
 
 def record_request(pipeline: Pipeline, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return the request that registers the record of a run."""
+    """Return the request that registers the record of an execution."""
     text = json.dumps(
         {"file": pipeline.text, "parameters": dict(pipeline.parameters), "name": pipeline.name, "lines": dict(counts)}
     )
@@ -152,8 +152,8 @@ def record_request(pipeline: Pipeline, counts: Mapping[str, int]) -> dict[str, A
     return with_hash(request)
 
 
-def load_plan(endpoint: Endpoint, found: FoundRun) -> PipelinePlan:
-    """Read the record of a run, and plan the pipeline again."""
+def load_plan(endpoint: Endpoint, found: FoundExecution) -> PipelinePlan:
+    """Read the record of an execution, and plan the pipeline again."""
     record = found.first.tags.get(TAG_RECORD, "")
     definitions = client(endpoint, "batch").describe_job_definitions(jobDefinitions=[record])["jobDefinitions"] if record else []
     if not definitions:
@@ -163,7 +163,7 @@ def load_plan(endpoint: Endpoint, found: FoundRun) -> PipelinePlan:
         text = zlib.decompress(base64.b64decode(text.removeprefix("zlib:"))).decode()
     read = json.loads(text)
     pipeline = parse_pipeline(f"the file of {found.id}", read["file"], read["parameters"], read["name"])
-    return make_plan(pipeline, found.run, read["lines"], existing_definitions(endpoint, pipeline))
+    return make_plan(pipeline, found.execution, read["lines"], existing_definitions(endpoint, pipeline))
 
 
 def existing_definitions(endpoint: Endpoint, pipeline: Pipeline) -> dict[str, dict[str, Any]]:
@@ -207,27 +207,29 @@ def count_lines(endpoint: Endpoint, pipeline: Pipeline) -> dict[str, int]:
 # Read
 
 
-def read_state(endpoint: Endpoint, plan: PipelinePlan, earlier: Mapping[str, StepTimes] | None = None) -> tuple[PipelineRun, float]:
-    """Return the state of a run with reasons and estimates, and the server's time. `earlier` has times of an earlier run."""
+def read_state(endpoint: Endpoint, plan: PipelinePlan, earlier: Mapping[str, StepTimes] | None = None) -> tuple[Execution, float]:
+    """Return the state of an execution with reasons and estimates, and the server's time. `earlier` has times of an earlier one."""
     batch = client(endpoint, "batch")
     ids = list(
-        dict.fromkeys(each["jobId"] for queue in {step.queue: 0 for step in plan.steps} for each in _list_run(batch, plan, queue))
+        dict.fromkeys(
+            each["jobId"] for queue in {step.queue: 0 for step in plan.steps} for each in _list_execution(batch, plan, queue)
+        )
     )
     jobs = [job for described in describe_jobs(batch, ids) if (job := read_job(described)) is not None]
-    jobs = [job for job in jobs if (job.tags[TAG_PIPELINE], job.tags[TAG_RUN]) == (plan.pipeline.name, plan.run)]
+    jobs = [job for job in jobs if (job.tags[TAG_PIPELINE], job.tags[TAG_RUN]) == (plan.pipeline.name, plan.execution)]
     now_s = server_now(batch.describe_job_queues(maxResults=1))
-    state = run_state(plan, jobs)
+    state = execution_state(plan, jobs)
     if state.ready:
         wanted, _ = wanted_now(plan, state, lambda step: succeeded_indexes(endpoint, plan, state.step(step)))
         following = [each.name for each in plan.steps if any(after.step in state.ready for after in each.step.after)]
         idle = frozenset(name for name in state.ready if name not in wanted and name not in following)
-        state = run_state(plan, jobs, idle) if idle else state
+        state = execution_state(plan, jobs, idle) if idle else state
     steps = with_reasons(batch, plan.pipeline.name, state.steps)
     means = {step.name: mean for step in steps if not step.ended and (mean := _mean_s(batch, step)) is not None}
     return with_estimates(state._replace(steps=steps), now_s, means, earlier or {}), now_s
 
 
-def _list_run(batch: Any, plan: PipelinePlan, queue: str) -> Iterator[dict[str, Any]]:
+def _list_execution(batch: Any, plan: PipelinePlan, queue: str) -> Iterator[dict[str, Any]]:
     return _list_jobs(batch, jobQueue=queue, filters=[{"name": "JOB_NAME", "values": [f"{plan.id}-*"]}])
 
 
@@ -242,7 +244,7 @@ def _mean_s(batch: Any, step: StepState) -> float | None:
     return sum(times) / len(times) if times else None
 
 
-def children(batch: Any, job: RunJob, status: str) -> Iterable[dict[str, Any]]:
+def children(batch: Any, job: PipelineJob, status: str) -> Iterable[dict[str, Any]]:
     for page in batch.get_paginator("list_jobs").paginate(arrayJobId=job.id, jobStatus=status):
         yield from page["jobSummaryList"]
 

@@ -1,4 +1,4 @@
-"""Prints and follows the log of one job of a run: STEP, or STEP[INDEX] for a child of an array."""
+"""Prints and follows the log of one job of an execution: STEP, or STEP[INDEX] for a child of an array."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from corral.cli.client.endpoint import Endpoint, client
 from corral.cli.pipelines.executions import children
 from corral.cli.pipelines.plan import PipelinePlan
-from corral.cli.pipelines.state import ENDED_STATES, PipelineRun, RunJob, StepState, original_index
+from corral.cli.pipelines.state import ENDED_STATES, Execution, PipelineJob, StepState, original_index
 from corral.cli.pipelines.yaml_reader import suggestion
 from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import print_message
@@ -23,7 +23,7 @@ FAILED_SHOWN = 5
 _NAME = re.compile(r"([^\[\]:]+)(?:\[([0-9]{1,5})\]|:([0-9]{1,5}))?")
 
 
-def find_log_job(endpoint: Endpoint, plan: PipelinePlan, state: PipelineRun, given: str) -> str:
+def find_log_job(endpoint: Endpoint, plan: PipelinePlan, state: Execution, given: str) -> str:
     """Return the id of the job that STEP[INDEX] names. After a retry, this is the newest job with this index."""
     match = _NAME.fullmatch(given)
     names = [step.name for step in state.steps]
@@ -57,7 +57,7 @@ def _examples(endpoint: Endpoint, step: StepState) -> str:
     return f"for example {step.name}[0]"
 
 
-def _failed(endpoint: Endpoint, job: RunJob) -> list[int]:
+def _failed(endpoint: Endpoint, job: PipelineJob) -> list[int]:
     found = children(client(endpoint, "batch"), job, "FAILED")
     return [original_index(job, each["arrayProperties"]["index"]) for each in found]
 

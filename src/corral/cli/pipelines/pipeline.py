@@ -1,7 +1,7 @@
-"""`corral pipeline`: runs a pipeline of AWS Batch jobs from a YAML file, and watches, lists, stops and retries its runs.
+"""`corral pipeline`: executes a pipeline of AWS Batch jobs from a YAML file, and watches, lists, stops and retries its executions.
 
 All commands use AWS's APIs (Batch, S3, CloudWatch Logs), so they also work on AWS. `file.py` reads the file,
-`plan.py` decides which jobs are submitted, and `executions.py` finds runs by the tags of their jobs. These modules are
+`plan.py` decides which jobs are submitted, and `executions.py` finds executions by the tags of their jobs. These modules are
 imported when a command runs, so that other commands start quickly.
 """
 
@@ -22,21 +22,21 @@ from corral.cli.runs.logs import TAIL_MAX
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from corral.cli.pipelines.executions import FoundRun
-    from corral.cli.pipelines.state import PipelineRun
+    from corral.cli.pipelines.executions import FoundExecution
+    from corral.cli.pipelines.state import Execution
 
 LIST_DEFAULT = 10
 RUN_HELP = "RUN is the id of a run. The name of a pipeline means its last run. Default: the last run of all pipelines."
 
 
-def _complete_runs(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+def _complete_executions(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    from corral.cli.pipelines.executions import find_runs
+    from corral.cli.pipelines.executions import find_executions
     from corral.cli.runs.completion import without_errors
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
-        return [CompletionItem(found.id) for found in find_runs(endpoint) if found.id.startswith(prefix)]
+        return [CompletionItem(found.id) for found in find_executions(endpoint) if found.id.startswith(prefix)]
 
     return without_errors(ctx, suggestions)
 
@@ -44,17 +44,17 @@ def _complete_runs(ctx: click.Context, parameter: click.Parameter, prefix: str) 
 def _complete_steps(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    from corral.cli.pipelines.executions import find_run, load_plan
+    from corral.cli.pipelines.executions import find_execution, load_plan
     from corral.cli.runs.completion import without_errors
 
     def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
-        plan = load_plan(endpoint, find_run(endpoint, ctx.params.get("run_id")))
+        plan = load_plan(endpoint, find_execution(endpoint, ctx.params.get("run_id")))
         return [CompletionItem(step.name, help=count(step.size, "job")) for step in plan.steps if step.name.startswith(prefix)]
 
     return without_errors(ctx, suggestions)
 
 
-run_argument = click.argument("run_id", metavar="[RUN]", required=False, shell_complete=_complete_runs)
+run_argument = click.argument("run_id", metavar="[RUN]", required=False, shell_complete=_complete_executions)
 
 
 @click.group(short_help="Run pipelines of AWS Batch jobs from a YAML file.")
@@ -106,10 +106,10 @@ def run_(
 
         print_json(plan_document(plan, counts)) if as_json else print_plan(plan)
         return
-    from corral.cli.pipelines.submit import start_run
+    from corral.cli.pipelines.submit import start_execution
     from corral.cli.pipelines.watch import watch_to_the_end
 
-    jobs = start_run(endpoint, plan, counts)
+    jobs = start_execution(endpoint, plan, counts)
     later = [step.name for step in plan.deferred]
     if not watches:
         print_json({"id": plan.id, "jobs": jobs, "deferred": later}) if as_json else print_line(plan.id)
@@ -129,7 +129,7 @@ def _parameters(given: tuple[str, ...]) -> dict[str, str]:
     return dict(each.split("=", 1) for each in given)
 
 
-# Runs
+# Executions
 
 
 @pipeline.command(short_help="Watch a run, and submit its deferred steps.", help=f"""Watch a run until it ends. {RUN_HELP}
@@ -143,12 +143,12 @@ def _parameters(given: tuple[str, ...]) -> dict[str, str]:
 @click.option("--once", is_flag=True, help="Print the present state once and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the present state as JSON and exit.")
 def watch(run_id: str | None, data: DataFolder, once: bool, as_json: bool) -> None:
-    from corral.cli.pipelines.executions import find_run, load_plan, read_state
+    from corral.cli.pipelines.executions import find_execution, load_plan, read_state
     from corral.cli.pipelines.screen import frame
-    from corral.cli.pipelines.watch import earlier_times, report, run_document, watch_to_the_end
+    from corral.cli.pipelines.watch import earlier_times, execution_document, report, watch_to_the_end
 
     endpoint = find_endpoint(data)
-    found = find_run(endpoint, run_id)
+    found = find_execution(endpoint, run_id)
     plan = load_plan(endpoint, found)
     if not once and not as_json:
         watch_to_the_end(endpoint, plan, as_json=False)
@@ -156,7 +156,7 @@ def watch(run_id: str | None, data: DataFolder, once: bool, as_json: bool) -> No
     state, now_s = read_state(endpoint, plan, earlier_times(endpoint, plan))
     if as_json:
         usage, earlier = report(endpoint, state) if state.ended else (None, [])
-        print_json(run_document(state, usage, earlier))
+        print_json(execution_document(state, usage, earlier))
     else:
         out = console()
         out.print(frame(state, now_s, out.width))
@@ -176,37 +176,37 @@ def list_(name: str | None, data: DataFolder, limit: int, as_json: bool) -> None
 
     Batch keeps a job for seven days after its end. Older runs are not shown.
     """
-    from corral.cli.pipelines.cost import Prices, run_usage
-    from corral.cli.pipelines.executions import find_runs, server_now
-    from corral.cli.pipelines.screen import print_runs
+    from corral.cli.pipelines.cost import Prices, execution_usage
+    from corral.cli.pipelines.executions import find_executions, server_now
+    from corral.cli.pipelines.screen import print_executions
     from corral.cli.pipelines.watch import list_row
 
     endpoint = find_endpoint(data)
     prices, rows = Prices(endpoint), []
     now_s = server_now(client(endpoint, "batch").describe_job_queues(maxResults=1))
-    for found in find_runs(endpoint, name)[:limit]:
+    for found in find_executions(endpoint, name)[:limit]:
         state = _state_of(endpoint, found)
-        usage = run_usage(endpoint, found, prices) if state.ended else None
+        usage = execution_usage(endpoint, found, prices) if state.ended else None
         rows.append(list_row(state, found, usage, now_s))
     if as_json:
         print_json(rows)
     elif rows:
-        print_runs(rows)
+        print_executions(rows)
     else:
         print_text("No runs in the last seven days. `corral pipeline run FILE` starts one.")
 
 
-def _state_of(endpoint: Endpoint, found: FoundRun) -> PipelineRun:
+def _state_of(endpoint: Endpoint, found: FoundExecution) -> Execution:
     from corral.cli.pipelines.executions import load_plan
-    from corral.cli.pipelines.state import run_state
+    from corral.cli.pipelines.state import execution_state
 
-    return run_state(load_plan(endpoint, found), found.jobs)
+    return execution_state(load_plan(endpoint, found), found.jobs)
 
 
 @pipeline.command(short_help="Print the log of a step, or of one child of an array.")
 @click.argument("step", metavar="STEP[INDEX]", shell_complete=_complete_steps)
 @data_option
-@click.option("--run", "run_id", metavar="RUN", shell_complete=_complete_runs, help=RUN_HELP)
+@click.option("--run", "run_id", metavar="RUN", shell_complete=_complete_executions, help=RUN_HELP)
 @click.option("--follow", "-f", "following", is_flag=True, help="Follow the log until the job has ended.")
 @click.option("--tail", type=click.IntRange(0, TAIL_MAX), metavar="N", help="Only the last N events.")
 @click.option("--timestamps", is_flag=True, help="Prefix each line with the time of its event (UTC).")
@@ -218,14 +218,14 @@ def logs(
 
     After a retry, it is the log of the newest job with this index.
     """
-    from corral.cli.pipelines.executions import find_run, load_plan
+    from corral.cli.pipelines.executions import find_execution, load_plan
     from corral.cli.pipelines.logs import find_log_job, print_log
-    from corral.cli.pipelines.state import run_state
+    from corral.cli.pipelines.state import execution_state
 
     endpoint = find_endpoint(data)
-    found = find_run(endpoint, run_id)
+    found = find_execution(endpoint, run_id)
     plan = load_plan(endpoint, found)
-    job_id = find_log_job(endpoint, plan, run_state(plan, found.jobs), step)
+    job_id = find_log_job(endpoint, plan, execution_state(plan, found.jobs), step)
     print_log(endpoint, job_id, following=following, tail=tail, timestamps=timestamps, as_json=as_json)
 
 
@@ -237,16 +237,16 @@ def logs(
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def stop(run_id: str | None, data: DataFolder, as_json: bool) -> None:
-    from corral.cli.pipelines.executions import find_run, server_now
-    from corral.cli.pipelines.submit import describe_stop, stop_run
+    from corral.cli.pipelines.executions import find_execution, server_now
+    from corral.cli.pipelines.submit import describe_stop, stop_execution
 
     endpoint = find_endpoint(data)
-    found = find_run(endpoint, run_id)
+    found = find_execution(endpoint, run_id)
     state = _state_of(endpoint, found)
     if state.ended:
         raise CliError(f"{found.id} has ended already: {state.state}.")
     now = datetime.fromtimestamp(server_now(client(endpoint, "batch").describe_job_queues(maxResults=1)), UTC)
-    done = stop_run(endpoint, found, state, now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    done = stop_execution(endpoint, found, state, now.strftime("%Y-%m-%dT%H:%M:%SZ"))
     if as_json:
         print_json({"id": found.id, "steps": done})
         return
@@ -271,18 +271,18 @@ def stop(run_id: str | None, data: DataFolder, as_json: bool) -> None:
     "--json", "as_json", is_flag=True, help="Print the run as JSON when it has ended, or with --detach what was submitted."
 )
 def retry(run_id: str | None, data: DataFolder, failed: bool, wraps: bool, watches: bool, as_json: bool) -> None:
-    from corral.cli.pipelines.executions import find_run, load_plan, read_state
+    from corral.cli.pipelines.executions import find_execution, load_plan, read_state
     from corral.cli.pipelines.plan import format_indexes
-    from corral.cli.pipelines.submit import retry_run
+    from corral.cli.pipelines.submit import retry_execution
     from corral.cli.pipelines.watch import watch_to_the_end
 
     endpoint = find_endpoint(data)
-    found = find_run(endpoint, run_id)
+    found = find_execution(endpoint, run_id)
     plan = load_plan(endpoint, found)
     state, _ = read_state(endpoint, plan)
     if not state.ended:
         raise CliError(f"{found.id} is {state.state}. Wait until it has ended, or stop it with `corral pipeline stop {found.id}`.")
-    submitted = retry_run(endpoint, plan, found, state, wraps=wraps)
+    submitted = retry_execution(endpoint, plan, found, state, wraps=wraps)
     for name, each in submitted.items():
         planned = plan.step(name)
         part = f" of {planned.size}: {format_indexes(each['indexes'])}" if len(each["indexes"]) < planned.size else ""

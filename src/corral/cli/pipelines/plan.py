@@ -1,7 +1,7 @@
 """Decides which jobs a pipeline submits to AWS Batch. These functions are pure: they call no service.
 
-A **pipeline** is a list of steps. A **step** is one job or one array job. A **run** is one execution of a pipeline. Each job of a
-run has the name PIPELINE-RUN-STEP, and tags by which every machine finds the run again. The **attempt** of a run is a number: 1 at
+A **pipeline** is a list of steps. A **step** is one job or one array job. Each job of an execution has the name
+PIPELINE-RUN-STEP, and tags by which every machine finds the execution again. The **attempt** of an execution is a number: 1 at
 first, and one more after each `corral pipeline retry`.
 
 In Batch, an array fails when one child fails, and a job fails when a job that it depends on fails. With `max_failed`, some children
@@ -64,13 +64,13 @@ class PlannedStep(NamedTuple):
 
 class PipelinePlan(NamedTuple):
     pipeline: Pipeline
-    run: str
+    execution: str
     steps: tuple[PlannedStep, ...]
     commands: Mapping[str, tuple[str, ...]]  # step -> command of its existing job definition
 
     @property
     def id(self) -> str:
-        return f"{self.pipeline.name}-{self.run}"
+        return f"{self.pipeline.name}-{self.execution}"
 
     def step(self, name: str) -> PlannedStep:
         return next(each for each in self.steps if each.name == name)
@@ -100,7 +100,7 @@ class JobRequest(NamedTuple):
 
 
 def make_plan(
-    pipeline: Pipeline, run: str, line_counts: Mapping[str, int], definitions: Mapping[str, Mapping[str, Any]]
+    pipeline: Pipeline, execution: str, line_counts: Mapping[str, int], definitions: Mapping[str, Mapping[str, Any]]
 ) -> PipelinePlan:
     """Choose the queue, size and job definition of each step.
 
@@ -132,7 +132,7 @@ def make_plan(
             allowed_failed=step.max_failed.allowed(size) if step.max_failed else 0,
             deferred_by=tuple(each.name for each in blocking),
         )
-    return PipelinePlan(pipeline, run, tuple(planned.values()), commands)
+    return PipelinePlan(pipeline, execution, tuple(planned.values()), commands)
 
 
 def _requirement(container: Mapping[str, Any], kind: str) -> int:
@@ -307,7 +307,7 @@ def submit_request(
         **(_limits(step) if step.job_definition else {}),
         "tags": {
             TAG_PIPELINE: plan.pipeline.name,
-            TAG_RUN: plan.run,
+            TAG_RUN: plan.execution,
             TAG_STEP: step.name,
             TAG_ATTEMPT: str(attempt),
             TAG_FILE: plan.pipeline.file_hash,
@@ -324,7 +324,7 @@ def _variables(plan: PipelinePlan, planned: PlannedStep, indexes: tuple[int, ...
     if indexes is not None:
         yield INDEXES_VARIABLE, format_indexes(indexes)
     yield "CORRAL_PIPELINE", plan.pipeline.name
-    yield "CORRAL_PIPELINE_RUN", plan.run
+    yield "CORRAL_PIPELINE_RUN", plan.execution
     yield "CORRAL_PIPELINE_STEP", planned.name
 
 

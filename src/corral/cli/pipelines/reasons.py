@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corral.cli.pipelines.plan import format_indexes
-from corral.cli.pipelines.state import FAILED, NOT_RUN, WAITING, RunJob, StepReason, StepState, original_index
+from corral.cli.pipelines.state import FAILED, NOT_RUN, WAITING, PipelineJob, StepReason, StepState, original_index
 from corral.cli.printing.output import shorten_ids
 from corral.cli.runs.tasks import short_reason
 
@@ -60,7 +60,7 @@ def _reasons(batch: Any, step: StepState, before: Mapping[str, StepState]) -> tu
 
 
 def _of_children(
-    batch: Any, job: RunJob, step: StepState, before: Mapping[str, StepState], status: str, number: int
+    batch: Any, job: PipelineJob, step: StepState, before: Mapping[str, StepState], status: str, number: int
 ) -> list[StepReason]:
     """Return the different reasons of the first waiting or failed children of an array.
 
@@ -78,7 +78,7 @@ def _of_children(
     return reasons
 
 
-def _children_in(job: RunJob, status: str) -> int:
+def _children_in(job: PipelineJob, status: str) -> int:
     return int(((job.described.get("arrayProperties") or {}).get("statusSummary") or {}).get(status, 0))
 
 

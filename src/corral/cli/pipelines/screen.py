@@ -1,4 +1,4 @@
-"""Draws runs of pipelines: one bar per step, the table of runs, and the result with its cost."""
+"""Draws executions of pipelines: one bar per step, the table of executions, and the result with its cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from corral.cli.pipelines.state import PipelineRun, StepCounts, StepState
+from corral.cli.pipelines.state import Execution, StepCounts, StepState
 from corral.cli.printing.live_screen import WIDE, one_line, plain_table, styled
 from corral.cli.printing.output import count, format_duration, print_table
 from corral.cli.printing.text_table import INDENT, cell_width, fold
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from corral.cli.pipelines.cost import RunUsage, StepUsage
+    from corral.cli.pipelines.cost import ExecutionUsage, StepUsage
     from corral.cli.printing.safe_text import SafeText
 
 COLOURS = {"SUCCEEDED": "green", "TOLERATED": "green", "FAILED": "red", "STOPPED": "red", "RUNNING": "cyan", "WAITING": "yellow"}
@@ -27,7 +27,7 @@ ENDS_COLUMNS = 70  # a narrower screen has no column ENDS IN
 HEAD_LINES = 3  # title, empty line, header
 
 
-def frame(state: PipelineRun, now_s: float, width: int, height: int | None = None, trouble: str = "") -> RenderableType:
+def frame(state: Execution, now_s: float, width: int, height: int | None = None, trouble: str = "") -> RenderableType:
     """Return the content of one screen. If there are more steps than lines, succeeded steps are left out first."""
     from rich.console import Group
 
@@ -48,7 +48,7 @@ def frame(state: PipelineRun, now_s: float, width: int, height: int | None = Non
     return Group(*parts)
 
 
-def _title(state: PipelineRun, now_s: float, width: int) -> SafeText:
+def _title(state: Execution, now_s: float, width: int) -> SafeText:
     from corral.cli.printing.safe_text import SafeText
 
     end_s = state.stopped_s if state.ended and state.stopped_s else now_s
@@ -61,7 +61,7 @@ def _title(state: PipelineRun, now_s: float, width: int) -> SafeText:
     return one_line(text)
 
 
-def _that_fit(state: PipelineRun, width: int, room: int | None) -> list[StepState]:
+def _that_fit(state: Execution, width: int, room: int | None) -> list[StepState]:
     if room is None:
         return list(state.steps)
     rank = {"RUNNING": 0, "WAITING": 1, "FAILED": 2, "NOT SUBMITTED": 3}
@@ -158,7 +158,7 @@ def step_line(step: StepState) -> str:
 # Lists and results
 
 
-def print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_executions(rows: Sequence[Mapping[str, Any]]) -> None:
     shown = [
         {
             "RUN": row["id"],
@@ -175,12 +175,12 @@ def print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
     print_table(shown, folded=("RUN", "STARTED"), right=("GPU HOURS", "COST"), styles=styles)
 
 
-def result_table(state: PipelineRun, usage: RunUsage, earlier: Sequence[RunUsage]) -> Table:
-    """Draw wall time, GPU-hours and cost of each step and of the run, and the wall times of earlier runs next to them."""
+def result_table(state: Execution, usage: ExecutionUsage, earlier: Sequence[ExecutionUsage]) -> Table:
+    """Draw wall time, GPU-hours and cost of each step and of the execution, and next to them the wall times of earlier ones."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("STEP", "JOBS", "WALL", "CPU HOURS", "GPU HOURS", "COST", *(f"{each.run} WALL" for each in earlier)):
+    for title in ("STEP", "JOBS", "WALL", "CPU HOURS", "GPU HOURS", "COST", *(f"{each.execution} WALL" for each in earlier)):
         table.add_column(title, overflow="fold", justify="left" if title == "STEP" else "right")
     for step in state.steps:
         own = usage.steps.get(step.name)
@@ -210,5 +210,5 @@ def _number(value: float | None) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """Format a price. Small prices have more digits, because a short run costs less than a cent."""
+    """Format a price. Small prices have more digits, because a short execution costs less than a cent."""
     return "no price" if value is None else f"${value:,.{2 if value >= 1 else 4 if value >= 0.01 or not value else 6}f}"

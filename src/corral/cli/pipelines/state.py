@@ -1,11 +1,11 @@
-"""Derives the state of a pipeline run from its jobs. These functions are pure: they call no service.
+"""Derives the state of an execution of a pipeline from its jobs. These functions are pure: they call no service.
 
-A run is one execution of a pipeline, and a step of the pipeline is one job or one array job. A retry adds jobs to a step. If
-several jobs of a step ran the same index, only the newest of them counts. The counts of a step are the numbers of children that are
-done, running, failed and waiting. A job without children counts as one child.
+A step of the pipeline is one job or one array job. A retry adds jobs to a step. If several jobs of a step ran the same index, only
+the newest of them counts. The counts of a step are the numbers of children that are done, running, failed and waiting. A job
+without children counts as one child.
 
 With `max_failed`, some children of a step may fail. The steps after such a step are deferred, and so are the steps after a deferred
-step. `corral pipeline run` and `corral pipeline watch` submit them later. All other steps are submitted when the run starts.
+step. `corral pipeline run` and `corral pipeline watch` submit them later. All other steps are submitted when the execution starts.
 
 With `after: {each: X}` in the pipeline file, each child of a step depends only on the child of step X with the same index.
 """
@@ -60,8 +60,8 @@ class StepCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class RunJob:
-    """One job of a run, as DescribeJobs describes it. Times are in seconds since 1970."""
+class PipelineJob:
+    """One job of an execution, as DescribeJobs describes it. Times are in seconds since 1970."""
 
     id: str
     arn: str
@@ -85,7 +85,7 @@ class RunJob:
         return self.status in ENDED_STATES
 
 
-def read_job(described: Mapping[str, Any]) -> RunJob | None:
+def read_job(described: Mapping[str, Any]) -> PipelineJob | None:
     """Return a job of a pipeline, or None if the job has no tags of a pipeline."""
     tags: Mapping[str, str] = described.get("tags") or {}
     if not all(key in tags for key in (TAG_PIPELINE, TAG_RUN, TAG_STEP)):
@@ -95,7 +95,7 @@ def read_job(described: Mapping[str, Any]) -> RunJob | None:
     environment = {each["name"]: each.get("value", "") for each in (described.get("container") or {}).get("environment", ())}
     text = environment.get(INDEXES_VARIABLE)
     attempt = tags.get(TAG_ATTEMPT, "1")
-    return RunJob(
+    return PipelineJob(
         id=described["jobId"],
         arn=described.get("jobArn", ""),
         queue=described["jobQueue"].rpartition("/")[2],
@@ -128,7 +128,7 @@ def _counts(summary: Mapping[str, int], size: int, status: str) -> StepCounts:
     return StepCounts(**numbers)
 
 
-def original_index(job: RunJob, position: int) -> int:
+def original_index(job: PipelineJob, position: int) -> int:
     """Return the index of a child in the first array of its step. A retry is a smaller array with indexes from 0."""
     return job.indexes[position] if job.indexes is not None else position
 
@@ -146,7 +146,7 @@ class StepState(NamedTuple):
     name: str
     state: str  # NOT SUBMITTED, WAITING, RUNNING, SUCCEEDED, FAILED, or TOLERATED: children failed, but at most `max_failed`
     counts: StepCounts
-    jobs: tuple[RunJob, ...]  # oldest first
+    jobs: tuple[PipelineJob, ...]  # oldest first
     after: tuple[str, ...]
     queue: str
     gpus: int
@@ -173,9 +173,9 @@ class StepState(NamedTuple):
         return self.state in ("SUCCEEDED", "TOLERATED", "FAILED")
 
 
-class PipelineRun(NamedTuple):
+class Execution(NamedTuple):
     name: str
-    run: str
+    execution: str
     # RUNNING, SUCCEEDED, FAILED, STOPPED, or WAITING: all submitted jobs have ended, and deferred steps can be submitted
     state: str
     steps: tuple[StepState, ...]
@@ -187,24 +187,24 @@ class PipelineRun(NamedTuple):
 
     @property
     def id(self) -> str:
-        return f"{self.name}-{self.run}"
+        return f"{self.name}-{self.execution}"
 
     @property
     def ended(self) -> bool:
         return self.state in ("SUCCEEDED", "FAILED", "STOPPED")
 
     @property
-    def jobs(self) -> list[RunJob]:
+    def jobs(self) -> list[PipelineJob]:
         return [job for step in self.steps for job in step.jobs]
 
     def step(self, name: str) -> StepState:
         return next(each for each in self.steps if each.name == name)
 
 
-def run_state(plan: PipelinePlan, jobs: Sequence[RunJob], idle: frozenset[str] = frozenset()) -> PipelineRun:
-    """Derive the state of a run from all its jobs. `idle` names deferred steps that have no index to run, so they are not ready."""
+def execution_state(plan: PipelinePlan, jobs: Sequence[PipelineJob], idle: frozenset[str] = frozenset()) -> Execution:
+    """Derive the state from all jobs of an execution. `idle` names deferred steps without an index to run: they are not ready."""
     ordered = sorted(jobs, key=lambda job: (job.created_s, job.id))
-    by_step: dict[str, list[RunJob]] = {}
+    by_step: dict[str, list[PipelineJob]] = {}
     for job in ordered:
         by_step.setdefault(job.step, []).append(job)
     steps: dict[str, StepState] = {}
@@ -212,9 +212,9 @@ def run_state(plan: PipelinePlan, jobs: Sequence[RunJob], idle: frozenset[str] =
         steps[planned.name] = _step_state(planned, tuple(by_step.get(planned.name, ())), steps)
     was_stopped = any(TAG_STOPPED in job.tags for job in jobs)
     ready = () if was_stopped else tuple(each.name for each in plan.deferred if each.name not in idle and _is_ready(each, steps))
-    return PipelineRun(
+    return Execution(
         name=plan.pipeline.name,
-        run=plan.run,
+        execution=plan.execution,
         state=_state(list(steps.values()), ready, was_stopped=was_stopped),
         steps=tuple(steps.values()),
         ready=ready,
@@ -234,7 +234,7 @@ def _state(steps: Sequence[StepState], ready: tuple[str, ...], *, was_stopped: b
     return "FAILED" if any(step.state in ("FAILED", "NOT SUBMITTED") for step in steps) else "SUCCEEDED"
 
 
-def _step_state(planned: PlannedStep, jobs: tuple[RunJob, ...], others: Mapping[str, StepState]) -> StepState:
+def _step_state(planned: PlannedStep, jobs: tuple[PipelineJob, ...], others: Mapping[str, StepState]) -> StepState:
     counts = merge_counts(jobs, planned.size)
     missing = planned.size - counts.total if jobs and not any(after.each for after in planned.step.after) else 0
     counts += StepCounts(waiting=max(0, missing) if jobs else planned.size)
@@ -264,7 +264,7 @@ def _step_state(planned: PlannedStep, jobs: tuple[RunJob, ...], others: Mapping[
     )
 
 
-def merge_counts(jobs: Sequence[RunJob], size: int) -> StepCounts:
+def merge_counts(jobs: Sequence[PipelineJob], size: int) -> StepCounts:
     """Add the counts of a step's jobs, attempt by attempt.
 
     If the jobs of an attempt run all indexes, the earlier attempts do not count. If they run only some indexes, these indexes had
@@ -314,7 +314,7 @@ def _is_ready(planned: PlannedStep, steps: Mapping[str, StepState]) -> bool:
 
 
 def wanted_now(
-    plan: PipelinePlan, state: PipelineRun, succeeded: Callable[[str], frozenset[int]]
+    plan: PipelinePlan, state: Execution, succeeded: Callable[[str], frozenset[int]]
 ) -> tuple[dict[str, list[int]], dict[str, list[SubmittedJob]]]:
     """Return two things: the indexes of each step that can be submitted now, and the unfinished jobs of all steps.
 
@@ -340,7 +340,7 @@ def wanted_now(
     return wanted, unfinished_jobs(plan, state)
 
 
-def unfinished_jobs(plan: PipelinePlan, state: PipelineRun) -> dict[str, list[SubmittedJob]]:
+def unfinished_jobs(plan: PipelinePlan, state: Execution) -> dict[str, list[SubmittedJob]]:
     found: dict[str, list[SubmittedJob]] = {}
     for step in state.steps:
         everything = tuple(range(plan.step(step.name).size))

@@ -1,6 +1,6 @@
-"""Submits the jobs of a pipeline run to AWS Batch, and stops a run.
+"""Submits the jobs of an execution of a pipeline to AWS Batch, and stops an execution.
 
-Jobs are submitted at the start of the run, for a retry, and when a deferred step is ready. A deferred step cannot use Batch's
+Jobs are submitted at the start of the execution, for a retry, and when a deferred step is ready. A deferred step cannot use Batch's
 dependencies for a step with `max_failed` (`plan.py`), so it is submitted when that step has ended.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corral.cli.client.endpoint import Endpoint, client
-from corral.cli.pipelines.executions import FoundRun, describe_jobs, failed_indexes, record_request, succeeded_indexes
+from corral.cli.pipelines.executions import FoundExecution, describe_jobs, failed_indexes, record_request, succeeded_indexes
 from corral.cli.pipelines.plan import (
     TAG_HASH,
     TAG_RECORD,
@@ -20,7 +20,7 @@ from corral.cli.pipelines.plan import (
     job_requests,
     submit_request,
 )
-from corral.cli.pipelines.state import PipelineRun, StepState, read_job, unfinished_jobs, wanted_again, wanted_now
+from corral.cli.pipelines.state import Execution, StepState, read_job, unfinished_jobs, wanted_again, wanted_now
 from corral.cli.printing.errors import CliError, error_line
 from corral.cli.printing.output import count
 
@@ -37,7 +37,7 @@ def ensure_definition(batch: Any, request: Mapping[str, Any]) -> str:
     return f"{name}:{batch.register_job_definition(**request)['revision']}"
 
 
-def start_run(endpoint: Endpoint, plan: PipelinePlan, counts: Mapping[str, int]) -> dict[str, list[str]]:
+def start_execution(endpoint: Endpoint, plan: PipelinePlan, counts: Mapping[str, int]) -> dict[str, list[str]]:
     """Submit all steps that are not deferred. Return the ids of the jobs of each step."""
     batch = client(endpoint, "batch")
     _check_queues(batch, plan)
@@ -93,7 +93,7 @@ def _submit(
     return by_step
 
 
-def advance(endpoint: Endpoint, plan: PipelinePlan, state: PipelineRun) -> dict[str, list[str]]:
+def advance(endpoint: Endpoint, plan: PipelinePlan, state: Execution) -> dict[str, list[str]]:
     """Submit the deferred steps that are ready. Return the ids of the jobs of each submitted step."""
     if not state.ready:
         return {}
@@ -104,7 +104,7 @@ def advance(endpoint: Endpoint, plan: PipelinePlan, state: PipelineRun) -> dict[
     return {step: ids for step, ids in submitted.items() if not _withdrawn(batch, plan, state, step, ids)}
 
 
-def _withdrawn(batch: Any, plan: PipelinePlan, state: PipelineRun, step: str, ids: Sequence[str]) -> bool:
+def _withdrawn(batch: Any, plan: PipelinePlan, state: Execution, step: str, ids: Sequence[str]) -> bool:
     """If another `corral pipeline watch` has submitted the same step earlier, terminate the jobs with these ids.
 
     Return whether these jobs were terminated.
@@ -123,7 +123,7 @@ def _withdrawn(batch: Any, plan: PipelinePlan, state: PipelineRun, step: str, id
     return True
 
 
-def stop_run(endpoint: Endpoint, found: FoundRun, state: PipelineRun, now: str) -> list[dict[str, Any]]:
+def stop_execution(endpoint: Endpoint, found: FoundExecution, state: Execution, now: str) -> list[dict[str, Any]]:
     """Terminate the jobs that run and cancel the jobs that wait, last steps first. Return the action for each step."""
     batch, done = client(endpoint, "batch"), []
     batch.tag_resource(resourceArn=found.first.arn, tags={TAG_STOPPED: now})  # so that no `watch` submits a deferred step
@@ -137,7 +137,9 @@ def stop_run(endpoint: Endpoint, found: FoundRun, state: PipelineRun, now: str) 
     return done
 
 
-def retry_run(endpoint: Endpoint, plan: PipelinePlan, found: FoundRun, state: PipelineRun, *, wraps: bool) -> dict[str, Any]:
+def retry_execution(
+    endpoint: Endpoint, plan: PipelinePlan, found: FoundExecution, state: Execution, *, wraps: bool
+) -> dict[str, Any]:
     """Submit the failed jobs and children again, and the steps after them. Return the indexes and job ids of each step."""
     batch = client(endpoint, "batch")
     failed = {step.name: failed_indexes(endpoint, plan, step) for step in state.steps if step.jobs}

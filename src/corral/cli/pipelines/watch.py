@@ -1,4 +1,4 @@
-"""Follows a pipeline run until it ends, submits its deferred steps (`plan.py`), and reports its result, usage and cost.
+"""Follows an execution of a pipeline until it ends, submits its deferred steps (`plan.py`), and reports its result, usage and cost.
 
 In a terminal, it refreshes a screen. Otherwise it prints one line when a step changes.
 """
@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from corral.cli.client.endpoint import Endpoint, is_aws
-from corral.cli.pipelines.cost import Prices, RunUsage, StepUsage, add_usages, job_usage, parse_usage, run_usage
+from corral.cli.pipelines.cost import ExecutionUsage, Prices, StepUsage, add_usages, execution_usage, job_usage, parse_usage
 from corral.cli.pipelines.estimate import StepTimes
-from corral.cli.pipelines.executions import FoundRun, find_runs, read_state
+from corral.cli.pipelines.executions import FoundExecution, find_executions, read_state
 from corral.cli.pipelines.plan import TAG_USAGE, PipelinePlan
 from corral.cli.pipelines.screen import frame, result_table, step_line
-from corral.cli.pipelines.state import NOT_RUN, PipelineRun, StepState
+from corral.cli.pipelines.state import NOT_RUN, Execution, StepState
 from corral.cli.pipelines.submit import advance
 from corral.cli.printing.errors import INTERRUPTED, CliError, error_line
 from corral.cli.printing.live_screen import read_keys
@@ -25,12 +25,12 @@ from corral.cli.printing.output import console, count, print_json, print_line, p
 
 REFRESH_S, AWS_REFRESH_S = 1.0, 5.0
 FIRST_PAUSE_S = 0.1  # without a screen: the pause after a change. Each further pause is twice as long, up to (AWS_)REFRESH_S
-EARLIER_MAX = 3  # how many earlier runs are shown next to the result
+EARLIER_MAX = 3  # how many earlier executions are shown next to the result
 LINES_PER_STEP = 10  # without a screen: print a line when a further tenth of a step's children is done
 
 
-def follow(endpoint: Endpoint, plan: PipelinePlan, *, quiet: bool = False) -> PipelineRun:
-    """Show the run until it has ended, or until the user presses q. With `quiet`, print no progress. Return the last state."""
+def follow(endpoint: Endpoint, plan: PipelinePlan, *, quiet: bool = False) -> Execution:
+    """Show the execution until it has ended, or the user presses q. With `quiet`, print no progress. Return the last state."""
     earlier = earlier_times(endpoint, plan)
     refresh_s = AWS_REFRESH_S if is_aws(endpoint) else REFRESH_S
     try:
@@ -42,7 +42,7 @@ def follow(endpoint: Endpoint, plan: PipelinePlan, *, quiet: bool = False) -> Pi
         raise SystemExit(INTERRUPTED) from None
 
 
-def _follow_on_screen(endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float) -> PipelineRun:
+def _follow_on_screen(endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float) -> Execution:
     from rich.live import Live
 
     out, trouble, recorded = console(), "", set[str]()
@@ -65,7 +65,7 @@ def _follow_on_screen(endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str,
 
 def _follow_in_lines(
     endpoint: Endpoint, plan: PipelinePlan, earlier: dict[str, StepTimes], refresh_s: float, *, quiet: bool
-) -> PipelineRun:
+) -> Execution:
     shown: dict[str, tuple[Any, ...]] = {}
     before, pause_s, recorded = None, FIRST_PAUSE_S, set[str]()
     while True:
@@ -85,10 +85,10 @@ def _follow_in_lines(
         time.sleep(pause_s)
 
 
-def _store_usage(endpoint: Endpoint, state: PipelineRun, recorded: set[str]) -> None:
+def _store_usage(endpoint: Endpoint, state: Execution, recorded: set[str]) -> None:
     """Store the usage of each job as soon as the job has ended. `recorded` has the ids of jobs whose usage is stored.
 
-    At the end of the whole run it would be too late: ECS may no longer describe the instances on which the job ran.
+    At the end of the whole execution it would be too late: ECS may no longer describe the instances on which the job ran.
     """
     prices = Prices(endpoint)  # read the prices again, because only instance types that have run have a price
     for job in state.jobs:
@@ -114,9 +114,9 @@ def _say_that_it_continues(plan: PipelinePlan) -> None:
 
 
 def earlier_times(endpoint: Endpoint, plan: PipelinePlan) -> dict[str, StepTimes]:
-    """Return the times of the steps in another run of the same pipeline: in the last run whose jobs have usage in their tags."""
-    for found in find_runs(endpoint, plan.pipeline.name):
-        if found.run == plan.run:
+    """Return the times of the steps in the last other execution of the same pipeline whose jobs have usage in their tags."""
+    for found in find_executions(endpoint, plan.pipeline.name):
+        if found.execution == plan.execution:
             continue
         jobs: dict[str, list[Any]] = {}
         for job in sorted(found.jobs, key=lambda each: (each.created_s, each.id)):
@@ -135,26 +135,26 @@ def earlier_times(endpoint: Endpoint, plan: PipelinePlan) -> dict[str, StepTimes
 
 
 def watch_to_the_end(endpoint: Endpoint, plan: PipelinePlan, *, as_json: bool) -> None:
-    """Follow a run, and print its result. Exit with code 1 if it has failed or was stopped."""
+    """Follow an execution, and print its result. Exit with code 1 if it has failed or was stopped."""
     state = follow(endpoint, plan, quiet=as_json)
     if state.ended:
         usage, earlier = report(endpoint, state)
-        print_json(run_document(state, usage, earlier)) if as_json else print_result(endpoint, state, usage, earlier)
+        print_json(execution_document(state, usage, earlier)) if as_json else print_result(endpoint, state, usage, earlier)
     if state.ended and state.state != "SUCCEEDED":
         raise SystemExit(1)
 
 
-def report(endpoint: Endpoint, state: PipelineRun) -> tuple[RunUsage, list[RunUsage]]:
-    """Return the usage of the run, and of the last other runs of the same pipeline that have ended. Store it as tags of jobs."""
+def report(endpoint: Endpoint, state: Execution) -> tuple[ExecutionUsage, list[ExecutionUsage]]:
+    """Return the usage of the execution, and of the last other executions that have ended. Store it as tags of jobs."""
     prices = Prices(endpoint)
-    runs = find_runs(endpoint, state.name)
-    own = next(found for found in runs if found.run == state.run)
-    others = [found for found in runs if found.run != state.run and all(job.ended for job in found.jobs)]
-    usage = run_usage(endpoint, own, prices)
-    return usage, [run_usage(endpoint, found, prices) for found in others[:EARLIER_MAX]]
+    executions = find_executions(endpoint, state.name)
+    own = next(found for found in executions if found.execution == state.execution)
+    others = [found for found in executions if found.execution != state.execution and all(job.ended for job in found.jobs)]
+    usage = execution_usage(endpoint, own, prices)
+    return usage, [execution_usage(endpoint, found, prices) for found in others[:EARLIER_MAX]]
 
 
-def print_result(endpoint: Endpoint, state: PipelineRun, usage: RunUsage, earlier: Sequence[RunUsage]) -> None:
+def print_result(endpoint: Endpoint, state: Execution, usage: ExecutionUsage, earlier: Sequence[ExecutionUsage]) -> None:
     out = console()
     out.print()
     out.print(result_table(state, usage, earlier))
@@ -169,7 +169,7 @@ def print_result(endpoint: Endpoint, state: PipelineRun, usage: RunUsage, earlie
         print_message(f"{failed_text(state)} Run them again with `corral pipeline retry --failed {state.id}`.")
 
 
-def failed_text(state: PipelineRun) -> str:
+def failed_text(state: Execution) -> str:
     """Say how many jobs failed, and which steps did not run because of them."""
     failed = [step for step in state.steps if step.state == "FAILED" and not step.never_ran]
     left_out = sum(reason.jobs for step in failed for reason in step.reasons if reason.kind == NOT_RUN)
@@ -181,11 +181,11 @@ def failed_text(state: PipelineRun) -> str:
     return f"{text} Not run: {', '.join(never)}." if never else text
 
 
-def run_document(state: PipelineRun, usage: RunUsage | None, earlier: Sequence[RunUsage] = ()) -> dict[str, Any]:
+def execution_document(state: Execution, usage: ExecutionUsage | None, earlier: Sequence[ExecutionUsage] = ()) -> dict[str, Any]:
     return {
         "id": state.id,
         "name": state.name,
-        "run": state.run,
+        "run": state.execution,
         "state": state.state,
         "attempt": state.attempt,
         "startedS": state.created_s,
@@ -220,20 +220,20 @@ def _step_document(step: StepState, usage: StepUsage | None) -> dict[str, Any]:
     }
 
 
-def _usage_document(usage: RunUsage) -> dict[str, Any]:
-    return {"run": usage.run, "wallS": usage.wall_s, **_hours(usage)}
+def _usage_document(usage: ExecutionUsage) -> dict[str, Any]:
+    return {"run": usage.execution, "wallS": usage.wall_s, **_hours(usage)}
 
 
-def _hours(usage: RunUsage | StepUsage) -> dict[str, Any]:
+def _hours(usage: ExecutionUsage | StepUsage) -> dict[str, Any]:
     return {"jobsRun": usage.jobs, "vcpuHours": usage.vcpu_hours, "gpuHours": usage.gpu_hours, "cost": usage.cost}
 
 
-def list_row(state: PipelineRun, found: FoundRun, usage: RunUsage | None, now_s: float) -> dict[str, Any]:
+def list_row(state: Execution, found: FoundExecution, usage: ExecutionUsage | None, now_s: float) -> dict[str, Any]:
     """Return one row of `corral pipeline list`."""
     return {
         "id": found.id,
         "name": found.name,
-        "run": found.run,
+        "run": found.execution,
         "state": state.state,
         "steps": len(state.steps),
         "stepsDone": sum(step.state in ("SUCCEEDED", "TOLERATED") for step in state.steps),

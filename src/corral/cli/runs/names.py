@@ -1,4 +1,4 @@
-"""Names of runs. In this module, a run is any ECS task, also one that `corral run` did not start.
+"""Names of runs, by which commands find ECS tasks.
 
 The name of a run is the value of `--name`, or the name of the script. The family of an ECS task definition can have only letters,
 digits, `_` and `-`, so the family is derived from the name. If family and name differ, the tag `corral:name` of the task contains

@@ -1,8 +1,8 @@
 """The unfinished tasks of a cluster, running tasks first, then waiting tasks, for `corral ps`.
 
-A run is a task here. ECS can list these tasks too, but ECS returns at most 100 tasks per request, and not in the order of their
-starts. ListRuns lists the first waiting tasks in the order in which they will start, and then tasks that their tags hold back. It
-also returns the number of all tasks in each state, and the number of tasks in other clusters and regions.
+ECS can list these tasks too, but ECS returns at most 100 tasks per request, and not in the order of their starts. ListRuns lists
+the first waiting tasks in the order in which they will start, and then tasks that their tags hold back. It also returns the number
+of all tasks in each state, and the number of tasks in other clusters and regions.
 
 The place of a task is the position of its claim in this list, counted from 1. A task that its tags hold back has no claim, so it
 has no place.
