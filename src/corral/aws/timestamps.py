@@ -50,7 +50,6 @@ def _to_ms(seconds: float) -> float:
 
 
 def text_from_seconds(seconds: int | float, form: str) -> str:
-    """Format seconds since the epoch as text."""
     if form == "unixtimestamp":
         return str(seconds)
     if form == "rfc822":

@@ -55,7 +55,6 @@ class _Builder:
 
 
 def tree_from_xml(body: bytes) -> Element:
-    """Parse a document and return its root element."""
     parser = expat.ParserCreate("utf-8", "}")  # ignore the declared encoding; expat returns names as `namespace}name`
     parser.buffer_text = True
     builder = _Builder()

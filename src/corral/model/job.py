@@ -170,8 +170,6 @@ class Job(Changeable, frozen=True):
 
 
 class ListedJob(Struct, frozen=True):
-    """The fields of a job that a list of jobs shows."""
-
     id: str
     name: str
     kind: JobKind

@@ -37,8 +37,6 @@ def run_of_attempt(name: str) -> str:
 
 
 class HealthCheck(Struct, frozen=True):
-    """How a host checks the health of a run."""
-
     command: list[str]  # the complete command; for a CMD-SHELL check it includes the shell
     interval_s: float = 30.0
     timeout_s: float = 5.0

@@ -107,7 +107,6 @@ def evaluate(policy: Policy, request: AccessRequest) -> PolicyDecision:
 
 
 def evaluate_identity(identity: IdentityPolicies, request: AccessRequest) -> PolicyDecision:
-    """Decide whether the policies of a role allow a request."""
     decisions = {evaluate(policy, request) for policy in identity.policies}
     limit = evaluate(identity.boundary, request) if identity.boundary is not None else PolicyDecision.ALLOWED
     if PolicyDecision.DENIED in decisions or limit is PolicyDecision.DENIED:

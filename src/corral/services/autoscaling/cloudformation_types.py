@@ -130,7 +130,6 @@ def _set_notifications(tx: Tx[Store], caller: Caller, group: str, old: Propertie
 
 
 def _notifications(properties: Properties) -> dict[str, list[str]]:
-    """Return the notification types of each topic."""
     one = [properties["NotificationConfiguration"]] if "NotificationConfiguration" in properties else []
     found: dict[str, list[str]] = {}
     for each in [*one, *properties.get("NotificationConfigurations", ())]:

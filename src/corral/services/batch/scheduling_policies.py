@@ -142,7 +142,6 @@ def list_scheduling_policies(tx: Tx[Store], params: Params, caller: Caller) -> d
 
 
 def _queues(tx: Tx[Store], caller: Caller, policy_arn: str) -> list[str]:
-    """Return the names of the job queues that use a policy."""
     queues = tx.store.stored.with_prefix(SERVICE, QUEUE, caller.region, "")
     return [name for name, queue in queues if queue.get("schedulingPolicyArn") == policy_arn]
 

@@ -80,7 +80,6 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 
 def _shown(change: Change) -> dict[str, Any]:
-    """Return a change of a resource in the form of DescribeChangeSet."""
     return {
         **({"PolicyAction": change.policy_action} if change.policy_action else {}),
         "Action": change.action,

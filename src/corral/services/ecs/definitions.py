@@ -129,7 +129,6 @@ def definition_arn(caller: Caller, family: str, revision: int) -> str:
 
 
 def _response(caller: Caller, revision: int, status: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition in the form of ECS's responses."""
     family = document["family"]
     return {
         **{key: value for key, value in document.items() if key != "tags"},
@@ -140,7 +139,6 @@ def _response(caller: Caller, revision: int, status: str, document: dict[str, An
 
 
 def _with_defaults(given: dict[str, Any], network_mode: str | None) -> dict[str, Any]:
-    """Return a container definition with the defaults that ECS adds."""
     container = {**CONTAINER_DEFAULTS, **given}
     container["portMappings"] = [_with_ports(given, network_mode) for given in container["portMappings"]]
     if "healthCheck" in container:

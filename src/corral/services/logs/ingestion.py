@@ -50,7 +50,6 @@ def write_events(tx: Tx[LogStore], region: str, group: str, stream: str, events:
 
 
 def _filtered_points(filters: Sequence[Mapping[str, Any]], region: str, events: Sequence[tuple[int, str]]) -> list[Point]:
-    """Return the datapoints that metric filters extract from the events."""
     from corral.decide.logs.metric_filter import MetricExtractor  # imported only here, because most groups have no metric filters
 
     extractors = [MetricExtractor(details, region) for details in filters]

@@ -132,7 +132,6 @@ def deliver(
 
 
 def may_publish(tx: Tx[Store], topic: Document, publisher: Publisher) -> bool:
-    """Whether the policy of the topic allows a service to publish."""
     account, arn = tx.settings.account, topic["TopicArn"]
     context = {"aws:sourcearn": (publisher.source_arn,), "aws:sourceaccount": (account,)}
     if publisher.for_owner:
