@@ -111,7 +111,7 @@ def _name(form: str, given: Any) -> str:
         return short(given.get("targetId") or "")
     if form.startswith("task-definition"):
         return _revision(given)
-    if form == "{name}":  # an ARN, of which the handler ignores the account
+    if form == "{name}":  # the handler ignores the account in an ARN
         return str(given).split(":", 5)[-1]
     return short(given)
 
