@@ -166,13 +166,10 @@ class PoolIndex:
 
     # Changes. Only Fleet calls these methods, and registers the inverse of each change.
 
-    def _changing(self, slot_id: str) -> Slot:
-        """Return a slot that is about to change."""
-        self._copy = None
-        slot = self._slots[slot_id]
-        if slot_id in self._copied:
-            self._copied.remove(slot_id)
-            slot = self._slots[slot_id] = replace(slot, gpus=slot.gpus[:], tasks=slot.tasks.copy(), shared=slot.shared.copy())
+    def _unshared(self, slot: Slot) -> Slot:
+        """Replace a slot that copies may share, because it is about to change."""
+        self._copied.remove(slot.id)
+        slot = self._slots[slot.id] = replace(slot, gpus=slot.gpus[:], tasks=slot.tasks.copy(), shared=slot.shared.copy())
         return slot
 
     def forget_names(self) -> None:
@@ -182,7 +179,6 @@ class PoolIndex:
     def put(self, slot: Slot) -> None:
         self._derived.clear()
         self._copy = None
-        self._copied.add(slot.id)
         self._slots[slot.id] = slot
         self._totals[slot.whole] = self._totals.get(slot.whole, 0) + 1
         if slot.withheld:
@@ -194,6 +190,7 @@ class PoolIndex:
     def remove(self, slot_id: str) -> None:
         self._derived.clear()
         self._copy = None
+        self._copied.add(slot_id)  # the slot may come back, or another with the same lists
         slot = self._slots.pop(slot_id)
         self._unlist(slot)
         self._withheld.pop(slot_id, None)
@@ -220,7 +217,10 @@ class PoolIndex:
         If the task group `group` is given, also count one pending task of this group. With `back`, subtract it.
         """
         self._derived.clear()
-        slot = self._changing(slot_id)
+        self._copy = None
+        slot = self._slots[slot_id]
+        if slot_id in self._copied:
+            slot = self._unshared(slot)
         before = len(slot.gpus), slot.memory_mib, slot.cpu_units
         if back:
             for gpu_id in gpu_ids:
@@ -270,7 +270,10 @@ class PoolIndex:
     def count(self, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
         """Add to the counters of a slot: tasks of a task group with desired status RUNNING, running tasks, pending tasks."""
         self._derived.clear()
-        slot = self._changing(slot_id)
+        self._copy = None
+        slot = self._slots[slot_id]
+        if slot_id in self._copied:
+            slot = self._unshared(slot)
         slot.running += running
         slot.pending += pending
         if tasks:

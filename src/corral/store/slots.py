@@ -277,7 +277,8 @@ class SelectionIndex:
                 having.setdefault(value, {})[key] = None
             self._rank(key)
         part.add(slot.id, *free)
-        self._note_change(key)
+        if self._sorted:
+            self._note_change(key)
 
     def _drop(self, slot_id: str) -> None:
         key, free = self._slots.pop(slot_id, (None, (0, 0, 0)))
@@ -287,7 +288,8 @@ class SelectionIndex:
         self._all.remove(slot_id, *free)
         if self._plain:
             return
-        self._note_change(key)
+        if self._sorted:
+            self._note_change(key)
         if self._parts[key].remove(slot_id, *free):
             return
         del self._parts[key]

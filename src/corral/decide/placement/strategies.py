@@ -123,7 +123,7 @@ def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen, reserve
     steps = rules.strategy
     while steps and steps[0][0] == SPREAD:
         steps = steps[1:]
-    if all(kind == BINPACK for kind, _ in steps):
+    if not steps or (len(steps) == 1 and steps[0][0] == BINPACK):
         first = selection.first_fitting((demand.idle_gpus, demand.memory_mib, demand.cpu_units))
         found = next(_open_ones((first,), demand, is_open, reserved), None)
         if found is not None or not first:
