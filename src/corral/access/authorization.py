@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from msgspec import Struct, field
 
 from corral.access.caller import Caller
-from corral.access.permissions import Permission, assume_role_context
+from corral.access.permissions import RUN_ON_HOST, Permission, assume_role_context
 from corral.access.roles import document_of, find_role
 from corral.access.sessions import derived_role_id
 from corral.core.transactions import Tx
@@ -84,6 +84,14 @@ def refusal(tx: Tx[Store], caller: Caller, role: RolePolicies, needed: Sequence[
         if decision is PolicyDecision.DENIED or not (is_open or decision is PolicyDecision.ALLOWED):
             return _text(caller, each, decision)
     return None
+
+
+def may_run_on_host(tx: Tx[Store], caller: Caller) -> bool:
+    """Whether a caller may decide what runs on the host. A program in a container may if its role allows `corral:RunOnHost`."""
+    if not caller.confined:
+        return True
+    role = policies_of_role(tx, caller.account, caller.principal.name)
+    return refusal(tx, caller, role, [RUN_ON_HOST], is_open=False) is None
 
 
 def trust_refusal(tx: Tx[Store], caller: Caller, role_arn: str, trust: str, params: dict[str, str]) -> str | None:
