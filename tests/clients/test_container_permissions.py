@@ -74,7 +74,7 @@ class Inside:
     def __init__(self, corral: Corral, role: str, task_id: str) -> None:
         key = bytes.fromhex(json.loads((corral.data / "sessions.json").read_text())["key"])
         principal = role_session(ACCOUNT, role, task_id, "root")
-        self.principal = principal.arn
+        self.principal, self.task_id = principal.arn, task_id
         made = sessions.issue(key, b"inside", principal, LATER_S, task_id, confined=True)
         self.use(corral, made.session.access_key_id, made.secret_key, made.token)
 

@@ -7,8 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from containers.running import Containers, python
+from containers.running import Containers, python, shell
 from harness import Corral
+from harness import container as host_container
 
 pytestmark = pytest.mark.xdist_group("docker")
 
@@ -26,7 +27,7 @@ def attempt(call, **params):
 evil = {"name": "x", "image": "corral/host", "memory": 64, "command": ["id"]}
 ecs, s3 = boto3.client("ecs"), boto3.client("s3")
 print(json.dumps([
-    attempt(s3.put_object, Bucket=os.environ["BUCKET"], Key="from-inside", Body=b"1"),
+    attempt(s3.put_object, Bucket=os.environ["BUCKET"], Key="inside.env", Body=b"X_A=1"),
     attempt(ecs.register_task_definition, family="evil", containerDefinitions=[evil]),
     attempt(boto3.client("iam").list_roles),
     attempt(boto3.client("ssm").describe_parameters),
@@ -51,3 +52,14 @@ def test_a_container_reads_and_writes_data_and_needs_policies_for_the_rest(corra
     for role, last in (("describer", "done"), (None, "AccessDeniedException")):
         task = run(container, volumes=volumes, **({"taskRoleArn": role} if role else {}))
         assert json.loads(run.printed(task)[-1]) == [*refused, last]
+    files = {"environmentFiles": [{"type": "s3", "value": f"arn:aws:s3:::{bucket}/inside.env"}]}
+    assert run.printed(run(shell("echo $X_A", **files))) == ["1"]
+    iam.create_role(RoleName="admin", AssumeRolePolicyDocument=document(TRUST))
+    iam.attach_role_policy(RoleName="admin", PolicyArn="arn:aws:iam::aws:policy/AdministratorAccess")
+    for definition in (
+        {"containerDefinitions": shell("true", **files, privileged=True)},
+        {"containerDefinitions": shell("true", **files), "taskRoleArn": "admin"},
+        {"containerDefinitions": host_container(["true"], **files)},
+    ):
+        task = run(definition.pop("containerDefinitions"), **definition)
+        assert "assumed-role/corral-host/" in task["stoppedReason"] and "corral:RunOnHost" in task["stoppedReason"]

@@ -67,6 +67,13 @@ def test_the_rows_of_a_released_state_survive(tmp_path: Path) -> None:
     store.close()
 
 
+def test_objects_of_the_first_version_count_as_written_by_root(tmp_path: Path) -> None:
+    store = Store(unpack(FROZEN / "folder-0.1.0.tar.xz", tmp_path / "data") / "state.db")
+    assert len(store.execute("SELECT 1 FROM object_version").fetchall()) > 2
+    assert store.execute("SELECT writers FROM object_version UNION SELECT writer FROM content_part").fetchall() == [(None,)]
+    store.close()
+
+
 @pytest.mark.parametrize("frozen", FOLDERS, ids=lambda path: path.stem)
 def test_services_say_the_same_about_a_frozen_folder(tmp_path: Path, frozen: Path) -> None:
     said = json.loads(frozen.with_name(frozen.name.replace(".tar.xz", ".json")).read_text())

@@ -29,3 +29,11 @@ class Caller(Struct, frozen=True, eq=False):
     def owner(self) -> str:
         """The owner of the resources that the request creates."""
         return self.principal.owner
+
+    @property
+    def writer(self) -> str | None:
+        """The text that identifies the caller as the writer of an object: ROLE/SESSION for a program in a container.
+
+        None for all other callers. They may run programs on the host, so no decision depends on who of them wrote an object.
+        """
+        return f"{self.principal.name}/{self.principal.session}" if self.confined else None

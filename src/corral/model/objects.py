@@ -45,6 +45,9 @@ class ObjectVersion(Struct, frozen=True):
     modified_at_s: float
     details: Mapping[str, Any]  # members of GetObject's response that are stored; also `Tags`: name → value
     upload_id: str | None = None  # the multipart upload that created it
+    # `Caller.writer` of the caller that created the version, and of those that uploaded its parts; one for each role. Without those
+    # that are None.
+    writers: tuple[str, ...] = ()
 
     @property
     def is_marker(self) -> bool:
@@ -60,6 +63,7 @@ class ContentPart(Struct, frozen=True):
     etag: str  # MD5 in hexadecimal digits
     checksums: Mapping[str, str]  # algorithm → checksum in base64, as in HTTP headers
     modified_at_s: float
+    writer: str | None = None  # only of a part of a multipart upload: `Caller.writer` of the caller that uploaded it
 
 
 class MultipartUpload(Struct, frozen=True):

@@ -10,21 +10,22 @@ import orjson
 from corral.core.database import Row
 from corral.model.objects import ContentPart, MultipartUpload, ObjectVersion
 
-VERSION_COLUMNS = "number, key, id, latest, content, size, etag, modified_at, details, upload_id"
-PART_COLUMNS = "number, blob, size, etag, checksums, modified_at"
+VERSION_COLUMNS = "number, key, id, latest, content, size, etag, modified_at, details, upload_id, writers"
+PART_COLUMNS = "number, blob, size, etag, checksums, modified_at, writer"
 UPLOAD_COLUMNS = "content, id, bucket, key, initiated_at, details"
 
 
 def version_of(row: Row) -> ObjectVersion:
-    number, key, version_id, latest, content, size, etag, at_s, details, upload_id = row
+    number, key, version_id, latest, content, size, etag, at_s, details, upload_id, writers = row
     return ObjectVersion(
-        number, key.decode(), version_id, bool(latest), content, size, etag, at_s, orjson.loads(details), upload_id
-    )
+        number, key.decode(), version_id, bool(latest), content, size, etag, at_s, orjson.loads(details), upload_id,
+        tuple(writers.split()) if writers else (),
+    )  # fmt: skip
 
 
 def part_of(row: Row) -> ContentPart:
-    number, blob, size, etag, checksums, modified_at_s = row
-    return ContentPart(number, blob, size, etag, orjson.loads(checksums), modified_at_s)
+    number, blob, size, etag, checksums, modified_at_s, writer = row
+    return ContentPart(number, blob, size, etag, orjson.loads(checksums), modified_at_s, writer)
 
 
 def upload_of(row: Row) -> MultipartUpload:

@@ -73,9 +73,9 @@ class Objects(ObjectListing):
         if not is_first:
             self._database.execute(f"UPDATE object_version SET latest = 0 WHERE number = ({NEWEST})", (bucket_id, key))
         self._database.execute(
-            f"INSERT INTO object_version (bucket, {VERSION_COLUMNS}) VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?)",
+            f"INSERT INTO object_version (bucket, {VERSION_COLUMNS}) VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)",
             (bucket_id, version.number, key, version.id, version.content, version.size, version.etag, version.modified_at_s,
-             dumps(version.details), version.upload_id),
+             dumps(version.details), version.upload_id, " ".join(version.writers) or None),
         )  # fmt: skip
 
     def drop_version(self, bucket_id: int, version: ObjectVersion) -> bool:
@@ -198,8 +198,8 @@ class Objects(ObjectListing):
 
     def _put_part(self, content: int, part: ContentPart) -> None:
         self._database.execute(
-            f"INSERT INTO content_part (content, {PART_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (content, part.number, part.blob, part.size, part.etag, dumps(part.checksums), part.modified_at_s),
+            f"INSERT INTO content_part (content, {PART_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (content, part.number, part.blob, part.size, part.etag, dumps(part.checksums), part.modified_at_s, part.writer),
         )
 
     def _discard_parts(self, content: int, numbers: Iterable[int]) -> bool:

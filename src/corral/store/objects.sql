@@ -28,6 +28,7 @@ CREATE TABLE content_part (
     etag TEXT NOT NULL,
     checksums TEXT NOT NULL,
     modified_at REAL NOT NULL,
+    writer TEXT,  -- of a part of a multipart upload; see object_version.writers
     PRIMARY KEY (content, number)
 ) WITHOUT ROWID;
 
@@ -43,7 +44,9 @@ CREATE TABLE object_version (
     etag TEXT NOT NULL,
     modified_at REAL NOT NULL,
     details TEXT NOT NULL,
-    upload_id TEXT
+    upload_id TEXT,
+    -- The programs in containers that wrote the version: ROLE/SESSION, separated by spaces. NULL: no container wrote it.
+    writers TEXT
 );
 CREATE INDEX object_version_age ON object_version (bucket, key, number DESC);
 CREATE UNIQUE INDEX object_version_id ON object_version (bucket, key, id);

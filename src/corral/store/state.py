@@ -65,6 +65,11 @@ class Store(Database):
     buckets: Buckets
     queues: Queues
 
+    MIGRATIONS = (
+        # 2: the writers of objects. NULL: as if the root user had written it.
+        "ALTER TABLE object_version ADD COLUMN writers TEXT;\nALTER TABLE content_part ADD COLUMN writer TEXT;\n",
+    )
+
     @staticmethod
     @cache
     def schema() -> str:

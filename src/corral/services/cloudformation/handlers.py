@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from corral.aws.handlers import handlers_in
 from corral.operations.services import Fetch, Handler, Prepare, Settle
 from corral.services.cloudformation import (
@@ -16,7 +18,10 @@ from corral.services.cloudformation import (
 HANDLERS: dict[str, Handler] = handlers_in("cloudformation", globals())
 
 _WITH_TEMPLATE = ("CreateChangeSet", "CreateStack", "GetTemplateSummary", "UpdateStack", "ValidateTemplate")
-FETCH: dict[str, Fetch] = dict.fromkeys((*_WITH_TEMPLATE, "SetStackPolicy"), template_sources.fetch)
+FETCH: dict[str, Fetch] = {
+    **dict.fromkeys((*_WITH_TEMPLATE, "SetStackPolicy"), template_sources.fetch),
+    **dict.fromkeys(("GetTemplateSummary", "ValidateTemplate"), partial(template_sources.fetch, is_obeyed=False)),
+}
 PREPARE: dict[str, Prepare] = dict.fromkeys((*_WITH_TEMPLATE, "SetStackPolicy"), template_requests.prepare)
 # The responses to these requests wait a short time for the end of the stack operation, because many stacks are complete within a
 # second. Without this wait, `aws cloudformation deploy` would check the stack again only after 30 seconds.

@@ -13,7 +13,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec import Struct
 
+from corral.access.authorization import may_run_on_host
 from corral.access.caller import Caller
+from corral.access.object_writers import writer_refusal
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.blob import Slice
@@ -79,15 +81,18 @@ def addresses(tx: Tx[Store], params: Mapping[str, Any]) -> list[ObjectAddress]:
     return found
 
 
-def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tuple[Slice, ...]]:
-    """Find the objects to which a request refers by URL. Return parameter → the slices of blobs whose bytes it gets."""
+def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller, *, is_obeyed: bool = True) -> dict[str, tuple[Slice, ...]]:
+    """Find the objects to which a request refers by URL. Return parameter → the slices of blobs whose bytes it gets.
+
+    `is_obeyed` is False if the request only reads the template.
+    """
     found = {}
     for member, (body, max_bytes, too_large) in _MEMBERS.items():
         if member not in params:
             continue
         if body in params:
             raise ValidationError(f"Specify either {body} or {member}, not both.")
-        found[body] = _slices(tx, caller, params[member], max_bytes, too_large)
+        found[body] = _slices(tx, caller, params[member], max_bytes, too_large, is_obeyed=is_obeyed)
     return found
 
 
@@ -106,13 +111,19 @@ def template_text(body: bytes | str) -> str:
         raise ValidationError("Template format error: the template is not valid UTF-8.") from None
 
 
-def _slices(tx: Tx[Store], caller: Caller, url: str, max_bytes: int, too_large: str) -> tuple[Slice, ...]:
+def _slices(
+    tx: Tx[Store], caller: Caller, url: str, max_bytes: int, too_large: str, *, is_obeyed: bool = True
+) -> tuple[Slice, ...]:
     address = object_of_url(tx, url)
     try:
         bucket = existing_bucket(tx, {"Bucket": address.bucket}, caller)
         version = existing_version(tx, bucket, address.key, address.version_id)
     except ApiError as error:
         raise ValidationError(S3_ERROR.format(error.message)) from None
+    # If the caller may not run programs on the host, its stack may not either, whatever the template contains.
+    is_checked = is_obeyed and version.writers and may_run_on_host(tx, caller)
+    if is_checked and (refusal := writer_refusal(tx, bucket.name, version)) is not None:
+        raise ValidationError(S3_ERROR.format(refusal))
     if version.size > max_bytes:
         raise ValidationError(too_large.format(max_bytes))
     return tuple(tx.store.objects.slices(version.content, 0, version.size)) if version.content is not None else ()

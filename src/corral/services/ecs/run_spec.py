@@ -10,13 +10,13 @@ import re
 from typing import Any
 
 from corral.access.caller import Caller
-from corral.access.sessions import address_of_run, password_of_task
+from corral.access.sessions import HOST_ROLE, address_of_run, password_of_task
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet.host_options import options_for
 from corral.model.agent_protocol import StartOrder
 from corral.model.blob import Slice
-from corral.model.principal import acting_service
+from corral.model.principal import acting_service, role_session
 from corral.model.private_environment import BUCKET, private_objects
 from corral.model.run import LogTarget, RunSpec
 from corral.model.settings import Settings
@@ -46,7 +46,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
     """
     container = spec.containers[run.container]
     secrets, no_secrets = secret_values(tx, task, container) if container.secrets else ({}, None)
-    files, no_files = environment_file_slices(tx, task, container) if container.environment_files else ([], None)
+    files, no_files = environment_file_slices(tx, task, spec, container) if container.environment_files else ([], None)
     settings = container_settings(tx, task, spec, container)
     log = log_target(task, run, container, may_be_container=settings is not None)
     pull = pull_from_here(tx.settings, container.image, task.region, tx.now_s) if settings is not None else None
@@ -252,7 +252,9 @@ def secret_values(tx: Tx[Store], task: Task, container: ContainerSpec) -> tuple[
     return {secret["name"]: values.get(secret["name"], "") for secret in container.definition.get("secrets", ())}, fault
 
 
-def environment_file_slices(tx: Tx[Store], task: Task, container: ContainerSpec) -> tuple[list[tuple[Slice, ...]], str | None]:
+def environment_file_slices(
+    tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec
+) -> tuple[list[tuple[Slice, ...]], str | None]:
     """Return the slices of blobs that hold each environment file, and the reason why the container cannot start.
 
     The reason is None if the container can start. The server reads the slices (`server/agents/environment_files.py`) before it
@@ -261,7 +263,7 @@ def environment_file_slices(tx: Tx[Store], task: Task, container: ContainerSpec)
     found, errors, size = list[tuple[Slice, ...]](), list[str](), 0
     for value in container.environment_files:
         try:
-            slices = _object_slices(tx, task, value)
+            slices = _object_slices(tx, task, spec, value)
             size += sum(each.size for each in slices)
             found.append(slices)
         except ApiError as error:
@@ -271,7 +273,7 @@ def environment_file_slices(tx: Tx[Store], task: Task, container: ContainerSpec)
     return ([], NO_FILES.format("; ".join(errors))) if errors else (found, None)
 
 
-def _object_slices(tx: Tx[Store], task: Task, object_arn: str) -> tuple[Slice, ...]:
+def _object_slices(tx: Tx[Store], task: Task, spec: TaskSpec, object_arn: str) -> tuple[Slice, ...]:
     # imported only here, because few containers have environment files
     from corral.services.s3.errors import AccessDenied, NoSuchBucket
     from corral.services.s3.lookup import existing_version
@@ -284,4 +286,19 @@ def _object_slices(tx: Tx[Store], task: Task, object_arn: str) -> tuple[Slice, .
     if bucket.name == BUCKET and named[2] not in private_objects(task.details.get("overrides", {})):
         raise AccessDenied(f"Only the overrides of RunTask can name objects of the bucket {BUCKET}.")
     version = existing_version(tx, bucket, named[2], None)
+    if version.writers and _controls_host(tx, task, spec):
+        from corral.access.object_writers import writer_refusal
+
+        if (refused := writer_refusal(tx, bucket.name, version)) is not None:
+            raise AccessDenied(refused)
     return tx.store.objects.slices(version.content, 0, version.size) if version.content is not None else ()
+
+
+def _controls_host(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
+    """Whether the programs of a task can run others on the host: as plain processes, or by a setting or the role of the task."""
+    from corral.access.authorization import may_run_on_host
+
+    if setting_with_host_access(spec.document) is not None or not options_for(tx, task).runs_containers:
+        return True
+    principal = role_session(tx.settings.account, spec.role.rpartition("/")[2] or HOST_ROLE, task.id, task.owner)
+    return may_run_on_host(tx, Caller(tx.settings.account, task.region, principal, confined=True))

@@ -18,6 +18,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 from msgspec import Struct
 
 from corral.access.caller import Caller
+from corral.access.object_writers import writer_refusal
 from corral.blobs import read_slices
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
@@ -102,6 +103,8 @@ def object_slices(tx: Tx[Store], caller: Caller, source: Mapping[str, Any]) -> t
         version = existing_version(tx, bucket, source.get("S3Key", ""), source.get("S3ObjectVersion"))
     except ApiError as error:
         raise InvalidParameterValueException(S3_ERROR.format(error.code, error.message)) from None
+    if version.writers and (refusal := writer_refusal(tx, bucket.name, version)) is not None:  # a function runs on the host
+        raise InvalidParameterValueException(S3_ERROR.format("AccessDenied", refusal))
     if version.size > ZIP_MAX_BYTES:
         raise InvalidParameterValueException(f"The object has {version.size} bytes. Corral accepts at most {ZIP_MAX_BYTES}.")
     return tuple(tx.store.objects.slices(version.content, 0, version.size)) if version.content is not None else ()

@@ -78,7 +78,7 @@ def admit_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admissi
 
 def upload_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     upload, announced = _existing_upload(tx, params, caller)[1], given_checksums(params)
-    part = _put_part(tx, upload, params)
+    part = _put_part(tx, upload, params, caller)
     checksums = {algorithm: text for algorithm, text in part.checksums.items() if not announced or algorithm in announced}
     return {"ETag": quoted(part.etag), **checksum_members(checksums), **encryption_members(upload.details)}
 
@@ -94,7 +94,7 @@ def admit_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Ad
 
 def upload_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     upload, source = _existing_upload(tx, params, caller)[1], params["Source"]
-    part = _put_part(tx, upload, params)
+    part = _put_part(tx, upload, params, caller)
     copied = {"ETag": quoted(part.etag), "LastModified": int(part.modified_at_s), **checksum_members(part.checksums)}
     return {"CopyPartResult": copied, **source.version_id_member, **encryption_members(upload.details)}
 
@@ -131,6 +131,7 @@ def complete_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Cal
         event_name="CompleteMultipartUpload",
         caller=caller,
         upload_id=upload.id,
+        part_writers=(part.writer for part in parts),
     )
     unlisted = stored.keys() - {part.number for part in parts}
     versions.wake_blob_gc(tx, tx.store.objects.keep_parts(upload, unlisted))
@@ -239,9 +240,9 @@ def _part_digests(upload: MultipartUpload, announced: frozenset[str], params: di
     return required_digests(announced | {expected or DEFAULT_ALGORITHM}, params, md5=etag_is_md5(upload.details))
 
 
-def _put_part(tx: Tx[Store], upload: MultipartUpload, params: dict[str, Any]) -> ContentPart:
+def _put_part(tx: Tx[Store], upload: MultipartUpload, params: dict[str, Any], caller: Caller) -> ContentPart:
     blob = params["Body"]
-    part = new_part(tx, params["PartNumber"], blob, verify_digests(params, blob), upload.details)
+    part = new_part(tx, params["PartNumber"], blob, verify_digests(params, blob), upload.details, caller.writer)
     versions.wake_blob_gc(tx, tx.store.objects.put_part(upload, part))
     return part
 

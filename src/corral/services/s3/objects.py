@@ -116,8 +116,15 @@ def store_object(
     )
 
 
-def new_part(tx: Tx[Store], number: int, blob: StoredBlob, checksums: dict[str, str], details: Mapping[str, Any]) -> ContentPart:
-    return ContentPart(number, blob.blob, blob.size, new_etag(tx, blob, details), checksums, tx.now_s)
+def new_part(
+    tx: Tx[Store],
+    number: int,
+    blob: StoredBlob,
+    checksums: dict[str, str],
+    details: Mapping[str, Any],
+    writer: str | None = None,
+) -> ContentPart:
+    return ContentPart(number, blob.blob, blob.size, new_etag(tx, blob, details), checksums, tx.now_s, writer)
 
 
 def check_size(params: dict[str, Any]) -> None:

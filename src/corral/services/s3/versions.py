@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corral.access.caller import Caller
@@ -31,13 +31,15 @@ def add(
     event_name: str,
     caller: Caller,
     upload_id: str | None = None,
+    part_writers: Iterable[str | None] = (),
 ) -> ObjectVersion:
     """Add a version, which becomes the latest version of its key. If versioning is not enabled, it replaces the version `null`.
 
     The caller must have added one reference to the content for this version, by `add_content` or `refer_to`. If the version
-    completes an upload, it takes over the upload's reference.
+    completes an upload, it takes over the upload's reference, and `part_writers` are the writers of its parts.
     """
-    version = _add(tx, bucket, key, content=content, size=size, etag=etag, details=details, upload_id=upload_id)
+    writers = _one_for_each_role([caller.writer, *part_writers])
+    version = _add(tx, bucket, key, content=content, size=size, etag=etag, details=details, upload_id=upload_id, writers=writers)
     object_created(tx, bucket, version, event_name, caller)
     return version
 
@@ -73,6 +75,11 @@ def check_write(tx: Tx[Store], bucket: Bucket, key: str, params: Mapping[str, An
             raise precondition_failed("If-Match")
 
 
+def _one_for_each_role(writers: Iterable[str | None]) -> tuple[str, ...]:
+    """Return one writer (ROLE/SESSION) for each role. The sessions of a role have the same permissions."""
+    return tuple({writer.partition("/")[0]: writer for writer in writers if writer is not None}.values())
+
+
 def wake_blob_gc(tx: Tx[Store], has_garbage: bool) -> None:
     """If files have become unused (`has_garbage`), wake the code that deletes them (`server/blob_gc.py`) after the commit."""
     if has_garbage:
@@ -97,6 +104,7 @@ def _add(
     etag: str,
     details: Mapping[str, Any],
     upload_id: str | None,
+    writers: tuple[str, ...] = (),
 ) -> ObjectVersion:
     number, version_id = tx.store.objects.next_number(), NULL
     if bucket.versioning == ENABLED:
@@ -105,6 +113,6 @@ def _add(
         replaced = tx.store.objects.version(bucket.id, key, NULL)
         if replaced is not None:
             wake_blob_gc(tx, tx.store.objects.drop_version(bucket.id, replaced))
-    version = ObjectVersion(number, key, version_id, True, content, size, etag, tx.now_s, details, upload_id)
+    version = ObjectVersion(number, key, version_id, True, content, size, etag, tx.now_s, details, upload_id, writers)
     tx.store.objects.add_version(bucket.id, version, is_first=not bucket.versioning)  # without versioning, this is the only version
     return version
