@@ -28,7 +28,7 @@ def handler(event, context):
         raise ValueError("no response")
     else:
         data = {"Size": properties["Size"], "Nested": {"Key": "value"}}
-        cfnresponse.send(event, context, cfnresponse.SUCCESS, data, properties.get("Id"))
+        cfnresponse.send(event, context, cfnresponse.SUCCESS, data, properties.get("Id"), properties.get("Silent") == "true")
 """
 TEMPLATE = """
 Parameters:
@@ -38,6 +38,7 @@ Parameters:
   Fails: {Type: String, Default: never}
   Raises: {Type: String, Default: "false"}
   More: {Type: String, Default: "no"}
+  Silent: {Type: String, Default: "false"}
 Conditions: {HasMore: !Equals [!Ref More, "yes"]}
 Resources:
   Role:
@@ -62,6 +63,7 @@ Resources:
       Id: !Ref Id
       Fails: !Ref Fails
       Raises: !Ref Raises
+      Silent: !Ref Silent
       Flag: true
       List: [1, {Inner: false}]
   Later:
@@ -400,3 +402,10 @@ def test_a_custom_resource_survives_a_kill(own_corral: Callable[..., Corral], tm
     wait(cloudformation, "killed", "create")
     first, *others = requests_in(results)
     assert others and all(other["RequestId"] == first["RequestId"] for other in others)
+
+
+def test_the_data_of_a_response_with_no_echo_is_hidden_in_events(cloudformation: Any, tmp_path: Path) -> None:
+    arn = create(cloudformation, "silent-data", Results=str(tmp_path / "results"), Size="31415926", More="yes", Silent="true")
+    ended(cloudformation, arn)
+    [shown] = {each["ResourceProperties"] for each in events(cloudformation, arn) if each["LogicalResourceId"] == "Later"}
+    assert json.loads(shown)["Size"] == "****"

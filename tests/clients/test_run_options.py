@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from command import UNTIL_TOLD, Cli
 from corral.cli.runs.environment import BUCKET
 from eventually import eventually
@@ -52,12 +54,17 @@ def test_the_definition_does_not_contain_the_environment(cli: Cli) -> None:
     assert SECRET not in definition_text(cli, "small") and '"environment": []' in definition_text(cli, "small")
 
 
-def test_a_large_environment_is_a_private_object(cli: Cli) -> None:
-    env = {"HF_TOKEN": SECRET, "MANY_LINES": "first\nsecond\n", "WIDE": "größe € 🐎" * 1000, "EMPTY": "", "QUOTED": "\"'$(x)\\n"}
-    assert values(cli, "-n", "large", names=tuple(env), env=env) == list(env.values())
-    assert SECRET not in definition_text(cli, "large")
-    arn = cli.client("ecs").list_tasks(family="large", desiredStatus="STOPPED")["taskArns"][-1]
+@pytest.mark.parametrize("repeats", [1, 1000])
+def test_an_environment_is_a_private_object_at_every_size(cli: Cli, repeats: int) -> None:
+    wide, family = "größe € 🐎" * repeats, f"wide-{repeats}"
+    env = {"HF_TOKEN": SECRET, "MANY_LINES": "first\nsecond\n", "WIDE": wide, "EMPTY": "", "QUOTED": "\"'$(x)\\n"}
+    assert values(cli, "-n", family, names=tuple(env), env=env) == list(env.values())
+    assert SECRET not in definition_text(cli, family)
+    arn = cli.client("ecs").list_tasks(family=family, desiredStatus="STOPPED")["taskArns"][-1]
     task = described(cli, arn)
+    assert SECRET not in cli("show", "--json", family).stdout and SECRET not in cli("ps", "--json", "-a").stdout
+    for file in (*cli.data.glob("state.db*"), cli.data / "server.log", cli.data / "node" / "agent.log"):
+        assert SECRET.encode() not in file.read_bytes(), file
     [file] = task["overrides"]["containerOverrides"][0]["environmentFiles"]
     assert SECRET not in json.dumps(task, default=str) and file["value"].startswith(f"arn:aws:s3:::{BUCKET}/")
     # A task cannot read the object, although it has the credentials of its role.
@@ -84,11 +91,23 @@ def test_commands_and_folders_that_no_task_definition_can_contain(cli: Cli) -> N
 
 
 def test_the_environment_of_a_file_and_of_an_image_is_only_what_was_given(cli: Cli) -> None:
-    definition = {"containerDefinitions": [{"name": "main", "image": "corral/host", "memory": 32, "command": ["true"]}]}
-    (cli.home / "filed.json").write_text(json.dumps(definition))
-    task_id = cli("run", "-d", "-e", "A=1", "filed.json", env={"HF_TOKEN": SECRET}).stdout.strip()
-    [override] = described(cli, task_id)["overrides"]["containerOverrides"]
-    assert override["environment"] == [{"name": "A", "value": "1"}]
+    """A variable of the command line replaces one of the task definition, and its environment files stay."""
+    s3 = cli.client("s3")
+    s3.create_bucket(Bucket="settings")
+    s3.put_object(Bucket="settings", Key="more.env", Body=b"B=of a file\nC=of a file\n")
+    command = [sys.executable, "-c", PRINT, "A", "B", "C", "HF_TOKEN"]
+    container = {"name": "main", "image": "corral/host", "memory": 32, "command": command}
+    container["environment"] = [{"name": name, "value": "of the definition"} for name in ("A", "B")]
+    container["environmentFiles"] = [{"type": "s3", "value": "arn:aws:s3:::settings/more.env"}]
+    log = {"awslogs-group": "filed", "awslogs-region": "us-east-1", "awslogs-stream-prefix": "x", "awslogs-create-group": "true"}
+    container["logConfiguration"] = {"logDriver": "awslogs", "options": log}
+    (cli.home / "filed.json").write_text(json.dumps({"family": "filed", "containerDefinitions": [container]}))
+    done = cli("run", "-e", "A=1", "filed.json", env={"HF_TOKEN": SECRET})
+    assert json.loads(done.stdout) == ["1", "of the definition", "of a file", None]
+    done = cli("rerun", "-e", "A=2", "-e", f"HF_TOKEN={SECRET}", "filed")
+    assert json.loads(done.stdout) == ["2", "of the definition", "of a file", SECRET]
+    [task] = [described(cli, arn) for arn in cli.client("ecs").list_tasks(family="filed", desiredStatus="STOPPED")["taskArns"]][-1:]
+    assert SECRET not in json.dumps(task, default=str)
 
 
 # where and on what a run runs

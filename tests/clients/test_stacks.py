@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -326,3 +327,40 @@ def test_force_delete(cloudformation: Any, corral: Corral) -> None:
     assert s3.get_object(Bucket="full-bucket", Key="k")["Body"].read() == b"1"
     [kept] = [each for each in events(cloudformation, arn) if each["ResourceStatus"] == "DELETE_SKIPPED"]
     assert kept["LogicalResourceId"] == "B"
+
+
+def test_no_event_shows_a_value_with_no_echo(cloudformation: Any, corral: Corral) -> None:
+    """The values are in the errors of resources, in base64, as items of a list, and come from SSM parameters."""
+    secrets = {"Plain": "hush/hush/hush", "List": "first!!x,second!!x", "Named": "/stacks/no-echo"}
+    corral.client("ssm").put_parameter(Name="/stacks/no-echo", Type="String", Value="value!of!ssm")
+    corral.client("ssm").put_parameter(Name="/stacks/secure", Type="SecureString", Value="secure!value")
+    types = {"Plain": "String", "List": "CommaDelimitedList", "Named": "AWS::SSM::Parameter::Value<String>"}
+    custom = {"Type": "AWS::CloudFormation::CustomResource"}  # its error names the wrong ServiceToken
+    resources: dict[str, dict[str, Any]] = {
+        "OfText": custom | {"Properties": {"ServiceToken": {"Ref": "Plain"}}},
+        "OfList": custom | {"Properties": {"ServiceToken": {"Fn::Select": [1, {"Ref": "List"}]}}},
+        "OfSsm": custom | {"Properties": {"ServiceToken": {"Ref": "Named"}}},
+        "Secure": custom | {"Properties": {"ServiceToken": "{{resolve:ssm-secure:/stacks/secure}}"}},
+        "Topic": {"Type": "AWS::SNS::Topic", "Properties": {"DisplayName": {"Fn::Base64": {"Fn::Sub": "x ${Plain} y"}}}},
+    }
+    for logical_id, resource in resources.items():
+        template: dict[str, Any] = {
+            "Parameters": {name: {"Type": type_, "NoEcho": True} for name, type_ in types.items()},
+            "Mappings": {"Map": {"a": {"b": "c"}}},
+            "Resources": {logical_id: resource},
+        }
+        name, values = f"no-echo-{logical_id}", given(**secrets)
+        arn = cloudformation.create_stack(StackName=name, TemplateBody=json.dumps(template), Parameters=values)["StackId"]
+        failed = ended(cloudformation, arn)
+        found = cloudformation.describe_stack_resources(StackName=arn)["StackResources"], events(cloudformation, arn)
+        reasons = [each.get("ResourceStatusReason", "") for each in found[1]]
+        assert logical_id == "Topic" or any("****" in reason for reason in reasons), reasons
+        text = json.dumps([failed, found], default=str)
+        for secret in ("hush/", "second!!x", "value!of!ssm", "secure!value", b64encode(b"x hush/hush/hush y").decode()):
+            assert secret not in text, (logical_id, secret)
+        cloudformation.delete_stack(StackName=arn)
+        wait(cloudformation, arn, "delete")
+    template["Conditions"] = {"Is": {"Fn::Equals": [{"Fn::FindInMap": ["Map", {"Ref": "Plain"}, "b"]}, "c"]}}
+    body = json.dumps(template)
+    told = refused(lambda: cloudformation.create_stack(StackName="no-echo", TemplateBody=body, Parameters=given(**secrets)))
+    assert "****" in told[1] and "hush" not in told[1]

@@ -13,7 +13,7 @@ from corral.model.blob import MD5, StoredBlob
 from corral.model.principal import ROOT, role_session
 from corral.model.private_environment import BUCKET, UNUSED_S, UPLOADED_S
 from corral.model.run import Observed
-from corral.operations.services import SERVICES
+from corral.operations.services import SERVICES, needed_permissions
 from corral.services.ecs import host_reports
 from corral.services.s3 import handlers as s3
 from virtual_clock.group_world import CALLER, REGION
@@ -155,6 +155,15 @@ def test_only_the_root_user_can_read_the_bucket() -> None:
     with pytest.raises(ApiError, match="can replace"):
         world.upload("a.env", TASK)
     world.upload("a.env")
+
+
+def test_a_container_creates_the_bucket_without_a_policy_but_not_its_settings() -> None:
+    def needed(**params: Any) -> list[str]:
+        permissions = World().run(lambda tx: needed_permissions(tx, TASK, "s3", "CreateBucket", params))
+        return [each.action for each in permissions]
+
+    assert needed(Bucket=BUCKET) == [] and needed(Bucket="other") == ["s3:CreateBucket"]
+    assert needed(Bucket=BUCKET, ACL="public-read") == ["s3:CreateBucket"]
 
 
 def test_a_task_gets_only_the_variables_that_its_caller_has_uploaded() -> None:

@@ -1,8 +1,9 @@
 """The private S3 bucket with the environment variables of runs.
 
-`corral run` stores the variables of a run in an object of this bucket if they are too large for the overrides of RunTask. The
-overrides refer to the object as an environment file. Only the root user can read the bucket. Corral deletes an object when all
-tasks that refer to it have ended.
+`corral run` stores the variables of a run in an object of this bucket, because everybody who may describe a task can read its
+overrides. The overrides refer to the object as an environment file. Its variables have the priority of overrides: they replace the
+variables of the task definition. Only the root user can read the bucket. Corral deletes an object when all tasks that refer to it
+have ended.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ UPLOADED_S = 3600.0  # an object to which no task ever refers is deleted this lo
 _PREFIX = f"arn:aws:s3:::{BUCKET}/"
 
 
+def is_private(object_arn: str) -> bool:
+    return object_arn.startswith(_PREFIX)
+
+
 def private_objects(overrides: dict[str, Any]) -> Iterator[str]:
     """Yield the keys of the objects of the private bucket to which the overrides of a task refer."""
     for override in overrides.get("containerOverrides", ()):
         for file in override.get("environmentFiles", ()):
-            if file["value"].startswith(_PREFIX):
+            if is_private(file["value"]):
                 yield file["value"].removeprefix(_PREFIX)

@@ -74,6 +74,9 @@ class RunSpec(Struct, frozen=True):
     cpu_units: int = 0  # the run's share of the CPUs, when all CPUs are busy
     # The content of each environment file. The server reads the content before it sends the order.
     environment_files: list[tuple[Slice, ...]] = field(default_factory=list)
+    # The environment files with the variables of `corral run`. They replace variables in `environment`, except `fixed_variables`.
+    private_files: list[tuple[Slice, ...]] = field(default_factory=list)
+    fixed_variables: list[str] = field(default_factory=list)
     output_file: str = ""  # the name of the file in which the host keeps the output after the run; empty: it is not kept
 
 

@@ -172,6 +172,18 @@ class Stacks:
         row = self._execute(sql, (stack_id, key)).fetchone()
         return _RESOURCE.decode(row[0]) if row else None
 
+    def with_attribute(self, stack_id: str, attribute: str) -> list[StackResource]:
+        """Return the resources of a stack that have this attribute, or had it before the operation in progress."""
+        known = self._resources.get(stack_id)
+        if known is None:
+            sql = "SELECT record FROM stack_resource WHERE stack_id = ? AND instr(record, ?)"
+            known = {record: _RESOURCE.decode(record) for (record,) in self._execute(sql, (stack_id, attribute))}
+        return [
+            each
+            for each in known.values()
+            if attribute in each.version.attributes or (each.before is not None and attribute in each.before.attributes)
+        ]
+
     def with_physical_id(self, physical_id: str) -> list[StackResource]:
         sql = "SELECT record FROM stack_resource WHERE physical_id = ?"
         return [_RESOURCE.decode(record) for (record,) in self._execute(sql, (physical_id,))]

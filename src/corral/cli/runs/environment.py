@@ -1,10 +1,10 @@
 """The environment variables of a run.
 
-The variables can contain secrets, so the task definition does not contain them: any client that may describe task definitions could
-read them there. They are part of the overrides of RunTask. ECS limits all overrides of a request to 8,192 characters of JSON. A
-larger environment becomes an object in a private S3 bucket, which the overrides refer to as an environment file. Only the root user
-can read the objects of this bucket. The server reads the object when the run starts, and deletes it when all runs that refer to it
-have ended.
+The variables can contain secrets, so neither the task definition nor the overrides of RunTask contain them: any client that may
+describe task definitions or tasks could read them there. They become an object in a private S3 bucket, which the overrides refer to
+as an environment file. Only the root user can read the objects of this bucket. The server reads the object when the run starts, and
+deletes it when all runs that refer to it have ended. AWS has no such bucket. There, the variables are overrides, and ECS limits all
+overrides of a request to 8,192 characters of JSON.
 
 The lines of an ECS environment file cannot contain newlines. So the object begins with a comment that says that each value is a
 JSON string: `NAME="first line\\nsecond line"`.
@@ -31,6 +31,7 @@ BUCKET = "corral-run-environments"  # the server knows this name: model/private_
 JSON_VALUES = "# corral: values are JSON strings"  # the first line of an object; the server knows it
 FIRST_REGION = "us-east-1"  # the only region whose buckets have no location constraint
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NOT_PRIVATE = "NVIDIA_VISIBLE_DEVICES"  # the overrides contain it, because the server reads there which GPUs a container gets
 # Variables that are not passed to the task. Some would override the task's own GPUs, the others describe the user's shell.
 NOT_PASSED = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "_", "SHLVL", "OLDPWD", "COLUMNS", "LINES"}
 
@@ -103,18 +104,19 @@ def name_value_pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def with_environment(endpoint: Endpoint, override: dict[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
-    """Add the variables to the override of a container: as `environment`, or as `environmentFiles` if they are too large."""
-    if not values:
-        return override
-    small = {**override, "environment": name_value_pairs(values)}
-    if overrides_length(small) <= OVERRIDES_MAX:
-        return small
-    if is_aws(endpoint):
+    """Add the variables to the override of a container: as a private object, or on AWS as `environment`."""
+    shown = values if is_aws(endpoint) else {name: value for name, value in values.items() if name == NOT_PRIVATE}
+    private = {name: value for name, value in values.items() if name not in shown}
+    if shown:
+        override = {**override, "environment": name_value_pairs(shown)}
+    if private:
+        override = {**override, "environmentFiles": [{"type": "s3", "value": _upload(endpoint, file_text(private))}]}
+    elif shown and (length := overrides_length(override)) > OVERRIDES_MAX:
         raise CliError(
-            f"the command and its variables have {overrides_length(small)} characters as JSON, and ECS accepts {OVERRIDES_MAX}: "
+            f"the command and its variables have {length} characters as JSON, and ECS accepts {OVERRIDES_MAX}: "
             "store the variables in an S3 object and name it in environmentFiles of a task definition."
         )
-    return {**override, "environmentFiles": [{"type": "s3", "value": _upload(endpoint, file_text(values))}]}
+    return override
 
 
 def overrides_length(override: Mapping[str, Any]) -> int:

@@ -23,11 +23,22 @@ async def with_files(spec: RunSpec, blobs: Blobs) -> RunSpec:
 
     Raise FileNotFoundError if the object of a file has been replaced since the order was made.
     """
-    if not spec.environment_files:
+    if not has_files(spec):
         return spec
-    with blobs.reading([each.blob for slices in spec.environment_files for each in slices]):
-        found = await asyncio.to_thread(_read, spec.environment_files, blobs)
-    return replace(spec, environment={**found, **spec.environment}, environment_files=[])
+    with blobs.reading([each.blob for slices in (*spec.environment_files, *spec.private_files) for each in slices]):
+        found, private = await asyncio.to_thread(
+            lambda: [_read(files, blobs) for files in (spec.environment_files, spec.private_files)]
+        )
+    replacing = {name: value for name, value in private.items() if name not in spec.fixed_variables}
+    return without_files(replace(spec, environment={**found, **spec.environment, **replacing}))
+
+
+def has_files(spec: RunSpec) -> bool:
+    return bool(spec.environment_files or spec.private_files)
+
+
+def without_files(spec: RunSpec) -> RunSpec:
+    return replace(spec, environment_files=[], private_files=[], fixed_variables=[])
 
 
 def _read(files: Iterable[Iterable[Slice]], blobs: Blobs) -> dict[str, str]:

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from corral.blobs import Blobs
 from corral.core.clock import Clock
 from corral.model.agent_protocol import START_MAX_BYTES, ImagePush, SignalOrder, StartOrder
 from corral.model.run import Observed, RunSpec
 from corral.server.agents.agent_connection import AgentConnection
-from corral.server.agents.environment_files import with_files
+from corral.server.agents.environment_files import has_files, with_files, without_files
 from corral.server.lanes import Lane
 from corral.services.ecs import host_reports
 from corral.services.logs.ingestion import open_streams
@@ -93,7 +92,7 @@ class OrderSender:
         whole, again, refused = list[RunSpec](), set[str](), dict[str, str]()
         for spec in starts:
             try:
-                whole.append(await with_files(spec, self._blobs) if spec.environment_files else spec)
+                whole.append(await with_files(spec, self._blobs) if has_files(spec) else spec)
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and spec.run_id not in connection.ordered_again:
                     again.add(spec.run_id)
@@ -109,7 +108,7 @@ class OrderSender:
         try:
             return await with_files(spec, self._blobs)
         except OSError:
-            return replace(spec, environment_files=[])  # the run is alive, so check it even without the variables of a missing file
+            return without_files(spec)  # the run is alive, so check it even without the variables of a missing file
 
 
 def encode_starts(specs: Iterable[RunSpec]) -> tuple[list[msgspec.Raw], dict[str, str]]:

@@ -22,6 +22,7 @@ from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
 from corral.model.stack import StackResource
 from corral.services.cloudformation.cdk_providers import PROVIDERS
+from corral.services.cloudformation.no_echo import NO_ECHO
 from corral.store import Store
 from corral.template_types.api_calls import authorize
 from corral.template_types.generated_names import name_from_tags
@@ -134,7 +135,7 @@ def _settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | Non
         )
     if step.action == "CREATE" and not (isinstance(given, str) and given):
         raise CustomResourceFailed(f"Invalid PhysicalResourceId: it must be a text that is not empty (RequestId: {request_id})")
-    step.attributes = response.get("Data") or {}
+    step.attributes = (response.get("Data") or {}) | ({NO_ECHO: True} if response.get("NoEcho") is True else {})
     return None
 
 
@@ -257,7 +258,7 @@ def _read(body: bytes) -> dict[str, Any]:
         return {"error": "Invalid response object: Value of property Data must be an object."}
     if len(str(found.get("PhysicalResourceId", "")).encode()) > PHYSICAL_ID_MAX_BYTES:
         return {"error": f"Invalid PhysicalResourceId: it has more than {PHYSICAL_ID_MAX_BYTES} bytes."}
-    return {name: found.get(name) for name in ("Status", "Reason", "PhysicalResourceId", "Data")}
+    return {name: found.get(name) for name in ("Status", "Reason", "PhysicalResourceId", "Data", "NoEcho")}
 
 
 CUSTOM_RESOURCE = TemplateType(  # also used for all types whose names begin with Custom::

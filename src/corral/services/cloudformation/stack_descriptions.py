@@ -14,9 +14,9 @@ from corral.model.stack import Output, Stack, StackEvent, StackResource
 from corral.operations.pagination import Pagination
 from corral.services.cloudformation.errors import ValidationError
 from corral.services.cloudformation.lookup import find_stack
+from corral.services.cloudformation.no_echo import HIDDEN
 from corral.store import Store
 
-HIDDEN = "****"  # the value of a NoEcho parameter in responses
 DESCRIBED_RESOURCES_MAX = 100  # DescribeStackResources has no pages
 PAGE = Pagination(ValidationError, limit=None, token="NextToken", next_token="NextToken", default=100)
 NOT_CHECKED = {"StackDriftStatus": "NOT_CHECKED"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -21,6 +22,7 @@ from corral.decide.templates import (
 from corral.decide.templates.stack_plan import signal_policy
 from corral.model.stack import ENDED, ResourceStatus, ResourceVersion, Stack, StackResource, StackVersion
 from corral.services.cloudformation.account_values import AccountValues
+from corral.services.cloudformation.no_echo import hide, parameter_secrets
 from corral.services.cloudformation.stack_events import caller_of
 from corral.services.ec2.zones import zone_names
 from corral.services.ssm.cloudformation_types import dynamic_value
@@ -109,7 +111,7 @@ def make_evaluation(
             account = AccountValues(lookups.tx, lookups.caller)
             made.check_rules(account.all_values, account.attribute_of)
     except TemplateError as error:
-        raise ValidationError(error.message) from error
+        raise ValidationError(hide(error.message, parameter_secrets(values.no_echo, values.texts, values.values))) from error
     return made
 
 
@@ -301,6 +303,15 @@ def with_secrets(tx: Tx[Store], caller: Caller, value: Any) -> Any:
     if isinstance(value, str) and "{{resolve:ssm-secure:" in value:
         return SECURE_REFERENCE.sub(lambda found: dynamic_value(tx, caller, found[1]), value)
     return value
+
+
+def secure_values(tx: Tx[Store], caller: Caller, properties: dict[str, Any]) -> set[str]:
+    """Return the values of the secure parameters to which properties refer. Parameters that cannot be read are omitted."""
+    found = set()
+    for reference in SECURE_REFERENCE.findall(orjson.dumps(properties).decode()):
+        with suppress(ApiError):
+            found.add(dynamic_value(tx, caller, reference))
+    return found
 
 
 def given_properties(stack: Stack, logical_id: str, version: ResourceVersion) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Changes of the status of stacks and of their resources. Each change writes an event."""
+"""Changes of the status of stacks and of their resources. Each change writes an event, without secret values."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from corral.model.stack import (
     StackEvent,
     StackResource,
     StackStatus,
-    StackVersion,
 )
+from corral.services.cloudformation.no_echo import hide, secrets_of
 from corral.store import Store
 
-HIDDEN = "****"
 EVENT_GAP_S = 0.001  # the smallest difference between the times of two events of a stack
 
 
@@ -36,7 +35,9 @@ def stored_caller(caller: Caller) -> StackCaller:
 
 def set_status(tx: Tx[Store], stack: Stack, status: StackStatus, reason: str = "", **changes: Any) -> Stack:
     """Set the status of a stack, write its event, and store the stack. Return it."""
-    stack = stack.but(status=status, status_reason=reason, **changes)
+    stack = stack.but(status=status, **changes)
+    reason = hide(reason, secrets_of(tx, stack))
+    stack = stack.but(status_reason=reason)
     tx.store.stacks.put(stack)
     _add(tx, stack, StackEvent("", stack.id, stack.name, stack.name, stack.id, STACK_TYPE, status.value, tx.now_s, reason))
     return stack
@@ -46,6 +47,7 @@ def set_resource(
     tx: Tx[Store], stack: Stack, resource: StackResource, status: ResourceStatus, reason: str = "", **changes: Any
 ) -> StackResource:
     """Set the status of a resource, write its event, and store the resource. Return it."""
+    reason = hide(reason, secrets_of(tx, stack))
     resource = resource.but(status=status, status_reason=reason, changed_at_s=tx.now_s, **changes)
     tx.store.stacks.put_resource(resource)
     add_event(tx, stack, resource, reason)
@@ -54,8 +56,9 @@ def set_resource(
 
 def add_event(tx: Tx[Store], stack: Stack, resource: StackResource, reason: str) -> None:
     """Write an event of a resource, with its present status."""
-    physical_id, properties = resource.physical_id or "", _shown(stack, resource.version.properties)
-    given = (resource.logical_id, physical_id, resource.type, resource.status.value, tx.now_s, reason, properties)
+    secrets, physical_id = secrets_of(tx, stack), resource.physical_id or ""
+    shown = hide(reason, secrets), orjson.dumps(hide(resource.version.properties, secrets)).decode()
+    given = (resource.logical_id, physical_id, resource.type, resource.status.value, tx.now_s, *shown)
     _add(tx, stack, StackEvent("", stack.id, stack.name, *given))
 
 
@@ -70,26 +73,3 @@ def _event_at_s(tx: Tx[Store], stack: Stack) -> float:
     """Return a time for the next event. It is later than the time of the last event, because clients sort events by time."""
     last = tx.store.stacks.events(stack.id, limit=1)
     return max(tx.now_s, last[0][1].at_s + EVENT_GAP_S) if last else tx.now_s
-
-
-def _shown(stack: Stack, properties: dict[str, Any]) -> str:
-    """Return properties as JSON, without the values of parameters with NoEcho."""
-    secrets = {secret for version in (stack.version, stack.stable) if version is not None for secret in _secrets(version)}
-    return orjson.dumps(_hide(properties, secrets) if secrets else properties).decode()
-
-
-def _secrets(version: StackVersion) -> list[str]:
-    values = [str(version.parameters[name]) for name in version.no_echo if name in version.parameters]
-    return [value for value in values if value]
-
-
-def _hide(value: Any, secrets: set[str]) -> Any:
-    if isinstance(value, dict):
-        return {name: _hide(each, secrets) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_hide(each, secrets) for each in value]
-    if isinstance(value, str):
-        for secret in secrets:
-            value = value.replace(secret, HIDDEN)
-        return value
-    return HIDDEN if str(value) in secrets else value

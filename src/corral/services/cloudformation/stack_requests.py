@@ -23,6 +23,7 @@ from corral.operations.tags import TagRules
 from corral.services.cloudformation import stack_operations
 from corral.services.cloudformation.errors import TokenAlreadyExistsException, ValidationError
 from corral.services.cloudformation.lookup import find_stack, wait_for_stack
+from corral.services.cloudformation.no_echo import hide, parameter_secrets
 from corral.services.cloudformation.stack_evaluation import pseudo_parameters
 from corral.services.cloudformation.stack_operations import StackSpec
 from corral.services.cloudformation.template_requests import (
@@ -57,7 +58,10 @@ def stack_spec(
     earlier = stack.version if stack is not None else None
     topics = params.get("NotificationARNs", earlier.notification_arns if earlier is not None else ())
     stack_id = stack.id if stack is not None else None
-    found = checked(source, {**pseudo_parameters(caller.region, caller.account, name, stack_id, topics), **values.values})
+    try:
+        found = checked(source, {**pseudo_parameters(caller.region, caller.account, name, stack_id, topics), **values.values})
+    except ValidationError as error:
+        raise ValidationError(hide(error.message, parameter_secrets(values.no_echo, values.texts, values.values))) from None
     require_capabilities(found.template, params.get("Capabilities", ()), expands=expands)
     _check_allowed_types(found.template, params)
     tags = TAGS.read(params["Tags"]) if "Tags" in params else dict(earlier.tags) if earlier is not None else {}

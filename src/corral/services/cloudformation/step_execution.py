@@ -37,7 +37,8 @@ from corral.model.stack import (
     StackStatus,
     StackStep,
 )
-from corral.services.cloudformation.stack_evaluation import SECURE_REFERENCE, given_properties, with_secrets
+from corral.services.cloudformation.no_echo import hide, secrets_of
+from corral.services.cloudformation.stack_evaluation import SECURE_REFERENCE, given_properties, secure_values, with_secrets
 from corral.services.cloudformation.stack_events import add_event, caller_of, set_resource
 from corral.store import Store
 from corral.template_types.api_calls import authorize_step
@@ -192,7 +193,7 @@ def settle(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
     if waiting is None:
         _complete(tx, stack, resource.but(step=step), type_, view.attributes)
         return
-    resource = resource.but(step=step.but(memory=view.memory, waits_for=waiting.reason))
+    resource = resource.but(step=step.but(memory=view.memory, waits_for=_shown(tx, stack, resource, waiting.reason)))
     tx.store.stacks.put_resource(resource)
     tx.watch(step_key(resource), waiting.keys)
     if waiting.until_s is not None:
@@ -290,7 +291,13 @@ def _fail(tx: Tx[Store], stack: Stack, resource: StackResource, reason: str, *, 
     _abandon(tx, stack, resource)
     status = ResourceStatus[f"{_verb(step)}_FAILED"]
     version = step.old if undone and step.action == UPDATE and step.old is not None else resource.version
-    set_resource(tx, stack, resource, status, reason, step=None, version=version)
+    set_resource(tx, stack, resource, status, _shown(tx, stack, resource, reason), step=None, version=version)
+
+
+def _shown(tx: Tx[Store], stack: Stack, resource: StackResource, reason: str) -> str:
+    """Return the reason of a step without secret values. The function of a type gets secret values, and its error may name one."""
+    secure = secure_values(tx, caller_of(stack), resource.version.properties) if reason else set()
+    return str(hide(reason, secrets_of(tx, stack) | secure))
 
 
 def _abandon(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:

@@ -7,6 +7,7 @@ the order, so no row of a task contains a secret.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from corral.access.caller import Caller
@@ -46,23 +47,24 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
     """
     container = spec.containers[run.container]
     secrets, no_secrets = secret_values(tx, task, container) if container.secrets else ({}, None)
-    files, no_files = environment_file_slices(tx, task, spec, container) if container.environment_files else ([], None)
+    named = (*container.environment_files, *container.private_files)
+    files, no_files = environment_file_slices(tx, task, spec, named) if named else ([], None)
     settings = container_settings(tx, task, spec, container)
     log = log_target(task, run, container, may_be_container=settings is not None)
     pull = pull_from_here(tx.settings, container.image, task.region, tx.now_s) if settings is not None else None
+    own_environment = {
+        **secrets,
+        **task_environment(tx.settings, task, run),
+        **job_environment(tx, task, spec),
+        **(container.sharing_environment if run.gpu_memory_mib else {}),
+    }
     run_spec = RunSpec(
         run_id=run.attempt_id,
         task_id=task.id,
         container=run.container,
         image=pull.image if pull is not None else container.image,
         command=container.command,
-        environment={
-            **container.environment,
-            **secrets,
-            **task_environment(tx.settings, task, run),
-            **job_environment(tx, task, spec),
-            **(container.sharing_environment if run.gpu_memory_mib else {}),
-        },
+        environment={**container.environment, **own_environment},
         gpu_ids=list(run.gpu_ids),
         gpu_indexes=gpu_indexes(tx, task, run),
         working_directory=container.definition.get("workingDirectory"),
@@ -76,7 +78,9 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         image_may_ask=settings is not None and run.gpus == 0 and task.launch_type == "EC2" and not container.sets_visible_devices,
         memory_mib=container.definition.get("memory") or (task.demand.memory_mib if spec.memory else None),
         cpu_units=container.definition["cpu"],
-        environment_files=files,
+        environment_files=files[: len(container.environment_files)],
+        private_files=files[len(container.environment_files) :],
+        fixed_variables=list(own_environment) if container.private_files else [],
         output_file=_output_file(tx.settings, task, run) if log is not None else "",
     )
     return StartOrder(run_spec, log, _not_isolated(tx, spec) or no_secrets or no_files)
@@ -253,7 +257,7 @@ def secret_values(tx: Tx[Store], task: Task, container: ContainerSpec) -> tuple[
 
 
 def environment_file_slices(
-    tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec
+    tx: Tx[Store], task: Task, spec: TaskSpec, named: Iterable[str]
 ) -> tuple[list[tuple[Slice, ...]], str | None]:
     """Return the slices of blobs that hold each environment file, and the reason why the container cannot start.
 
@@ -261,7 +265,7 @@ def environment_file_slices(
     sends the order to the host.
     """
     found, errors, size = list[tuple[Slice, ...]](), list[str](), 0
-    for value in container.environment_files:
+    for value in named:
         try:
             slices = _object_slices(tx, task, spec, value)
             size += sum(each.size for each in slices)

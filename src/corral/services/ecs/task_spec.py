@@ -19,6 +19,7 @@ from corral.core.transactions import Tx
 from corral.decide.placement.backfill import longest_time_s
 from corral.decide.tasks.lifecycle import NO_RULES
 from corral.model.constant_result import ConstantResult
+from corral.model.private_environment import is_private
 from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
 from corral.model.task import ContainerRules, Demand, RestartPolicy, Run, Task, is_host_image
 from corral.model.units import CPU_UNITS_PER_CORE
@@ -67,6 +68,7 @@ class ContainerSpec(Struct, frozen=True, eq=False):
     sharing_environment: dict[str, str]  # the variables of a container that shares a GPU
     secrets: tuple[dict[str, str], ...]  # its secrets, and those of its log driver
     environment_files: tuple[str, ...]  # ARNs of S3 objects
+    private_files: tuple[str, ...]  # ARNs of the objects with the variables of `corral run` (`model/private_environment.py`)
     only_in_container: str | None  # the first setting that only Docker supports, if there is one
     health_check: HealthCheck | None
     stop_grace_s: float
@@ -200,7 +202,7 @@ def _with_override(base: ContainerSpec, override: dict[str, Any]) -> ContainerSp
         definition["environment"] = [{"name": name, "value": value} for name, value in environment.items()]
         changes["environment"] = environment
     if "environmentFiles" in override:
-        changes["environment_files"] = _environment_files(definition)
+        changes |= _override_files(base, override)
     if "resourceRequirements" in override or "NVIDIA_VISIBLE_DEVICES" in changes.get("environment", ()):
         changes |= _gpu_values(definition)
     if not SIZE_FIELDS.isdisjoint(override):
@@ -219,6 +221,7 @@ def _container(definition: dict[str, Any]) -> ContainerSpec:
         **_gpu_values(definition),
         secrets=_secrets(definition),
         environment_files=_environment_files(definition),
+        private_files=(),
         only_in_container=next((field for field in ONLY_IN_CONTAINERS if definition.get(field)), None),
         health_check=health_check(definition),
         stop_grace_s=float(definition.get("stopTimeout", STOP_GRACE_S)),
@@ -244,6 +247,14 @@ def _secrets(definition: dict[str, Any]) -> tuple[dict[str, str], ...]:
 
 def _environment_files(definition: dict[str, Any]) -> tuple[str, ...]:
     return tuple(file["value"] for file in definition.get("environmentFiles", ()))
+
+
+def _override_files(base: ContainerSpec, override: dict[str, Any]) -> dict[str, Any]:
+    """The files of an override replace those of the definition. The variables of `corral run` replace no files."""
+    files = _environment_files(override)
+    private = tuple(file for file in files if is_private(file))
+    others = tuple(file for file in files if file not in private)
+    return {"environment_files": others if others or not private else base.environment_files, "private_files": private}
 
 
 def _command(definition: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from corral.access.permissions import Params, Permission
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import NO_RESOURCE
+from corral.model.private_environment import BUCKET
 from corral.store import Store
 
 # Action → operations, for actions whose name is not the operation's.
@@ -65,6 +66,8 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         for name, member in (("s3:prefix", "Prefix"), ("s3:delimiter", "Delimiter"))
         if params.get(member) is not None
     }
+    if operation == "CreateBucket" and bucket == BUCKET and params.keys() <= {"Bucket", "CreateBucketConfiguration"}:
+        return []  # `corral run` creates the private bucket, in which every caller may put objects
     resource = f"arn:aws:s3:::{bucket}" if key is None else f"arn:aws:s3:::{bucket}/{key}"
     needed = [Permission(action, resource, context)]
     if operation in ("CopyObject", "UploadPartCopy") and params.get("CopySource"):
