@@ -121,7 +121,7 @@ def test_the_code_of_a_function(corral: Corral, inside: Inside) -> None:
             return
         code, text, _ = refused(functions.update_function_code, **update)
         assert code == "InvalidParameterValueException"
-        assert f"{arn} wrote s3://{BUCKET}/{key} and may not run programs on the host. Write the object again" in text
+        assert f"{arn} wrote s3://{BUCKET}/{key} and may not run programs on the host. Write it again" in text
 
     check_each(WAYS, check)
     assert invoke(functions, "f") == "old"
@@ -200,3 +200,26 @@ def test_templates(corral: Corral, inside: Inside) -> None:
     cloudformation.create_stack(StackName="new", TemplateURL=url)
     assert ended(cloudformation, "new")["StackStatus"] == "CREATE_COMPLETE"
     assert described(cloudformation, "mine")["StackStatus"] == "CREATE_COMPLETE"
+
+
+def test_the_stack_of_a_container(corral: Corral, inside: Inside) -> None:
+    """The root user does not obey the template that a container sent, neither in a change set nor as the previous template."""
+    cloudformation, iam = corral.client("cloudformation"), corral.client("iam")
+    iam.put_role_policy(RoleName=ROLE, PolicyName="stacks", PolicyDocument=policy(allow(["cloudformation:*", "sns:*"])))
+    topic = "Resources: {T: {Type: AWS::SNS::Topic, Properties: {DisplayName: !Ref P}}}"
+    template = f"Parameters: {{P: {{Type: String, Default: a}}}}\n{topic}"
+    inside.cloudformation.create_stack(StackName="inside", TemplateBody=template)
+    assert ended(cloudformation, "inside")["StackStatus"] == "CREATE_COMPLETE"
+    previous = {"StackName": "inside", "UsePreviousTemplate": True, "Parameters": [{"ParameterKey": "P", "ParameterValue": "b"}]}
+    change = {"StackName": "inside", "ChangeSetName": "c"}
+    inside.cloudformation.create_change_set(**previous, ChangeSetName="c")
+    for call, params in ((cloudformation.update_stack, previous), (cloudformation.execute_change_set, change)):
+        code, text, _ = refused(call, **params)
+        assert code == "ValidationError" and f"{inside.principal} wrote the template of stack inside and may not" in text
+    inside.cloudformation.execute_change_set(**change)
+    assert ended(cloudformation, "inside")["StackStatus"] == "UPDATE_COMPLETE"
+    cloudformation.update_stack(StackName="inside", TemplateBody=template)
+    assert ended(cloudformation, "inside")["StackStatus"] == "UPDATE_COMPLETE"
+    cloudformation.update_stack(**previous)  # the template is now that of the root user
+    assert ended(cloudformation, "inside")["StackStatus"] == "UPDATE_COMPLETE"
+    iam.delete_role_policy(RoleName=ROLE, PolicyName="stacks")

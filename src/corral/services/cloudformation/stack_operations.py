@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
+from corral.access.authorization import may_run_on_host
 from corral.access.caller import Caller
+from corral.access.object_writers import writer_refusal
 from corral.core.transactions import Tx
 from corral.decide.templates import Evaluation, ParameterValues
 from corral.decide.templates.stack_plan import CAN_BE_DELETED, CAN_BE_UPDATED, STEADY
@@ -20,7 +22,7 @@ from corral.services.cloudformation.stack_changes import Change as Change
 from corral.services.cloudformation.stack_changes import outputs_now, planned
 from corral.services.cloudformation.stack_evaluation import Lookups, StackWork, find_imports, make_evaluation
 from corral.services.cloudformation.stack_evaluation import evaluation as evaluation
-from corral.services.cloudformation.stack_events import add_event, set_status, stored_caller
+from corral.services.cloudformation.stack_events import add_event, caller_of, set_status, stored_caller
 from corral.services.cloudformation.step_execution import cancel_steps, step_key
 from corral.store import Store
 from corral.template_types.lookup import resource_type
@@ -47,6 +49,7 @@ class StackSpec(Struct, frozen=True):
     termination_protection: bool = False
     policy: str = ""  # the stack policy; empty: an update does not change it
     change_set_id: str = ""
+    writer: str | None = None  # see `StackVersion.writer`
 
 
 def new_stack(tx: Tx[Store], caller: Caller, spec: StackSpec, parent: Stack | None = None) -> Stack:
@@ -292,11 +295,25 @@ def _version(spec: StackSpec, number: int) -> StackVersion:
         tags=spec.tags,
         role_arn=spec.role_arn,
         notification_arns=spec.notification_arns,
+        writer=spec.writer,
     )
 
 
+def _check_writer(tx: Tx[Store], stack: Stack) -> None:
+    """Raise ValidationError if a container wrote the template, and the caller may run programs on the host, but not the container.
+
+    The caller executes a change set of the container, or uses the previous template of the container.
+    """
+    writer, caller = stack.version.writer, caller_of(stack)
+    if writer is None or writer == caller.writer or not may_run_on_host(tx, caller):
+        return
+    if (refusal := writer_refusal(tx, f"the template of stack {stack.name}", [writer])) is not None:
+        raise ValidationError(refusal)
+
+
 def _begin(tx: Tx[Store], stack: Stack, spec: StackSpec, status: StackStatus, work: StackWork) -> Stack:
-    """Check the types and imports of a new operation, and store the stack, its template and its imports."""
+    """Check the types, the imports and the writer of a new operation, and store the stack, its template and its imports."""
+    _check_writer(tx, stack)
     for declared in work.evaluation.resources.values():
         resource_type(declared.type)  # raises ValidationError if there is no such type
     imports = find_imports(work.evaluation, work.lookups) if "Fn::ImportValue" in spec.template else ()

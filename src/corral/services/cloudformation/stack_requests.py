@@ -77,6 +77,7 @@ def stack_spec(
         disable_rollback=params.get("DisableRollback", False),
         client_token=params.get("ClientRequestToken", ""),
         policy=checked_policy(params["StackPolicyBody"]) if "StackPolicyBody" in params else "",
+        writer=earlier.writer if earlier is not None and params.get("UsePreviousTemplate") else caller.writer,
     )
 
 

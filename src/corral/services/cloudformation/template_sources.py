@@ -122,7 +122,7 @@ def _slices(
         raise ValidationError(S3_ERROR.format(error.message)) from None
     # If the caller may not run programs on the host, its stack may not either, whatever the template contains.
     is_checked = is_obeyed and version.writers and may_run_on_host(tx, caller)
-    if is_checked and (refusal := writer_refusal(tx, bucket.name, version)) is not None:
+    if is_checked and (refusal := writer_refusal(tx, f"s3://{bucket.name}/{version.key}", version.writers)) is not None:
         raise ValidationError(S3_ERROR.format(refusal))
     if version.size > max_bytes:
         raise ValidationError(too_large.format(max_bytes))

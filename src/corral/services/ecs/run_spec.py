@@ -293,7 +293,7 @@ def _object_slices(tx: Tx[Store], task: Task, spec: TaskSpec, object_arn: str) -
     if version.writers and _controls_host(tx, task, spec):
         from corral.access.object_writers import writer_refusal
 
-        if (refused := writer_refusal(tx, bucket.name, version)) is not None:
+        if (refused := writer_refusal(tx, f"s3://{bucket.name}/{version.key}", version.writers)) is not None:
             raise AccessDenied(refused)
     return tx.store.objects.slices(version.content, 0, version.size) if version.content is not None else ()
 

@@ -103,7 +103,9 @@ def object_slices(tx: Tx[Store], caller: Caller, source: Mapping[str, Any]) -> t
         version = existing_version(tx, bucket, source.get("S3Key", ""), source.get("S3ObjectVersion"))
     except ApiError as error:
         raise InvalidParameterValueException(S3_ERROR.format(error.code, error.message)) from None
-    if version.writers and (refusal := writer_refusal(tx, bucket.name, version)) is not None:  # a function runs on the host
+    if (
+        version.writers and (refusal := writer_refusal(tx, f"s3://{bucket.name}/{version.key}", version.writers)) is not None
+    ):  # a function runs on the host
         raise InvalidParameterValueException(S3_ERROR.format("AccessDenied", refusal))
     if version.size > ZIP_MAX_BYTES:
         raise InvalidParameterValueException(f"The object has {version.size} bytes. Corral accepts at most {ZIP_MAX_BYTES}.")
