@@ -51,8 +51,8 @@ class CallRunner:
         self._blobs = blobs
         self.memory = memory
         self._decoders: ThreadPoolExecutor | None = None
-        # Operation, region and body of a request → `Lane.writes` when it arrived, when it arrived, and its response.
-        self._shared: dict[tuple[str, str, bytes], tuple[int, float, aws.Response]] = {}
+        # Operation, region and body of a request → `Lane.writes` when it arrived, when it arrived, and its response, maybe to come.
+        self._shared: dict[tuple[str, str, bytes], tuple[int, float, asyncio.Future[aws.Response]]] = {}
 
     async def off_loop(self, function: Callable[[], T]) -> T:
         """Run a slow function in a thread, so that the event loop can serve other requests in the meantime."""
@@ -90,7 +90,7 @@ class CallRunner:
             return call.serialize(lane.read_without_snapshot(handler, self._settings, self._ids), caller.request_id)
         if call.operation in service.heavy:
             if call.operation in service.reads_fleet:
-                return await self._read_fleet(call, lane, handler, caller, receive)
+                return await self._read_fleet(call, lane, handler, caller)
             try:
                 return await self._read(call, lane, handler, caller, receive)
             except Wait:
@@ -118,27 +118,30 @@ class CallRunner:
         )
 
     async def _read_fleet(
-        self, call: aws.ApiCall, lane: Lane[Any], handler: Callable[[Tx[Any]], Any], caller: Caller, receive: Receive
+        self, call: aws.ApiCall, lane: Lane[Any], handler: Callable[[Tx[Any]], Any], caller: Caller
     ) -> aws.Response:
         """Run a heavy read that needs what the writer has in memory.
 
-        Many clients may poll such an operation. So equal requests within SHARED_S get the same response, unless something has been
-        committed in between.
+        Many clients may poll such an operation. So equal requests within SHARED_S share one read, unless something has been
+        committed in between. If a client disconnects, the read continues, because others may wait for its response.
         """
 
-        def read(tx: Tx[Any]) -> Any:
+        def read(tx: Tx[Any]) -> aws.Response:
             tx.store.show_published()
-            return handler(tx)
+            return call.serialize(handler(tx), caller.request_id)
+
+        async def answer() -> aws.Response:
+            await lane.publish()
+            return await lane.read(read, self._settings, self._ids, caller.task_id or caller.principal.arn)
 
         key, writes, now_s = (call.operation, caller.region, call.request.body), lane.writes, time.monotonic()
         shared = self._shared.get(key)
         if shared is None or shared[0] != writes or now_s - shared[1] > SHARED_S:
-            await lane.publish()
             if len(self._shared) >= SHARED_MAX:
                 self._shared.clear()
-            shared = self._shared[key] = writes, now_s, await self._read(call, lane, read, caller, receive)
-        response = shared[2]
-        return aws.Response(response.status, [("x-amzn-RequestId", caller.request_id), *response.headers[1:]], response.body)
+            shared = self._shared[key] = writes, now_s, asyncio.ensure_future(answer())
+        found = await asyncio.shield(shared[2])
+        return aws.Response(found.status, [("x-amzn-RequestId", caller.request_id), *found.headers[1:]], found.body)
 
     async def _settled(self, settle: Settle, lane: Lane[Any], params: dict[str, Any], caller: Caller, receive: Receive) -> None:
         """Delay the response until the work that the request has begun, for example a new stack, is complete.

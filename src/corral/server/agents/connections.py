@@ -218,11 +218,11 @@ class Agents:
 
     async def _store_gpus(self, report: Report, connection: AgentConnection, foreign: dict[str, Any]) -> dict[str, Any]:
         """Store what a report says about the host and its GPUs. Return the foreign processes on the GPUs."""
-        connection.problem = report.problem
+        connection.problem, now_s = report.problem, self._clock.now_s()
         for sample in report.gpus:
             self.samples[sample.gpu_id] = sample
             past = self.history.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT))
-            past.append((self._clock.now_s(), sample))
+            past.append((now_s, sample))
         host_id = connection.hello.host_id
         found = {sample.gpu_id: sample.foreign for sample in report.gpus if sample.foreign != foreign.get(sample.gpu_id, [])}
         # If the host has reconnected, the hello of its new connection has newer facts than this report.

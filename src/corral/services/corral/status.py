@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -35,7 +36,7 @@ TASKS_SHOWN = 20  # the default of the parameter `tasks` of GetStatus
 TASKS_SHOWN_MAX = 200
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
-_histories: dict[str, tuple[int, float, dict[str, Any]]] = {}  # GPU id → second, time of its newest sample, its history
+_histories: dict[str, tuple[float, dict[str, Any]]] = {}  # GPU id → the end of its history, and its history
 SAMPLE_STALE_S = 2 * HEARTBEAT_S  # a sample older than this is not used; an idle GPU is sampled once per heartbeat
 
 
@@ -169,7 +170,7 @@ def _gpus(tx: Tx[Store], host_id: str, reserved: dict[str, dict[str, Any]]) -> l
             "fault": faults[gpu.gpu_id].text if gpu.gpu_id in faults else None,
             "reservedFor": reserved.get(gpu.gpu_id),
             "foreign": [{"pid": pid, "name": name} for pid, name in foreign.get(gpu.gpu_id, ())],
-            "history": _history_at(gpu.gpu_id, list(before.get(gpu.gpu_id, ())), int(tx.now_s)),
+            "history": _history_at(gpu.gpu_id, list(before.get(gpu.gpu_id, ())), tx.now_s),
         }
         for gpu in devices
     ]
@@ -222,13 +223,14 @@ def _definition(task: Task) -> str:
     return task.definition_arn.rpartition("/")[2]
 
 
-def _history_at(gpu_id: str, past: list[tuple[float, GpuSample]], second: int) -> dict[str, Any]:
-    """Return `_history` until the end of this second. It is computed once for each sample, because many clients may poll it."""
+def _history_at(gpu_id: str, past: list[tuple[float, GpuSample]], now_s: float) -> dict[str, Any]:
+    """Return `_history` until the newest sample, or until now if this is old. It is computed once for each sample."""
     newest_s = past[-1][0] if past else 0.0
+    until_s = newest_s if newest_s > now_s - HISTORY_STEP_S else float(int(now_s))
     known = _histories.get(gpu_id)
-    if known is None or known[:2] != (second, newest_s):
-        known = _histories[gpu_id] = second, newest_s, _history(past, second + 1)
-    return known[2]
+    if known is None or known[0] != until_s:
+        known = _histories[gpu_id] = until_s, _history(past, until_s)
+    return known[1]
 
 
 def _history(past: list[tuple[float, GpuSample]], now_s: float) -> dict[str, Any]:
@@ -236,12 +238,17 @@ def _history(past: list[tuple[float, GpuSample]], now_s: float) -> dict[str, Any
 
     The value at a time is the last sample before this time. It is None if this sample is older than SAMPLE_STALE_S.
     """
-    times_s = [at_s for at_s, _ in past]
-    points_s = [now_s - back * HISTORY_STEP_S for back in range(HISTORY_POINTS - 1, -1, -1)]
-    ats = [bisect_right(times_s, until_s) - 1 for until_s in points_s]
-    found = [past[at][1] if at >= 0 and times_s[at] > until_s - SAMPLE_STALE_S else None for at, until_s in zip(ats, points_s)]
+    found = [past[at][1] if at is not None else None for at in _last_before(tuple([at_s for at_s, _ in past]), now_s)]
     return {
         "stepS": HISTORY_STEP_S,
         "utilizationPercent": [sample.utilization_percent if sample is not None else None for sample in found],
         "memoryUsedMiB": [sample.memory_used_mib if sample is not None else None for sample in found],
     }
+
+
+@lru_cache(maxsize=8)  # the samples of all GPUs of a host have the same times
+def _last_before(times_s: tuple[float, ...], now_s: float) -> list[int | None]:
+    """Return the index of the sample of each point in `_history`."""
+    points_s = [now_s - back * HISTORY_STEP_S for back in range(HISTORY_POINTS - 1, -1, -1)]
+    ats = [bisect_right(times_s, until_s) - 1 for until_s in points_s]
+    return [at if at >= 0 and times_s[at] > until_s - SAMPLE_STALE_S else None for at, until_s in zip(ats, points_s)]
