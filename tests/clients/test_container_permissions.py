@@ -8,6 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from base64 import b64decode, b64encode
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,19 @@ class Inside:
 
 
 @pytest.fixture(scope="module")
+def corral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """A Corral that runs images in Docker, as every Corral whose containers send requests. No engine answers, so images wait."""
+    running = Corral(tmp_path_factory.mktemp("corral") / "data", "sim:2", "--runtime", "docker").start()
+    yield running
+    running.clear()
+
+
+@pytest.fixture(scope="module")
 def task_id(corral: Corral) -> str:
     """A running task, to which the credentials belong."""
     ecs = corral.client("ecs")
     ecs.register_task_definition(family="holder", containerDefinitions=[container(["sleep", "600"])])
-    arn = ecs.run_task(taskDefinition="holder")["tasks"][0]["taskArn"]
+    arn = ecs.run_task(taskDefinition="holder", enableExecuteCommand=True)["tasks"][0]["taskArn"]
     eventually(lambda: ecs.describe_tasks(tasks=[arn])["tasks"][0]["lastStatus"] == "RUNNING", "running")
     return str(arn.rpartition("/")[2])
 
@@ -277,7 +286,7 @@ def test_managed_policies_and_their_versions(corral: Corral, role: Any) -> None:
     inside.sqs.create_queue(QueueName="made")
 
 
-def test_a_container_that_starts_tasks(corral: Corral, role: Any) -> None:
+def test_a_container_that_starts_tasks(corral: Corral, role: Any, task_id: str) -> None:
     """AmazonECS_FullAccess includes PassRole, and does not include the host."""
     inside = role()
     corral.client("iam").attach_role_policy(RoleName=role.name, PolicyArn="arn:aws:iam::aws:policy/AmazonECS_FullAccess")
@@ -301,9 +310,15 @@ def test_a_container_that_starts_tasks(corral: Corral, role: Any) -> None:
     assert "corral:RunOnHost" in refused(inside.ecs.create_service, **service, taskDefinition="on-host")[1]
     inside.ecs.create_service(**service, taskDefinition="child")
     assert "corral:RunOnHost" in refused(inside.ecs.update_service, service="on-host", taskDefinition="on-host")[1]
+    holder = {"task": task_id, "command": "id", "interactive": True}
+    assert "corral:RunOnHost" in refused(inside.ecs.execute_command, **holder)[1]
+    corral.client("ecs").update_service(service="on-host", taskDefinition="on-host")
+    assert "corral:RunOnHost" in refused(inside.ecs.update_service, service="on-host", desiredCount=1)[1]
+    assert "corral:RunOnHost" in refused(inside.ecs.update_service, service="on-host", forceNewDeployment=True)[1]
     corral.client("iam").put_role_policy(RoleName=role.name, PolicyName="host", PolicyDocument=policy(allow("corral:RunOnHost")))
     assert inside.ecs.run_task(taskDefinition="on-host")["tasks"]
-    inside.ecs.update_service(service="on-host", taskDefinition="on-host")
+    inside.ecs.update_service(service="on-host", forceNewDeployment=True)
+    assert inside.ecs.execute_command(**holder)["session"]["tokenValue"]
     inside.ecs.delete_service(service="on-host")
 
 

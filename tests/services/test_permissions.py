@@ -157,8 +157,8 @@ def test_actions_are_those_of_served_operations() -> None:
          [("lambda:InvokeFunction", f"arn:aws:lambda:{HERE}:function:f")]),
         ("lambda", "CreateFunction",
          {"FunctionName": "f", "Role": "arn:aws:iam::1:role/r", "Code": {"S3Bucket": "b", "S3Key": "k"}},
-         [("lambda:CreateFunction", f"arn:aws:lambda:{HERE}:function:f"), ("iam:PassRole", "arn:aws:iam::1:role/r"),
-          ("s3:GetObject", "arn:aws:s3:::b/k"), ("corral:RunOnHost", "*")]),
+         [("lambda:CreateFunction", f"arn:aws:lambda:{HERE}:function:f"), ("s3:GetObject", "arn:aws:s3:::b/k"),
+          ("iam:PassRole", "arn:aws:iam::1:role/r"), ("corral:RunOnHost", "*")]),
     ],
 )  # fmt: skip
 def test_actions_and_resources(tx: Tx[Store], service: str, operation: str, params: Any, expected: Any) -> None:

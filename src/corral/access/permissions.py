@@ -28,9 +28,21 @@ class Permission(Struct, frozen=True):
     context: Context = field(default_factory=dict)  # condition keys and their values; keys are in lower case
 
 
-# The permission to launch a task or to create a function with access to the host. AWS has no such action: there, the host of a task
-# is an instance of the user, and not the machine that runs ECS itself.
+# The permission to decide what runs on the host. AWS has no such action: there, the host of a task is an instance of the user, and
+# not the machine that runs ECS itself.
 RUN_ON_HOST = Permission("corral:RunOnHost", NO_RESOURCE)
+# The operations that need this permission if they define, start, change or enter something with access to the host. For each of
+# them, the function `gives_host` of the service's module `permissions` decides whether the request does. No other operation does:
+# user data is only read, and messages, parameters and the input of functions are data.
+HOST_OPERATIONS: Mapping[str, frozenset[str]] = {
+    "application-autoscaling": frozenset({"PutScalingPolicy", "PutScheduledAction", "RegisterScalableTarget"}),
+    "batch": frozenset({"RegisterJobDefinition", "SubmitJob"}),
+    "ecs": frozenset(
+        {"ContinueServiceDeployment", "CreateService", "CreateTaskSet", "ExecuteCommand", "RegisterTaskDefinition", "RunTask",
+         "StartTask", "StopServiceDeployment", "UpdateService", "UpdateServicePrimaryTaskSet", "UpdateTaskSet"}
+    ),
+    "lambda": frozenset({"CreateFunction", "UpdateFunctionCode", "UpdateFunctionConfiguration"}),
+}  # fmt: skip
 
 
 def on_resources(action: str, arns: Iterable[str], context: Context) -> list[Permission]:

@@ -4,7 +4,8 @@ Each service has a lane, which is a database and the one thread that writes to i
 service has a table `HANDLERS`, and as many of the tables `STEPS`, `LANES`, `OPEN_TO_CONTAINERS`, `HEAVY`, `READS_FLEET`, `QUICK`,
 `ADMIT`, `FETCH`, `PREPARE`, `PIECES` and `SETTLE` as it needs. The fields of `Service` describe these tables. The first request to
 a service imports its module, so that unused services do not slow down the start. The module `permissions` of a service is imported
-with the first request that needs permissions. It has the function `needed_permissions`.
+with the first request that needs permissions. It has the function `needed_permissions`, and `gives_host` if the service
+has operations that can give access to the host (`HOST_OPERATIONS`).
 """
 
 from __future__ import annotations
@@ -122,10 +123,16 @@ def needed_permissions(tx: Tx[Any], caller: Caller, service: str, operation: str
 
     For S3, `params` has only the parameters in the head of the request, because the body has not arrived yet.
     """
-    folder = MODULES[service][1].partition(".")[0]
-    needed: list[Permission] = import_module(f"corral.services.{folder}.permissions").needed_permissions(
-        tx, caller, operation, params
-    )
+    from corral.access.passed_roles import passed_roles  # imported with the first request that needs permissions
+    from corral.access.permissions import HOST_OPERATIONS, RUN_ON_HOST
+
+    module = import_module(f"corral.services.{MODULES[service][1].partition('.')[0]}.permissions")
+    needed: list[Permission] = [
+        *module.needed_permissions(tx, caller, operation, params),
+        *passed_roles(tx, caller, service, params),
+    ]
+    if operation in HOST_OPERATIONS.get(service, ()) and module.gives_host(tx, caller, operation, params):
+        needed.append(RUN_ON_HOST)
     return needed
 
 

@@ -7,6 +7,7 @@ from corral.access.permissions import Params, Permission, on_resources, request_
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.services.applicationautoscaling.names import SERVICE, find_target
+from corral.services.ecs.permissions import service_runs_on_host
 from corral.store import Store
 
 
@@ -26,3 +27,9 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         any_target = f"arn:aws:{SERVICE}:{caller.region}:{caller.account}:scalable-target/*"
         arns = [target["ScalableTargetARN"] if target is not None else any_target]
     return on_resources(f"{SERVICE}:{operation}", arns, {**context, **request_tags(params)})
+
+
+def gives_host(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> bool:
+    """Whether a request can scale a service whose tasks have access to the host."""
+    _, cluster, name = [*str(params.get("ResourceId", "")).split("/"), "", "", ""][:3]
+    return service_runs_on_host(tx, caller.region, cluster, name)

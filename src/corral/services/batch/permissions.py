@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.access.caller import Caller
-from corral.access.permissions import Params, Permission, on_resources, pass_profile, pass_role, request_tags
+from corral.access.permissions import Params, Permission, on_resources, pass_role, request_tags
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
@@ -11,8 +11,8 @@ from corral.services.batch.definition_rules import check_job_definition
 from corral.services.batch.job_definitions import TASKS, JobDefinition, find_definition
 from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QUEUE, RESOURCE, arn, short
 from corral.services.batch.task_documents import all_task_properties
+from corral.services.ecs.host_access import runs_on_host, setting_with_host_access
 from corral.services.ecs.lookup import split_definition
-from corral.services.ecs.permissions import host_permissions
 from corral.store import Store
 
 ACTIONS = {"CancelJobs": "CancelJob", "TerminateJobs": "TerminateJob"}  # operation → action, where their names differ
@@ -34,17 +34,20 @@ POLICIES = frozenset({"DeleteSchedulingPolicy", "UpdateSchedulingPolicy"})
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The permissions on the resources, to pass the roles of jobs and compute environments, and to run jobs on the host."""
+    """The permissions on the resources, and to pass the roles of the job definition from which a job is submitted."""
     share: Context = {"batch:shareidentifier": (params["shareIdentifier"],)} if params.get("shareIdentifier") else {}
     action, arns = f"batch:{ACTIONS.get(operation, operation)}", _arns(tx, caller, operation, params)
     needed = on_resources(action, arns, {**share, **request_tags(params)})
-    tasks = _tasks(tx, caller, operation, params)
+    tasks = _stored_tasks(tx, caller, params) if operation == "SubmitJob" else []
     roles = [task.get(member) for task in tasks for member in ("taskRoleArn", "executionRoleArn")]
-    needed += [pass_role(tx, caller, role, "ecs-tasks") for role in dict.fromkeys(roles) if role]
-    if params.get("serviceRole"):
-        needed.append(pass_role(tx, caller, params["serviceRole"], "batch"))
-    needed += pass_profile(tx, caller, (params.get("computeResources") or {}).get("instanceRole") or "")
-    return needed + next((host for task in tasks if (host := host_permissions(task))), [])
+    return needed + [pass_role(tx, caller, role, "ecs-tasks") for role in dict.fromkeys(roles) if role]
+
+
+def gives_host(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> bool:
+    """Whether a request registers a job definition with access to the host, or submits a job of one."""
+    if operation == "SubmitJob":
+        return any(runs_on_host(tx, task) for task in _stored_tasks(tx, caller, params))
+    return any(setting_with_host_access(task) is not None for task in _new_tasks(params))
 
 
 def _arns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[str]:
@@ -76,19 +79,20 @@ def _arns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list
     return [*found, *(named(ENVIRONMENT, each) for each in environments)]
 
 
-def _tasks(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Params]:
-    """Return the ECS task definitions that a request registers, or whose tasks it submits.
+def _new_tasks(params: Params) -> list[Params]:
+    """Return the ECS task definitions of the job definition that a request registers."""
+    try:
+        check_job_definition({**params})
+    except ApiError:  # the handler raises the same error later, if the caller has the permissions
+        return []
+    return [{**task, "containerDefinitions": task["containers"]} for task in all_task_properties({**params})]
+
+
+def _stored_tasks(tx: Tx[Store], caller: Caller, params: Params) -> list[Params]:
+    """Return the ECS task definitions of the job that a request submits.
 
     If the job definition of the request is unknown, return none: the handler refuses the request.
     """
-    if operation == "RegisterJobDefinition":
-        try:
-            check_job_definition({**params})
-        except ApiError:  # the handler raises the same error later, if the caller has the permissions
-            return []
-        return [{**task, "containerDefinitions": task["containers"]} for task in all_task_properties({**params})]
-    if operation != "SubmitJob":
-        return []
     found = _definition(tx, caller, params)
     names = (split_definition(each) for each in (found.document[TASKS] if found is not None else ()))
     documents = (tx.store.definitions.get(caller.region, family, revision) for family, revision in names)

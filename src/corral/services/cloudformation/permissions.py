@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.access.caller import Caller
-from corral.access.permissions import Params, Permission, on_resources, pass_role, read_object, request_tags
+from corral.access.permissions import Params, Permission, on_resources, read_object, request_tags
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
@@ -23,7 +23,7 @@ CONDITION_MEMBERS = {
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The permissions on the stack that the handler will find, to read the objects of the request, and to pass the stack's role.
+    """The permissions on the stack that the handler will find, and to read the objects of the request.
 
     The resources of a stack need their own permissions, which are checked when the stack creates the resources.
     """
@@ -45,10 +45,7 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         **{key: (params[member],) for key, member in CONDITION_MEMBERS.items() if isinstance(params.get(member), str)},
     }
     needed = on_resources(f"cloudformation:{operation}", arns or ([UNKNOWN_RESOURCE] if change_set else []), context)
-    needed += [read_object(each.bucket, each.key, each.version_id) for each in addresses(tx, params)]
-    if params.get("RoleARN"):
-        needed.append(pass_role(tx, caller, params["RoleARN"], "cloudformation"))
-    return needed
+    return needed + [read_object(each.bucket, each.key, each.version_id) for each in addresses(tx, params)]
 
 
 def _stack_of_resource(tx: Tx[Store], caller: Caller, physical_id: str) -> str:

@@ -1,23 +1,46 @@
 """Settings of a task definition that give its containers access to the host. With such a setting, a task can control the machine.
 
-`corral up --isolate` refuses these settings. If a program in a container launches a task with such a setting, a policy must allow
-`corral:RunOnHost`.
+`corral up --isolate` refuses these settings. If a program in a container registers, starts or enters a task with such a setting, a
+policy must allow `corral:RunOnHost` (`HOST_OPERATIONS` in `access/permissions.py` lists the operations). Lists of values in this
+module are lists of what is harmless, so an unknown value counts as access to the host.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
+from corral.core.transactions import Tx
+from corral.fleet.host_options import runs_containers
 from corral.model.task import is_host_image
 from corral.services.ecs.errors import ClientException
+from corral.store import Store
 
 HOST = "host"
-# Linux capabilities that let a container control the host. Other capabilities affect only the container itself.
-STRONG_CAPABILITIES = frozenset(
-    {"ALL", "BPF", "DAC_READ_SEARCH", "MAC_ADMIN", "MAC_OVERRIDE", "NET_ADMIN", "PERFMON", "SYS_ADMIN", "SYS_BOOT", "SYS_MODULE",
-     "SYS_PTRACE", "SYS_RAWIO", "SYS_TIME", "SYSLOG"}
+# Linux capabilities that affect only the container itself. With any other capability, a container could control the host, read
+# data of the host, or change settings of its kernel. The capabilities in the first two lines are those of each Docker container.
+HARMLESS_CAPABILITIES = frozenset(
+    {"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP",
+     "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+     "IPC_LOCK", "IPC_OWNER", "LEASE", "LINUX_IMMUTABLE", "NET_BROADCAST", "SYS_NICE", "SYS_RESOURCE"}
 )  # fmt: skip
+# Any other security option can replace a profile that confines the container, and its value can be a file of the host.
+HARMLESS_SECURITY_OPTIONS = frozenset({"no-new-privileges", "no-new-privileges:true", "no-new-privileges=true"})
+HARMLESS_VOLUME_OPTIONS = frozenset({"size"})  # with other options, the driver `local` can mount any path or device of the host
+LOG_DRIVERS_INSIDE = frozenset({"awsfirelens", "awslogs", "json-file", "local", "none"})  # they write only to files of their own
+# Log driver → the option with the address to which the engine sends the output. Without it, the address is on the host.
+LOG_ADDRESSES = {
+    "fluentd": "fluentd-address",
+    "gelf": "gelf-address",
+    "splunk": "splunk-url",
+    "syslog": "syslog-address",
+}
+LOG_FILES = ("splunk-capath", "syslog-tls-ca-cert", "syslog-tls-cert", "syslog-tls-key")  # options with a file of the host
+NUMBER = re.compile(r"(0x[0-9a-f]*|\d+)(\.(0x[0-9a-f]*|\d+))*")
+LOG_SCHEMES = frozenset({"http", "https", "tcp", "tcp+tls", "tls", "udp"})
 
 
 def setting_with_host_access(definition: Mapping[str, Any]) -> str | None:
@@ -39,6 +62,11 @@ def refusal(setting: str) -> str:
     )
 
 
+def runs_on_host(tx: Tx[Store], definition: Mapping[str, Any]) -> bool:
+    """Whether new tasks of a task definition have access to the host: by a setting, or because they are plain processes."""
+    return bool(definition) and (setting_with_host_access(definition) is not None or not runs_containers(tx))
+
+
 def _settings(definition: Mapping[str, Any]) -> Iterator[str]:
     for member in ("networkMode", "pidMode", "ipcMode"):
         if definition.get(member) == HOST:
@@ -48,7 +76,11 @@ def _settings(definition: Mapping[str, Any]) -> Iterator[str]:
         if (path := (volume.get("host") or {}).get("sourcePath")) is not None:
             yield f"host.sourcePath {path} of volume {name}"
         docker = volume.get("dockerVolumeConfiguration") or {}
-        if "device" in (docker.get("driverOpts") or {}):  # the volume driver `local` can mount any path or device of the host
+        if docker.get("scope") == "shared":  # any volume of the engine, also of other users of Docker
+            yield f"dockerVolumeConfiguration.scope: shared of volume {name}"
+        if docker.get("driver") not in (None, "", "local"):
+            yield f"dockerVolumeConfiguration.driver: {docker['driver']} of volume {name}"
+        if set(docker.get("driverOpts") or ()) - HARMLESS_VOLUME_OPTIONS:
             yield f"dockerVolumeConfiguration.driverOpts of volume {name}"
     for container in definition.get("containerDefinitions") or ():
         for setting in _container_settings(container):
@@ -64,8 +96,39 @@ def _container_settings(container: Mapping[str, Any]) -> Iterator[str]:
     for device in linux.get("devices") or ():
         yield f"linuxParameters.devices: {device.get('hostPath')}"
     for capability in (linux.get("capabilities") or {}).get("add") or ():
-        if capability.upper().removeprefix("CAP_") in STRONG_CAPABILITIES:
+        if capability.upper().removeprefix("CAP_") not in HARMLESS_CAPABILITIES:
             yield f"linuxParameters.capabilities.add: {capability}"
     for option in container.get("dockerSecurityOptions") or ():
-        if "unconfined" in option.lower() or "disable" in option.lower():
+        if option not in HARMLESS_SECURITY_OPTIONS:
             yield f"dockerSecurityOptions: {option}"
+    logging = container.get("logConfiguration") or {}
+    if (setting := _log_setting(logging.get("logDriver") or "awslogs", logging.get("options") or {})) is not None:
+        yield f"logConfiguration.{setting}"
+
+
+def _log_setting(driver: str, options: Mapping[str, str]) -> str | None:
+    """Return the setting with which the engine sends output to this machine, or reads a file of it, or None."""
+    if driver in LOG_DRIVERS_INSIDE:
+        return None
+    if (file := next((name for name in LOG_FILES if options.get(name)), None)) is not None:
+        return f"options.{file}: {options[file]}"
+    if not (address := options.get(LOG_ADDRESSES.get(driver, ""))):
+        return f"logDriver: {driver}"
+    return None if _is_elsewhere(address) else f"options.{LOG_ADDRESSES[driver]}: {address}"
+
+
+def _is_elsewhere(address: str) -> bool:
+    """Whether an address such as `tcp://HOST:PORT` is that of another machine. The scheme may be missing."""
+    try:
+        parts = urlsplit(address if "://" in address else f"tcp://{address}")
+        name = (parts.hostname or "").rstrip(".").lower()
+    except ValueError:
+        return False
+    if parts.scheme not in LOG_SCHEMES or not name or name == "localhost" or name.endswith(".localhost"):
+        return False
+    try:
+        number = ip_address(name)
+    except ValueError:  # the name of a machine; a number in another form, such as 0x7f.1, is not a name
+        return not NUMBER.fullmatch(name)
+    number = getattr(number, "ipv4_mapped", None) or number
+    return not (number.is_loopback or number.is_unspecified or number.is_link_local)

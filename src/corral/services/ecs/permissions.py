@@ -10,15 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from corral.access.caller import Caller
-from corral.access.permissions import RUN_ON_HOST, Params, Permission, pass_role, request_tags
+from corral.access.permissions import Params, Permission, pass_role, request_tags
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.ecs import lookup
-from corral.services.ecs.host_access import setting_with_host_access
+from corral.services.ecs.host_access import runs_on_host, setting_with_host_access
 from corral.services.ecs.lookup import find_definition, short, split_definition
+from corral.services.ecs.run_spec import runs_in_docker
+from corral.services.ecs.service_deployments import service_of_deployment
 from corral.store import Store
 
 # The last part of a resource's ARN, the request members that can name the resource, and the operations.
@@ -40,6 +42,7 @@ RESOURCES = (
     ("capacity-provider/{name}", ("capacityProviders", "capacityProvider", "name"),
      "DeleteCapacityProvider DescribeCapacityProviders UpdateCapacityProvider"),
 )  # fmt: skip
+DEPLOY = frozenset({"CreateService", "CreateTaskSet", "UpdateService"})
 FORMS = {operation: (form, members) for form, members, operations in RESOURCES for operation in operations.split()}
 
 
@@ -48,11 +51,41 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         return _launch(tx, caller, operation, params)
     arns = _arns(caller, operation, params) or [NO_RESOURCE]
     needed = [Permission(f"ecs:{operation}", each, _context(caller, _cluster_in(each, params), params)) for each in arns]
-    if operation == "RegisterTaskDefinition":
-        return needed + _pass_roles(tx, caller, params, {}) + host_permissions(params)
-    if operation in ("CreateService", "CreateTaskSet", "UpdateService") and params.get("taskDefinition"):
-        return needed + host_permissions(_definition(tx, caller, params["taskDefinition"])[1])
+    if operation in DEPLOY and params.get("taskDefinition"):
+        return needed + _pass_roles(tx, caller, _definition(tx, caller, params["taskDefinition"])[1], {})
     return needed
+
+
+def gives_host(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> bool:
+    """Whether a request registers, starts, deploys, scales or enters tasks with access to the host."""
+    if operation == "RegisterTaskDefinition":
+        return setting_with_host_access(params) is not None
+    if operation == "ExecuteCommand":
+        task = tx.store.tasks.get(short(params.get("task") or ""))
+        found = _stored_definition(tx, task.region, task.definition_arn) if task is not None else {}
+        return task is not None and (setting_with_host_access(found) is not None or not runs_in_docker(tx, task))
+    if params.get("taskDefinition") and runs_on_host(tx, _definition(tx, caller, params["taskDefinition"])[1]):
+        return True
+    if params.get("serviceDeploymentArn"):
+        cluster, name = service_of_deployment(params["serviceDeploymentArn"])
+    else:
+        cluster, name = _cluster_of(params), short(params.get("service") or "")
+    return service_runs_on_host(tx, caller.region, cluster, name)
+
+
+def service_runs_on_host(tx: Tx[Store], region: str, cluster: str, name: str) -> bool:
+    """Whether tasks of a service have access to the host: of a current or an older deployment, or of the target of a rollback."""
+    service = tx.store.ecs_services.get(region, cluster, name)
+    if service is None:
+        return False
+    deployments = [*service.deployments, *([service.completed] if service.completed is not None else ())]
+    return any(runs_on_host(tx, _stored_definition(tx, region, each.definition_arn)) for each in deployments)
+
+
+def _stored_definition(tx: Tx[Store], region: str, definition_arn: str) -> Params:
+    """The document of the task definition of a task or a deployment. It can have been deleted."""
+    found = tx.store.definitions.get(region, *split_definition(definition_arn))
+    return found[2] if found is not None else {}
 
 
 def _context(caller: Caller, cluster: str, params: Params) -> Context:
@@ -66,7 +99,6 @@ def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> li
     return [
         Permission(f"ecs:{operation}", definition_arn, context),
         *_pass_roles(tx, caller, document, params.get("overrides") or {}),
-        *host_permissions(document),
     ]
 
 
@@ -80,14 +112,9 @@ def _definition(tx: Tx[Store], caller: Caller, given: str) -> tuple[str, Params]
 
 
 def _pass_roles(tx: Tx[Store], caller: Caller, document: Params, overrides: Params) -> list[Permission]:
-    """The permissions to pass the task's roles. A task can do what its roles allow, so its creator needs these permissions."""
-    given = [overrides.get(member) or document.get(member) for member in ("taskRoleArn", "executionRoleArn")]
+    """The permissions to pass the roles of a task definition that the request does not override."""
+    given = [document.get(member) for member in ("taskRoleArn", "executionRoleArn") if not overrides.get(member)]
     return [pass_role(tx, caller, role, "ecs-tasks") for role in dict.fromkeys(given) if role]
-
-
-def host_permissions(definition: Params) -> list[Permission]:
-    """The permission to run a task that has access to the host, if the task definition gives this access."""
-    return [RUN_ON_HOST] if setting_with_host_access(definition) is not None else []
 
 
 def _arns(caller: Caller, operation: str, params: Params) -> list[str]:

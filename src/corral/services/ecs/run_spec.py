@@ -144,6 +144,12 @@ def has_containers(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
     return any(_in_docker(host, run) for run in task.runs if not spec.containers[run.container].is_host_image)
 
 
+def runs_in_docker(tx: Tx[Store], task: Task) -> bool:
+    """Whether all containers of a task run in Docker. None of them is a plain process, which has access to the host."""
+    host = options_for(tx, task)
+    return all(_in_docker(host, run) for run in task.runs)
+
+
 def _in_docker(host: StoredOptions, run: Run) -> bool:
     if run.about is not None:
         return True

@@ -127,6 +127,14 @@ def _parts(given: str, kind: str) -> tuple[str, str, str, str]:
     return fields[3], path[1], path[2], path[3]
 
 
+def service_of_deployment(given: str) -> tuple[str, str]:
+    """Return the cluster and the service in the ARN of a service deployment. Return empty texts if the ARN is not valid."""
+    try:
+        return _parts(given, "service-deployment")[1:3]
+    except errors.InvalidParameterException:
+        return "", ""
+
+
 def _find(tx: Tx[Store], caller: Caller, given: str) -> tuple[EcsService, ServiceRollout] | None:
     region, cluster, name, rollout_id = _parts(given, "service-deployment")
     service = tx.store.ecs_services.get(region, cluster, name)

@@ -1,0 +1,84 @@
+"""The roles that a request passes to a service. As on AWS, the caller needs `iam:PassRole` for each of them.
+
+What a role allows, the caller can do through the service that gets the role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from corral.access.caller import Caller
+from corral.access.permissions import Params, Permission, pass_profile, pass_role
+from corral.core.transactions import Tx
+from corral.store import Store
+
+PROFILE = "an instance profile, whose role EC2 gets"
+# Service → the request members that name a role → the service that gets the role. `[]` is each element of a list. A stored document
+# that a request names can pass more roles: those of a task definition (`services/ecs/permissions.py`) and of a launch template.
+PASSED: Mapping[str, Mapping[str, str]] = {
+    "application-autoscaling": {"RoleARN": "application-autoscaling"},
+    "autoscaling": {
+        "LifecycleHookSpecificationList.[].RoleARN": "autoscaling",
+        "RoleARN": "autoscaling",
+        "ServiceLinkedRoleARN": "autoscaling",
+        "IamInstanceProfile": PROFILE,
+    },
+    "batch": {
+        "serviceRole": "batch",
+        "computeResources.instanceRole": PROFILE,
+        "computeResources.spotIamFleetRole": "spotfleet",
+        "computeResources.managedInstancesProvider.infrastructureRoleArn": "ecs",
+        "computeResources.managedInstancesProvider.instanceLaunchTemplate.ec2InstanceProfileArn": PROFILE,
+        "containerProperties.jobRoleArn": "ecs-tasks",
+        "containerProperties.executionRoleArn": "ecs-tasks",
+        "ecsProperties.taskProperties.[].taskRoleArn": "ecs-tasks",
+        "ecsProperties.taskProperties.[].executionRoleArn": "ecs-tasks",
+        "nodeProperties.nodeRangeProperties.[].container.jobRoleArn": "ecs-tasks",
+        "nodeProperties.nodeRangeProperties.[].container.executionRoleArn": "ecs-tasks",
+        "nodeProperties.nodeRangeProperties.[].ecsProperties.taskProperties.[].taskRoleArn": "ecs-tasks",
+        "nodeProperties.nodeRangeProperties.[].ecsProperties.taskProperties.[].executionRoleArn": "ecs-tasks",
+    },
+    "cloudformation": {"RoleARN": "cloudformation"},
+    # A launch template passes its role when an instance is launched from it, and not when the template is created.
+    "ec2": {"IamInstanceProfile.Arn": PROFILE, "IamInstanceProfile.Name": PROFILE},
+    "ecs": {
+        "taskRoleArn": "ecs-tasks",
+        "executionRoleArn": "ecs-tasks",
+        "overrides.taskRoleArn": "ecs-tasks",
+        "overrides.executionRoleArn": "ecs-tasks",
+        "role": "ecs",
+        "deploymentConfiguration.lifecycleHooks.[].roleArn": "ecs",
+        "loadBalancers.[].advancedConfiguration.roleArn": "ecs",
+        "managedInstancesProvider.infrastructureRoleArn": "ecs",
+        "managedInstancesProvider.instanceLaunchTemplate.ec2InstanceProfileArn": PROFILE,
+        "serviceConnectConfiguration.services.[].tls.roleArn": "ecs",
+        "volumeConfigurations.[].managedEBSVolume.roleArn": "ecs",
+        "vpcLatticeConfigurations.[].roleArn": "ecs",
+    },
+    "lambda": {"Role": "lambda"},
+}
+DEFAULT_LINKED_ROLE = "AWSServiceRoleForAutoScaling"  # Auto Scaling uses this role without a PassRole
+
+
+def passed_roles(tx: Tx[Store], caller: Caller, service: str, params: Params) -> list[Permission]:
+    """The permissions to pass the roles that the members of a request name."""
+    needed: list[Permission] = []
+    for path, receiver in PASSED.get(service, {}).items():
+        for role in dict.fromkeys(_values(params, path)):
+            if receiver == PROFILE:
+                needed += pass_profile(tx, caller, role)
+            elif role.rpartition("/")[2] != DEFAULT_LINKED_ROLE or path != "ServiceLinkedRoleARN":
+                needed.append(pass_role(tx, caller, role, receiver))
+    return needed
+
+
+def _values(params: Params, path: str) -> Iterable[str]:
+    """Yield the texts at a path such as `volumes.[].name`."""
+    found: list[Any] = [params]
+    for part in path.split("."):
+        if part == "[]":
+            found = [element for each in found if isinstance(each, list) for element in each]
+        else:
+            found = [each[part] for each in found if isinstance(each, Mapping) and each.get(part)]
+    return (each for each in found if isinstance(each, str))
