@@ -70,11 +70,23 @@ def test_a_session_survives_a_restart(own_corral):
 def test_options_of_assume_role(corral, sts):
     reply = sts.assume_role(
         RoleArn=ROLE, RoleSessionName="me", DurationSeconds=43200, ExternalId="partner", SourceIdentity="alice",
-        Policy='{"Version": "2012-10-17", "Statement": []}', Tags=[{"Key": "team", "Value": "blue"}],
-        PolicyArns=[{"arn": "arn:aws:iam::aws:policy/ReadOnlyAccess"}],
+        Tags=[{"Key": "team", "Value": "blue"}], TransitiveTagKeys=["team"],
     )  # fmt: skip
     assert timedelta(hours=11) < left(reply["Credentials"]) <= timedelta(hours=12)
     assert reply["SourceIdentity"] == "alice" and 0 < reply["PackedPolicySize"] <= 100
+
+
+def test_a_session_policy_is_refused_because_it_is_not_enforced(sts):
+    policies = {
+        "Policy": '{"Version": "2012-10-17", "Statement": []}',
+        "PolicyArns": [{"arn": "arn:aws:iam::aws:policy/ReadOnlyAccess"}],
+    }
+    contexts = [{"ProviderArn": "arn:aws:iam::aws:contextProvider/IdentityCenter", "ContextAssertion": "abcd"}]
+    for member, value in (*policies.items(), ("ProvidedContexts", contexts)):
+        code, message = refused(sts.assume_role, RoleArn=ROLE, RoleSessionName="me", **{member: value})
+        assert code == "ValidationError" and f"Corral does not enforce {member} of a session" in message
+    code, message = refused(sts.get_federation_token, Name="me", **policies)
+    assert code == "ValidationError" and "does not enforce Policy and PolicyArns" in message
 
 
 def test_a_session_created_with_a_session_lasts_at_most_an_hour(corral, sts):

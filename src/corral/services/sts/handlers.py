@@ -57,7 +57,7 @@ def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str
     response = {
         "Credentials": _credentials_response(_issue(tx, principal, duration_s, caller)),
         "AssumedRoleUser": {"AssumedRoleId": f"{role_id(tx, caller.account, role)}:{name}", "Arn": principal.arn},
-        **_packed_size(params),
+        **_packed_size(params, caller),
     }
     return response | ({"SourceIdentity": params["SourceIdentity"]} if "SourceIdentity" in params else {})
 
@@ -76,7 +76,7 @@ def get_federation_token(tx: Tx[Any], params: dict[str, Any], caller: Caller) ->
     return {
         "Credentials": _credentials_response(_issue(tx, principal, duration_s, caller)),
         "FederatedUser": {"FederatedUserId": f"{caller.account}:{params['Name']}", "Arn": principal.arn},
-        **_packed_size(params),
+        **_packed_size(params, caller),
     }
 
 
@@ -151,10 +151,23 @@ def _check_long_lived(caller: Caller, operation: str) -> None:
         raise AccessDenied(f"Cannot call {operation} with session credentials")
 
 
-def _packed_size(params: dict[str, Any]) -> dict[str, int]:
-    """The response member PackedPolicySize: the percentage of the limit that session policies and tags use.
+def _check_enforced(params: dict[str, Any], caller: Caller) -> None:
+    """Refuse what limits a session on AWS and what Corral does not enforce. The session could do more than its creator intends.
 
-    The member is omitted if the request has no policies and no tags.
+    Session tags only matter to the policies of a role, which apply to programs in containers only.
+    """
+    given = ["Policy", "PolicyArns", "ProvidedContexts", *(("Tags", "TransitiveTagKeys") if caller.confined else ())]
+    if refused := [member for member in given if params.get(member)]:
+        raise ValidationError(
+            f"Corral does not enforce {' and '.join(refused)} of a session, so it creates no session with them. Omit them, and "
+            "assume a role whose own policies allow only what the session needs."
+        )
+
+
+def _packed_size(params: dict[str, Any], caller: Caller) -> dict[str, int]:
+    """The response member PackedPolicySize: the percentage of the limit that session tags use.
+
+    The member is omitted if the request has no tags. Policies are checked for their form and size, and are refused then.
     """
     policy, tags, arns = params.get("Policy"), params.get("Tags", ()), params.get("PolicyArns", ())
     if policy is not None:
@@ -170,6 +183,7 @@ def _packed_size(params: dict[str, Any]) -> dict[str, int]:
         raise PackedPolicyTooLarge(
             f"Packed policy consumes {math.ceil(100 * used / POLICY_MAX)}% of allotted space, please use smaller policy."
         )
+    _check_enforced(params, caller)
     return {"PackedPolicySize": math.ceil(100 * used / POLICY_MAX)} if used else {}
 
 
