@@ -1,5 +1,7 @@
 """Mutated requests of every served operation, on a deep state: each is answered with a result or a typed error, never with a 500.
 
+Before them, each 64-bit integer and each timestamp has its smallest and its largest value; in a long run, also each other number.
+
     CORRAL_FUZZ=100000 .venv/bin/python -m pytest -n 0 -s tests/clients/test_fuzz.py      # a long run
     CORRAL_FUZZ_SEED=7 …                                                                    # other requests
 
@@ -15,6 +17,7 @@ from random import Random
 
 from fuzz.composer import Composer, Knowledge, NotSerializable, Params, serialized, served_operations
 from fuzz.deep_state import DeepState
+from fuzz.extremes import EXTREMES, LARGE, extreme_params
 from fuzz.mutator import Mutator
 from fuzz.other_requests import OtherRequests
 from harness import Corral
@@ -36,7 +39,8 @@ def test_no_request_makes_the_server_fail(corral: Corral) -> None:
     for number in range(0, REQUESTS, ROUND):
         mark = f"{SEED}-{number // ROUND}"
         fuzz = Fuzz(corral, mark, failures, codes)
-        asyncio.run(fuzz.run(min(ROUND, REQUESTS - number)))
+        extremes = LARGE if REQUESTS <= ROUND else frozenset(EXTREMES) if number == 0 else frozenset[str]()
+        asyncio.run(fuzz.run(min(ROUND, REQUESTS - number), extremes))
         print(number, codes.most_common(12), flush=True)
         if failures:
             break
@@ -56,10 +60,23 @@ class Fuzz:
         self._state = DeepState(corral, self._knowledge, mark)
         self._operations = served_operations()
 
-    async def run(self, count: int) -> None:
+    async def run(self, count: int, extremes: frozenset[str]) -> None:
         await self._state.build()
+        await self.run_extremes(extremes)
         workers = [self._worker(count // IN_FLIGHT, Random(f"{self._mark} {number}")) for number in range(IN_FLIGHT)]
         await asyncio.gather(*workers)
+
+    async def run_extremes(self, kinds: frozenset[str]) -> None:
+        """Send each number of these kinds in every operation at its extremes."""
+        composer, connection = Composer(Random(self._mark), self._knowledge, self._state.examples), Connection(self._corral)
+        for service, protocol, operation in self._operations:
+            for changed, params in extreme_params(composer, service, protocol, operation, kinds):
+                try:
+                    request = serialized(service, protocol, operation, params)
+                except NotSerializable:
+                    continue
+                await self._send(connection, request, f"{service}:{operation} ({protocol}) {changed}")
+        await connection.close()
 
     async def _worker(self, count: int, rng: Random) -> None:
         connection = Connection(self._corral)

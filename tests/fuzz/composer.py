@@ -126,7 +126,7 @@ class Composer:
     def params(self, service: str, protocol: str, operation: str) -> Params:
         """Parameters that the operation could accept: an example, random members, or both."""
         rng = self._rng
-        shape, node = _input(service, protocol, operation)
+        shape, node = input_of(service, protocol, operation)
         if shape is None:
             return {}
         examples = self._examples.get((service, operation))
@@ -179,7 +179,7 @@ class Composer:
 
 
 @cache
-def _input(service: str, protocol: str, operation: str) -> tuple[Shape | None, ConstraintNode | None]:
+def input_of(service: str, protocol: str, operation: str) -> tuple[Shape | None, ConstraintNode | None]:
     model = service_model(service, protocol).operation_model(operation)
     return model.input_shape, input_node(model, table_of(service, protocol).limits)
 
@@ -206,7 +206,7 @@ def _serialized(service: str, protocol: str, operation: str, params: Any) -> Raw
         return RawRequest(model.signing_name, headers=headers, body=text.encode("utf-8", "surrogatepass"))
     if protocol == "smithy-rpc-v2-cbor":
         path = f"/service/{model.metadata['targetPrefix']}/operation/{operation}"
-        shape, _ = _input(service, protocol, operation)
+        shape, _ = input_of(service, protocol, operation)
         body = cbor_from_value(_as_cbor(shape, params)) if shape is not None else b""
         headers = {"smithy-protocol": "rpc-v2-cbor", "content-type": "application/cbor"}
         return RawRequest(model.signing_name, path=path, headers=headers, body=body)

@@ -61,7 +61,7 @@ def _scope(tx: Tx[LogStore], params: dict[str, Any], caller: Caller, group: LogG
 def _bounds(params: dict[str, Any], oldest_ms: int) -> tuple[EventPlace, EventPlace, bool]:
     """Return (start, end, backwards). `end` is exclusive, but FilterLogEvents includes events at endTime, so 1 ms is added."""
     start: EventPlace = (max(params.get("startTime", 0), oldest_ms), 0, 0)
-    end: EventPlace = (params["endTime"] + 1, 0, 0) if "endTime" in params else LAST
+    end: EventPlace = (min(params["endTime"] + 1, LAST[0]), 0, 0) if "endTime" in params else LAST
     backwards = not params.get("startFromHead", True)
     if "nextToken" in params:
         at, backwards = _place(PAGES.after(params))
