@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -224,6 +225,34 @@ def test_a_session_ends_with_its_task(corral: Corral) -> None:
     wait_stopped(ecs, [mortal])
     eventually(lambda: not living("sleep", "304") and not living("sleep", "305"))
     eventually(lambda: set((corral.data / "node" / "sessions").iterdir()) <= before)
+
+
+def test_the_token_of_a_session_ends_with_the_task_that_requested_it(corral: Corral, task: str, tmp_path: Path) -> None:
+    """Also if the caller's session is revoked."""
+    ecs = corral.client("ecs")
+
+    def requested(name: str) -> tuple[str, dict[str, str]]:
+        code = (
+            "import boto3, json, os, sys, time; call = boto3.client('ecs').execute_command; "
+            "found = call(task=sys.argv[1], command='echo here', interactive=True)['session']; "
+            "open(sys.argv[2] + '~', 'w').write(json.dumps(found)); os.rename(sys.argv[2] + '~', sys.argv[2]); time.sleep(600)"
+        )
+        caller = start(corral, container([sys.executable, "-c", code, task, str(tmp_path / name)]))
+        eventually((tmp_path / name).exists, "the task has a session")
+        return caller, json.loads((tmp_path / name).read_text())
+
+    first, ended = requested("ended")
+    ecs.stop_task(task=first)
+    wait_stopped(ecs, [first])
+    assert "has ended, and its token with it" in Plugin(ended).until_closed()
+    second, revoked = requested("revoked")
+    corral.own("RevokeSessions", task=second.rpartition("/")[2])
+    assert "has ended, and its token with it" in Plugin(revoked).until_closed()
+    third, valid = requested("valid")
+    person = Plugin(valid)
+    person.until(b"here")
+    for arn in (second, third):
+        ecs.stop_task(task=arn)
 
 
 @pytest.mark.parametrize("part", ["corral.server", "corral.node"])

@@ -43,6 +43,10 @@ class Permit(Struct, frozen=True):
     command: list[str]
     interactive: bool
     issued_at_s: float
+    # The task whose program has called ExecuteCommand, or None, and the epoch of its session (`model/session.py`). The permit ends
+    # with them.
+    caller_task_id: str | None
+    caller_epoch: str
 
 
 def execute_command(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -62,6 +66,7 @@ def execute_command(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     _connected_host(tx, task)
     session_id = f"ecs-execute-command-{tx.ids.hex32()[:17]}"
     permit = [session_id, run.id, _split_command(params["command"]), params["interactive"], tx.now_s]
+    permit += [caller.task_id, tx.settings.sessions.epoch(caller.task_id)]
     url = (caller.endpoint_url or tx.settings.endpoint_url).replace("http", "ws", 1)
     address = quote(sessions.sealed(tx.settings.session_key, "exec address", session_id.encode()))
     return {
@@ -95,8 +100,12 @@ def read_permit(settings: Settings, session_id: str, token: str, now_s: float) -
 def execute_order(tx: Tx[Store], permit: Permit) -> tuple[str, Execute]:
     """Return the host of the run that a permit names, and the order that starts the command there.
 
-    Check the run and the host again: since ExecuteCommand, the run can have stopped, and the host can have disconnected.
+    Check the caller, the run and the host again: since ExecuteCommand, the task of the caller and the run can have stopped, the
+    session of the caller can be revoked, and the host can have disconnected.
     """
+    caller_has_ended = permit.caller_task_id is not None and permit.caller_task_id not in tx.store.tasks.live
+    if caller_has_ended or not tx.settings.sessions.includes(permit.caller_epoch, permit.caller_task_id):
+        raise InvalidParameterException("The task or the session that called ExecuteCommand has ended, and its token with it.")
     task = tx.store.tasks.of_run(permit.run_id)
     run = next((run for run in task.runs if run.id == permit.run_id), None) if task is not None else None
     if task is None or run is None or run.state is not RunState.RUNNING:
