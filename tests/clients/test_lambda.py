@@ -122,6 +122,34 @@ def test_a_result_that_is_too_large_is_not_read(functions: Any) -> None:
     assert invoke(functions, "large", {}) != pid
 
 
+def test_a_function_that_forges_its_messages_leaves_one_line_in_the_log(functions: Any, corral: Corral) -> None:
+    """The function finds the socket to the server among its files."""
+    source = """
+import os, stat, struct
+def handler(event, context):
+    for number in range(3, 64):
+        try:
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                for message in event["messages"]:
+                    os.write(number, struct.pack(">I", len(message)) + message.encode())
+        except OSError:
+            pass
+"""
+    create(functions, "forging", source)
+    forged = (
+        "no JSON", "[]", '"text"', "1", "{}",
+        '{"duration_ms": "x", "max_memory_mib": 1}', '{"duration_ms": NaN, "max_memory_mib": 1}',
+        '{"duration_ms": 1e308, "max_memory_mib": 1}', '{"duration_ms": 1, "max_memory_mib": {}}', "[" * 100_000,
+    )  # fmt: skip
+    for message in forged:
+        before = len(corral.log())
+        response = functions.invoke(FunctionName="forging", Payload=json.dumps({"messages": [message, "null"]}).encode())
+        error = json.loads(response["Payload"].read())
+        assert (error["errorType"], response["FunctionError"]) == ("Runtime.InvalidMessage", "Unhandled"), message
+        lines = [line for line in corral.log()[before:].splitlines() if line.strip()]
+        assert len(lines) == 1 and "Traceback" not in "".join(lines), lines
+
+
 def test_endless_output_does_not_delay_the_result(functions: Any) -> None:
     source = "import subprocess\ndef handler(event, context):\n    subprocess.Popen(['yes', 1000 * 'x'])\n    return 'done'"
     create(functions, "printing", source)

@@ -23,8 +23,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from shutil import rmtree
 from time import monotonic
-from typing import Any
+from typing import Annotated, TypeVar
 from zipfile import ZipFile
+
+import msgspec
+from msgspec import Meta, Struct
 
 from corral.core.clock import Clock
 from corral.core.errors import ApiError
@@ -35,6 +38,8 @@ from corral.services.logs.ingestion import write_events
 from corral.telemetry import LogStore
 
 log = logging.getLogger("corral")
+
+Message = TypeVar("Message")
 
 PROGRAM = Path(__file__).parents[2] / "functions" / "supervisor.py"
 TOO_MUCH_MEMORY = "memory"  # the reason if the function has used more memory than its limit (`functions/supervisor.py`)
@@ -49,6 +54,7 @@ FLUSH_S = 0.2  # output is written to the log at this interval while the functio
 # If a process prints more than this between two writes to the log, the server reads its output only after the next write.
 PENDING_MAX_BYTES = 4 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
+TIME_MAX_MS = 1e9
 LENGTH = struct.Struct(">I")
 INHERITED = ("LANG", "LD_LIBRARY_PATH", "PATH")  # the environment variables of the server that a function sees
 
@@ -59,6 +65,24 @@ class ProcessEnded(Exception):
 
 class ResultTooLarge(Exception):
     """The process wants to send a result of more than RESULT_MAX_BYTES."""
+
+
+class InvalidMessage(Exception):
+    """The process has sent a message that `functions/handler_loop.py` never sends: the code of a function can use its socket."""
+
+
+class Loaded(Struct, frozen=True):
+    """The first message of a process: how long it took to load the code. It has no time if the code cannot be loaded."""
+
+    init_ms: Annotated[float, Meta(ge=0, le=TIME_MAX_MS)] | None = None
+
+
+class Ended(Struct, frozen=True):
+    """The message before the result of an invocation."""
+
+    duration_ms: Annotated[float, Meta(ge=0, le=TIME_MAX_MS)]
+    max_memory_mib: Annotated[int, Meta(ge=0, le=2**40)]
+    error: bool = False
 
 
 class FunctionLog:
@@ -179,7 +203,7 @@ class FunctionProcess:
         """Run one invocation. If the invocation takes longer than its timeout, end the process."""
         self._log.begin()
         self._log.add_line(f"START RequestId: {order.id} Version: $LATEST")
-        began_s, init_ms, about = monotonic(), 0.0, dict[str, Any]()
+        began_s, init_ms, ended = monotonic(), 0.0, None
         flusher = asyncio.create_task(self._flush_regularly())
         try:
             if not self._is_loaded:
@@ -188,9 +212,9 @@ class FunctionProcess:
                 self._send(order)
             began_s = monotonic()
             async with asyncio.timeout(order.timeout_s):
-                about = json.loads(await self._read())
+                ended = _decoded(await self._read(), Ended)
                 result = await self._read()
-            succeeded = "error" not in about
+            succeeded = not ended.error
         except ResultTooLarge as error:
             await self.close()  # the rest of the result is not read
             succeeded, result = False, _failure("Function.ResponseSizeTooLarge", str(error))
@@ -199,11 +223,18 @@ class FunctionProcess:
             succeeded, result = False, self._timed_out(order)
         except ProcessEnded:
             succeeded, result = False, self._exited(order)
+        except InvalidMessage as error:
+            await self.close()
+            log.warning("the function %s was ended: its process sent a message that is not valid (%s)", order.function, error)
+            succeeded, result = (
+                False,
+                _failure("Runtime.InvalidMessage", "The process of the function sent a message that is not valid."),
+            )
         finally:
             flusher.cancel()
         self._drain()
-        duration_ms: float = about.get("duration_ms", (monotonic() - began_s) * 1000)
-        self._report(order, duration_ms, init_ms, about.get("max_memory_mib"))
+        duration_ms = ended.duration_ms if ended is not None else (monotonic() - began_s) * 1000
+        self._report(order, duration_ms, init_ms, ended.max_memory_mib if ended is not None else None)
         await self._flush()
         return InvocationOutcome(succeeded, result, self._log.tail(), duration_ms)
 
@@ -211,9 +242,9 @@ class FunctionProcess:
         """Send the first event, and wait until the code is loaded. Return how many milliseconds the load took."""
         self._send(order)
         async with asyncio.timeout(max(LOAD_MAX_S, order.timeout_s)):
-            found = json.loads(await self._read())
-        self._is_loaded = "init_ms" in found
-        return float(found.get("init_ms", 0.0))
+            init_ms = _decoded(await self._read(), Loaded).init_ms
+        self._is_loaded = init_ms is not None
+        return init_ms or 0.0
 
     def _send(self, order: InvocationOrder) -> None:
         request = {"id": order.id, "arn": order.function_arn, "timeout_s": order.timeout_s}
@@ -313,7 +344,7 @@ class FunctionProcess:
         assert self._process is not None
         self._process.wait()
         with suppress(OSError):  # the lifeline is closed
-            self._end_reason = os.read(self._lifeline, REASON_MAX_BYTES).decode()
+            self._end_reason = os.read(self._lifeline, REASON_MAX_BYTES).decode(errors="replace")
         self.has_ended.set()
         self._on_end(self)
 
@@ -352,6 +383,13 @@ def extract(code: bytes, folder: Path) -> None:
             path = archive.extract(entry, target)  # removes ".." and a leading "/" from the name
             if not entry.is_dir() and (entry.external_attr >> 16) & stat.S_IXUSR:
                 os.chmod(path, 0o700)
+
+
+def _decoded(message: bytes, type_: type[Message]) -> Message:
+    try:
+        return msgspec.json.decode(message, type=type_)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(str(error)[:200]) from None
 
 
 def _failure(type_: str, message: str) -> bytes:
