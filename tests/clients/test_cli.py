@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -50,6 +51,19 @@ def test_what_up_cannot_do_is_said_in_one_line(own: Cli) -> None:
     assert "twelve digits" in own("up", "--account", "12", code=2).stderr
     assert "must be used together" in own("up", "--access-key", "AKIAEXAMPLE", code=2).stderr
     assert not (own.data / "server.json").exists()
+
+
+def test_up_waits_while_the_server_starts_and_says_for_what(own: Cli) -> None:
+    """SIGSTOP makes the start of the server take as long as this test wants."""
+    for number in (signal.SIGCONT, signal.SIGKILL):
+        starting = own.begin("up", "--detach", "--port", "0", "--gpus", "sim:1")
+        [pid, *_] = eventually(lambda: processes_about(own.data), "the server starts")
+        os.kill(pid, signal.SIGSTOP)
+        assert "Corral is starting: " in starting.until("stderr", "Corral is starting: ")
+        os.kill(pid, number)
+        code, _, said = starting.end()
+        assert (code, "the server exited with -9" in said) == ((0, False) if number == signal.SIGCONT else (1, True)), said
+        own("down")
 
 
 def test_up_names_the_process_that_holds_the_port(cli: Cli, own: Cli) -> None:

@@ -109,6 +109,7 @@ class ServerOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     isolate: bool = False
     remember: str = ""  # names of options, separated by commas; the server stores their values in the table [up] of corral.toml
     ready_fd: int | None = None  # a file descriptor to which Corral writes one line as soon as it answers requests
+    stages: bool = False  # write a line to `ready_fd` also when a stage of the start begins
     log: str | None = None  # a file for the output of the server, which uses the file after it has checked the data folder
     # The root keys can also be given as environment variables, because every user of the machine can read command lines.
     access_key: str | None = os.environ.get("CORRAL_ACCESS_KEY")
@@ -135,6 +136,7 @@ async def _serve(options: ServerOptions) -> None:
     runtime = "docker" if options.isolate else options.runtime
     files_limit = raise_open_files_limit()
     data = Path(options.data).resolve()
+    _report_stage(options, f"it checks the files in {data}")
     _validate_data(data, options)
     configuration = read_configuration(data)
     listeners = _listeners(options.host, options.port)  # bind the port before anything is written
@@ -177,6 +179,7 @@ async def _serve(options: ServerOptions) -> None:
     if options.remember:
         store_settings(data, {f"{UP}.{name}": getattr(options, name) for name in options.remember.split(",")})
 
+    _report_stage(options, f"it opens the databases in {data}")
     names, loop = ids.RandomIds(), asyncio.get_running_loop()
     store, log_store, metric_store = await asyncio.gather(  # in parallel, because each of them waits for the disk
         asyncio.to_thread(Store, data / "state.db", checked=True),
@@ -196,6 +199,7 @@ async def _serve(options: ServerOptions) -> None:
     take_back_quarantined(blobs, store)
     local_agent = LocalAgent(data, of_host, clock, files_limit)
     agents = Agents(data, state, logs, blobs, clock, local_agent, settings.outputs)
+    _report_stage(options, "it applies what is due since the last stop")
     state_core.transact([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
     forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
@@ -249,6 +253,7 @@ async def _serve(options: ServerOptions) -> None:
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(listeners))
     deletion = asyncio.create_task(until_deleted(data))
+    _report_stage(options, "it waits for the agent of this machine")
     with suppress(TimeoutError):
         await asyncio.wait_for(local_agent.joined.wait(), JOIN_S)
     gc.collect()
@@ -472,8 +477,16 @@ def _report_ready(data: Path, about: dict[str, Any], unfinished: str | None, rea
     line = f"Corral is up at {about['url']}  (data in {about['data']}; see `corral status`)"
     print(escape_controls(line), flush=True)
     if ready_fd is not None:
-        os.write(ready_fd, (json.dumps({**about, "lastServer": unfinished}) + "\n").encode())
+        with suppress(BrokenPipeError):  # `corral up` has ended
+            os.write(ready_fd, (json.dumps({**about, "lastServer": unfinished}) + "\n").encode())
         os.close(ready_fd)
+
+
+def _report_stage(options: ServerOptions, stage: str) -> None:
+    """Tell `corral up` what the server does, so that it can say why a start takes long."""
+    if options.ready_fd is not None and options.stages:
+        with suppress(BrokenPipeError):  # `corral up` has ended
+            os.write(options.ready_fd, (json.dumps({"stage": stage}) + "\n").encode())
 
 
 def _write_private(path: Path, value: dict[str, Any]) -> None:

@@ -26,7 +26,8 @@ from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import print_json, print_message, print_text
 from corral.process.data_folder import CONFIGURATION
 
-READY_S = 15.0
+SAY_AFTER_S = 3.0  # `corral up --detach` says what the server does if its start takes longer
+SAY_AGAIN_S = 30.0  # how often it repeats a message that has not changed
 TAIL_MAX_BYTES = 8 * 1024
 
 
@@ -181,7 +182,7 @@ def _start_in_background(command: list[str], data: DataFolder) -> dict[str, Any]
     with TemporaryFile() as early:
         begin = log.stat().st_size if log.exists() else 0
         process = subprocess.Popen(
-            [*command, "--ready-fd", str(ready_writer), "--log", str(log)],
+            [*command, "--ready-fd", str(ready_writer), "--stages", "true", "--log", str(log)],
             stdin=subprocess.DEVNULL,
             stdout=early,
             stderr=early,
@@ -190,14 +191,13 @@ def _start_in_background(command: list[str], data: DataFolder) -> dict[str, Any]
             cwd="/",
         )
         os.close(ready_writer)
-        with open(ready, "rb", buffering=0) as pipe:
-            line = _first_line(pipe.fileno(), time.monotonic() + READY_S)
-        if line:
-            about: dict[str, Any] = json.loads(line)
+        try:
+            with open(ready, "rb", buffering=0) as pipe:
+                about = _about_server(pipe.fileno(), f"process {process.pid} starts; see {log}")
+        except KeyboardInterrupt:
+            raise CliError(f"Corral is still starting, as process {process.pid}. `{_down(data)}` stops it.") from None
+        if about is not None:
             return about
-        if line is None:
-            process.terminate()
-            raise CliError(f"Corral was not ready within {READY_S:.0f} s and was stopped. See {log}.")
         process.wait()
         early.seek(0)
         output = early.read() + _written_since(log, begin)
@@ -213,21 +213,31 @@ def _written_since(log: Path, begin: int) -> bytes:
         return file.read()
 
 
-def _first_line(pipe: int, deadline_s: float) -> bytes | None:
-    """Return the line that the server writes when it is ready.
+def _about_server(pipe: int, stage: str) -> dict[str, Any] | None:
+    """Wait until the server is ready, and return what it says about itself. Return None if it has ended.
 
-    Return empty bytes if it exited, and None if the deadline has passed.
+    The server writes a line when it begins a stage of its start, and a line when it is ready. If the start takes long, print the
+    stage: for example, a large database that a crash has left, or a migration.
     """
-    received = b""
-    while not received.endswith(b"\n"):
-        readable, _, _ = select.select([pipe], [], [], max(0.0, deadline_s - time.monotonic()))
-        if not readable:
-            return None
-        part = os.read(pipe, 65_536)
-        if not part:
-            return b""
-        received += part
-    return received
+    received, said, say_at_s = b"", "", time.monotonic() + SAY_AFTER_S
+    while True:
+        *lines, received = received.split(b"\n")
+        for line in map(json.loads, lines):
+            if "stage" not in line:
+                about: dict[str, Any] = line
+                return about
+            stage = line["stage"]
+        readable, _, _ = select.select([pipe], [], [], max(0.0, say_at_s - time.monotonic()))
+        if readable:
+            part = os.read(pipe, 65_536)
+            if not part:
+                return None
+            received += part
+        if time.monotonic() >= say_at_s:
+            print_message(f"Corral is {'still ' if said else ''}starting: {stage}")
+            said, say_at_s = stage, time.monotonic() + SAY_AGAIN_S
+        elif said and said != stage:
+            say_at_s = time.monotonic()
 
 
 def _start_error(output: bytes) -> str:
