@@ -101,13 +101,13 @@ def new_tx(runtime: str = "docker") -> Tx[Store]:
     return Tx(Store(None), 1_700_000_000.0, SeededIds(Random(0)), settings)
 
 
-def allow(tx: Tx[Store], *actions: str) -> None:
-    """Give the role of TASK a policy that allows actions."""
+def allow(tx: Tx[Store], *actions: str, role: str = "train") -> None:
+    """Create a role with a policy that allows actions. TASK has the role `train`."""
     trust = orjson.dumps(TRUST).decode()
-    call(tx, USER, "iam", "CreateRole", {"RoleName": "train", "AssumeRolePolicyDocument": trust})
+    call(tx, USER, "iam", "CreateRole", {"RoleName": role, "AssumeRolePolicyDocument": trust})
     policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": actions, "Resource": "*"}]}
     document = orjson.dumps(policy).decode()
-    call(tx, USER, "iam", "PutRolePolicy", {"RoleName": "train", "PolicyName": "p", "PolicyDocument": document})
+    call(tx, USER, "iam", "PutRolePolicy", {"RoleName": role, "PolicyName": "p", "PolicyDocument": document})
 
 
 def asks(tx: Tx[Store], service: str, operation: str, params: dict[str, Any]) -> bool:
@@ -265,6 +265,25 @@ def test_plain_definitions_ask_only_if_they_run_as_processes() -> None:
     tx = Stored(definition("networkMode", "host")).tx
     assert asks(tx, "ecs", "UpdateService", {"service": "own"})
     assert not asks(tx, "ecs", "UpdateService", {"service": "own", "cluster": "other"})
+
+
+def test_tasks_whose_role_may_run_on_the_host_ask() -> None:
+    """AmazonECS_FullAccess includes iam:PassRole for all roles. With the credentials of such a task, it could take over."""
+    plain = {"containerDefinitions": [PLAIN]}
+    for given, role in (("strong", "strong"), (f"arn:aws:iam::{ACCOUNT}:role/x/strong", "strong"), (None, "corral-host")):
+        document = plain | ({"taskRoleArn": given} if given else {})
+        stored = Stored(document)
+        assert not any(asks(stored.tx, *request) for request in stored.requests())
+        allow(stored.tx, "corral:*", role=role)
+        check_each(list(stored.requests()), lambda each: asks(stored.tx, *each) or pytest.fail("does not ask"))  # noqa: B023
+        assert asks(stored.tx, "ecs", "RegisterTaskDefinition", {"family": "f", **document})
+        job = {"jobDefinitionName": "d", "type": "container", "ecsProperties": {"taskProperties": [{"containers": [JOB]}]}}
+        job["ecsProperties"]["taskProperties"][0] |= {"taskRoleArn": given} if given else {}  # type: ignore[index]
+        assert asks(stored.tx, "batch", "RegisterJobDefinition", job)
+    stored = Stored(plain | {"taskRoleArn": "weak"})
+    allow(stored.tx, "corral:RunOnHost", role="strong")
+    assert asks(stored.tx, "ecs", "RunTask", {"taskDefinition": "own", "overrides": {"taskRoleArn": "strong"}})
+    assert not asks(stored.tx, "ecs", "RunTask", {"taskDefinition": "own"})
 
 
 def test_jobs_ask() -> None:

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from corral.access.caller import Caller
 from corral.access.permissions import RUN_ON_HOST, Permission, assume_role_context
 from corral.access.roles import document_of, find_role
-from corral.access.sessions import derived_role_id
+from corral.access.sessions import HOST_ROLE, derived_role_id
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import (
@@ -29,6 +29,7 @@ from corral.decide.policies.policy import (
     evaluate_identity,
     read_policy,
 )
+from corral.model.principal import role_session
 from corral.store import Store
 
 WHY = {
@@ -92,6 +93,15 @@ def may_run_on_host(tx: Tx[Store], caller: Caller) -> bool:
         return True
     role = policies_of_role(tx, caller.account, caller.principal.name)
     return refusal(tx, caller, role, [RUN_ON_HOST], is_open=False) is None
+
+
+def role_may_run_on_host(tx: Tx[Store], role: str) -> bool:
+    """Whether a program in a container with this role may decide what runs on the host. `role` is a name or an ARN.
+
+    If it is empty, it is the role of tasks without a role.
+    """
+    principal = role_session(tx.settings.account, role.rpartition("/")[2] or HOST_ROLE, "", "")
+    return may_run_on_host(tx, Caller(tx.settings.account, "", principal, confined=True))
 
 
 def trust_refusal(tx: Tx[Store], caller: Caller, role_arn: str, trust: str, params: dict[str, str]) -> str | None:

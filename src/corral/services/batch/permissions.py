@@ -11,7 +11,7 @@ from corral.services.batch.definition_rules import check_job_definition
 from corral.services.batch.job_definitions import TASKS, JobDefinition, find_definition
 from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QUEUE, RESOURCE, arn, short
 from corral.services.batch.task_documents import all_task_properties
-from corral.services.ecs.host_access import runs_on_host, setting_with_host_access
+from corral.services.ecs import host_access
 from corral.services.ecs.lookup import split_definition
 from corral.store import Store
 
@@ -46,8 +46,8 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
 def gives_host(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> bool:
     """Whether a request registers a job definition with access to the host, or submits a job of one."""
     if operation == "SubmitJob":
-        return any(runs_on_host(tx, task) for task in _stored_tasks(tx, caller, params))
-    return any(setting_with_host_access(task) is not None for task in _new_tasks(params))
+        return any(host_access.runs_on_host(tx, task) for task in _stored_tasks(tx, caller, params))
+    return any(host_access.gives_host(tx, task) for task in _new_tasks(params))
 
 
 def _arns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[str]:

@@ -62,9 +62,19 @@ def refusal(setting: str) -> str:
     )
 
 
-def runs_on_host(tx: Tx[Store], definition: Mapping[str, Any]) -> bool:
-    """Whether new tasks of a task definition have access to the host: by a setting, or because they are plain processes."""
-    return bool(definition) and (setting_with_host_access(definition) is not None or not runs_containers(tx))
+def gives_host(tx: Tx[Store], definition: Mapping[str, Any], role: str = "") -> bool:
+    """Whether a task definition gives its tasks access to the host: by a setting, or by a role that may run programs on the host.
+
+    `role` overrides the task role of the definition.
+    """
+    from corral.access.authorization import role_may_run_on_host  # imported with the first request of a container
+
+    return setting_with_host_access(definition) is not None or role_may_run_on_host(tx, role or definition.get("taskRoleArn") or "")
+
+
+def runs_on_host(tx: Tx[Store], definition: Mapping[str, Any], role: str = "") -> bool:
+    """Whether new tasks of a task definition have access to the host. Plain processes have it always."""
+    return bool(definition) and (not runs_containers(tx) or gives_host(tx, definition, role))
 
 
 def _settings(definition: Mapping[str, Any]) -> Iterator[str]:

@@ -16,11 +16,12 @@ from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.model.instance import DEFAULT_CLUSTER
-from corral.services.ecs import lookup
-from corral.services.ecs.host_access import runs_on_host, setting_with_host_access
+from corral.services.ecs import host_access, lookup
+from corral.services.ecs.host_access import runs_on_host
 from corral.services.ecs.lookup import find_definition, short, split_definition
-from corral.services.ecs.run_spec import runs_in_docker
+from corral.services.ecs.run_spec import controls_host
 from corral.services.ecs.service_deployments import service_of_deployment
+from corral.services.ecs.task_spec import spec_of
 from corral.store import Store
 
 # The last part of a resource's ARN, the request members that can name the resource, and the operations.
@@ -59,12 +60,12 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
 def gives_host(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> bool:
     """Whether a request registers, starts, deploys, scales or enters tasks with access to the host."""
     if operation == "RegisterTaskDefinition":
-        return setting_with_host_access(params) is not None
+        return host_access.gives_host(tx, params)
     if operation == "ExecuteCommand":
         task = tx.store.tasks.get(short(params.get("task") or ""))
-        found = _stored_definition(tx, task.region, task.definition_arn) if task is not None else {}
-        return task is not None and (setting_with_host_access(found) is not None or not runs_in_docker(tx, task))
-    if params.get("taskDefinition") and runs_on_host(tx, _definition(tx, caller, params["taskDefinition"])[1]):
+        return task is not None and controls_host(tx, task, spec_of(tx, task))
+    role = (params.get("overrides") or {}).get("taskRoleArn") or ""
+    if params.get("taskDefinition") and runs_on_host(tx, _definition(tx, caller, params["taskDefinition"])[1], role):
         return True
     if params.get("serviceDeploymentArn"):
         cluster, name = service_of_deployment(params["serviceDeploymentArn"])
@@ -79,13 +80,8 @@ def service_runs_on_host(tx: Tx[Store], region: str, cluster: str, name: str) ->
     if service is None:
         return False
     deployments = [*service.deployments, *([service.completed] if service.completed is not None else ())]
-    return any(runs_on_host(tx, _stored_definition(tx, region, each.definition_arn)) for each in deployments)
-
-
-def _stored_definition(tx: Tx[Store], region: str, definition_arn: str) -> Params:
-    """The document of the task definition of a task or a deployment. It can have been deleted."""
-    found = tx.store.definitions.get(region, *split_definition(definition_arn))
-    return found[2] if found is not None else {}
+    found = (tx.store.definitions.get(region, *split_definition(each.definition_arn)) for each in deployments)
+    return any(each is not None and runs_on_host(tx, each[2]) for each in found)
 
 
 def _context(caller: Caller, cluster: str, params: Params) -> Context:

@@ -11,19 +11,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from corral.access.caller import Caller
-from corral.access.sessions import HOST_ROLE, address_of_run, password_of_task
+from corral.access.sessions import address_of_run, password_of_task
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet.host_options import options_for
 from corral.model.agent_protocol import StartOrder
 from corral.model.blob import Slice
-from corral.model.principal import acting_service, role_session
+from corral.model.principal import acting_service
 from corral.model.private_environment import BUCKET, private_objects
 from corral.model.run import LogTarget, RunSpec
 from corral.model.settings import Settings
 from corral.model.task import Run, Task
 from corral.services.ecr.image_names import pull_from_here
-from corral.services.ecs.host_access import refusal, setting_with_host_access
+from corral.services.ecs.host_access import gives_host, refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, wants_gpu_indexes
 from corral.store import Store
@@ -144,10 +144,10 @@ def has_containers(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
     return any(_in_docker(host, run) for run in task.runs if not spec.containers[run.container].is_host_image)
 
 
-def runs_in_docker(tx: Tx[Store], task: Task) -> bool:
-    """Whether all containers of a task run in Docker. None of them is a plain process, which has access to the host."""
+def controls_host(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
+    """Whether the programs of a task can run others on the host: as plain processes, or by a setting or the role of the task."""
     host = options_for(tx, task)
-    return all(_in_docker(host, run) for run in task.runs)
+    return not all(_in_docker(host, run) for run in task.runs) or gives_host(tx, spec.document, spec.role)
 
 
 def _in_docker(host: StoredOptions, run: Run) -> bool:
@@ -296,19 +296,9 @@ def _object_slices(tx: Tx[Store], task: Task, spec: TaskSpec, object_arn: str) -
     if bucket.name == BUCKET and named[2] not in private_objects(task.details.get("overrides", {})):
         raise AccessDenied(f"Only the overrides of RunTask can name objects of the bucket {BUCKET}.")
     version = existing_version(tx, bucket, named[2], None)
-    if version.writers and _controls_host(tx, task, spec):
+    if version.writers and controls_host(tx, task, spec):
         from corral.access.object_writers import writer_refusal
 
         if (refused := writer_refusal(tx, f"s3://{bucket.name}/{version.key}", version.writers)) is not None:
             raise AccessDenied(refused)
     return tx.store.objects.slices(version.content, 0, version.size) if version.content is not None else ()
-
-
-def _controls_host(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
-    """Whether the programs of a task can run others on the host: as plain processes, or by a setting or the role of the task."""
-    from corral.access.authorization import may_run_on_host
-
-    if setting_with_host_access(spec.document) is not None or not options_for(tx, task).runs_containers:
-        return True
-    principal = role_session(tx.settings.account, spec.role.rpartition("/")[2] or HOST_ROLE, task.id, task.owner)
-    return may_run_on_host(tx, Caller(tx.settings.account, task.region, principal, confined=True))
