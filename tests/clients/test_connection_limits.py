@@ -265,8 +265,10 @@ def test_the_server_raises_its_limit_of_open_files_and_tasks_get_the_original(li
 
 def test_a_connection_above_the_maximum_is_refused_with_a_text(limited):
     data = signed_by(limited.keys["secret_key"], limited, ACTION) + ACTION
-    with many(limited, CONNECTIONS_MAX) as connections:
-        for connection in connections:
+    with ExitStack() as stack:
+        connections = []
+        for _ in range(CONNECTIONS_MAX):
+            connections.append(connection := stack.enter_context(connected(limited)))
             connection.sendall(data)
             assert response(connection)[0] == 200
         with connected(limited) as late:

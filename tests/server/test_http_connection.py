@@ -20,8 +20,9 @@ from corral.server.http.connection import (
     HttpConnection,
     HttpProtocol,
 )
-from corral.server.http.connection_limits import ConnectionLimits
+from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import CLOSING_MAX_S, STALLED_S, OpenConnections
+from corral.server.http.unverified_memory import HEADS_MAX_BYTES
 from corral.server.http.websocket import CLOSE_S, LOST_AFTER_S, MESSAGE_MAX_BYTES, PING_AFTER_S, WebSocket
 from eventually import DEADLINE_S
 
@@ -56,8 +57,8 @@ class Client:
     async def _wait(self, connection: HttpConnection) -> None:
         await self._stay.wait()
 
-    def _upgraded(self, request: Any) -> WebSocket:
-        websocket = WebSocket(self.open, request, self._accept)
+    def _upgraded(self, request: Any, place: Place) -> WebSocket:
+        websocket = WebSocket(self.open, place, request, self._accept)
         self.websockets.append(websocket)
         return websocket
 
@@ -408,7 +409,7 @@ def test_a_head_that_takes_too_long(run: Run) -> None:
             client.protocol.tick()
         refusal = await client.rest()
         assert refusal.startswith(b"HTTP/1.1 408") and b"20 seconds" in refusal
-        assert client.limits.memory.try_take(64 * 1024 * 1024), "the memory of the head was given back"
+        assert client.limits.heads_memory.free_bytes == HEADS_MAX_BYTES, "the memory of the head was given back"
         client.close()
 
     run(check)

@@ -32,8 +32,8 @@ from corral.server import wait_handles
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.cors import BucketCors, Preflight
 from corral.server.http.connection import HEADERS_MAX_BYTES, ClientGone, HttpConnection, headers_too_large
-from corral.server.http.connection_limits import UnverifiedMemory
-from corral.server.http.request_body import BodyReceiver, Receive, whole_body
+from corral.server.http.request_body import BodyReceiver, Receive, give_back, whole_body
+from corral.server.http.unverified_memory import UnverifiedMemory
 from corral.server.lanes import Lane
 from corral.server.pages import metrics_page
 from corral.server.pages.metrics_page import MetricsPage
@@ -114,7 +114,6 @@ class FrontDoor:
         self._ids = ids
         self._blobs = blobs
         self._intake = intake
-        self._memory = memory
         self._calls = CallRunner(settings, lanes, ids, memory, blobs)
         self._origins = BucketCors(lanes["state"], settings, ids)
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
@@ -129,7 +128,11 @@ class FrontDoor:
         exchange: Exchange | None = None
         try:
             exchange = await self._recognise(request, request_id, receive, connection)
-            identity = await exchange.authenticate(self._authentication)
+            try:
+                identity = await exchange.authenticate(self._authentication)
+            except ApiError as refusal:
+                connection.place.refuse(is_wrong=refusal.status < 500 and _has_credentials(request))
+                raise
             if identity is not ANONYMOUS:
                 connection.authenticated()
             caller = self._caller(identity, request, request_id)
@@ -189,8 +192,8 @@ class FrontDoor:
         else:
             page = self._task_endpoints.exchange(request)
         if page is not None:
-            request.body, taken = await whole_body(request.headers, receive, connection, self._memory, PAGE_BODY_MAX_BYTES)
-            self._memory.give_back(taken)
+            request.body, taken = await whole_body(request.headers, receive, connection, PAGE_BODY_MAX_BYTES)
+            give_back(connection, taken)
         return page
 
     @cached_property
@@ -221,6 +224,10 @@ class FrontDoor:
             source_ip=request.address,
             endpoint_url=f"http://{host}" if (host := headers.get("host")) else "",
         )
+
+
+def _has_credentials(request: aws.Request) -> bool:
+    return "authorization" in request.headers or "Signature=" in request.query
 
 
 def _wait_s(headers: Mapping[str, str]) -> float:

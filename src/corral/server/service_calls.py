@@ -28,8 +28,8 @@ from corral.model.settings import Settings
 from corral.operations.services import SERVICES, Fetch, Handler, Service, Settle
 from corral.server.authentication import Authentication
 from corral.server.http.connection import ClientGone, HttpConnection
-from corral.server.http.connection_limits import UnverifiedMemory
-from corral.server.http.request_body import Receive, whole_body
+from corral.server.http.request_body import Receive, give_back, whole_body
+from corral.server.http.unverified_memory import UnverifiedMemory
 from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation
 
@@ -180,14 +180,15 @@ class ServiceCall(Struct, eq=False):
     async def authenticate(self, authentication: Authentication) -> aws.Identity:
         request, call, calls = self.request, self.call, self.calls
         pending = authentication.begin_signature(request, call.signing_name if call is not None else None)
-        body, taken = await whole_body(request.headers, self.receive, self.connection, calls.memory, aws.BODY_MAX_BYTES)
+        if self.connection.has_more and not self.connection.place.is_verified:
+            self.connection.place.claim()
+        body, taken = await whole_body(request.headers, self.receive, self.connection, aws.BODY_MAX_BYTES)
         request.body = body
         try:
             body_sha256 = (await calls.off_loop(lambda: sha256(body).hexdigest())) if len(body) > LARGE_BODY_BYTES else None
             identity = pending.finish(body_sha256)
         finally:
-            if taken:
-                calls.memory.give_back(taken)
+            give_back(self.connection, taken)
         if call is None:
             call = self.call = await calls.decode(request, partial(aws.recognise, request))
             if call.signing_name != identity.service:

@@ -21,7 +21,7 @@ import httptools
 
 from corral import aws
 from corral.core.errors import ApiError, ServiceUnavailable, api_error
-from corral.server.http.connection_limits import ConnectionLimits
+from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import OpenConnections, StallTimer
 
 HEADERS_MAX_BYTES = 64 * 1024
@@ -123,9 +123,19 @@ class HttpConnection:
         self.is_disconnected = True
         self._notify()
 
+    @property
+    def place(self) -> Place:
+        return self._protocol.place
+
     def authenticated(self) -> None:
-        """Record that a request of this connection had valid credentials."""
-        self._protocol.authenticated()
+        """Record that this request had valid credentials. Raise an error if there are too many connections."""
+        place = self._protocol.place
+        if not place.is_verified:
+            try:
+                place.verify()
+            except ApiError:
+                self.keep_alive = False
+                raise
 
     # The response
 
@@ -213,17 +223,18 @@ class HttpConnection:
 
 
 Serve = Callable[[HttpConnection], Awaitable[None]]
-Upgrade = Callable[[aws.Request], asyncio.Protocol]  # returns the protocol of a websocket
+Upgrade = Callable[[aws.Request, Place], asyncio.Protocol]  # returns the protocol of a websocket
 
 
 class HttpProtocol(asyncio.Protocol):
     """Serves one connection. If a client sends several requests at once, they are served one after the other."""
 
     transport: asyncio.Transport
+    place: Place
     is_write_paused = False
     _is_read_paused = False
     _in_head = False  # the head of a request has begun to arrive and is not complete
-    # The bytes of an incomplete head that are counted in UnverifiedMemory. 0 for a head that arrives at once.
+    # The bytes of an incomplete head that are counted in the memory of heads. 0 for a head that arrives at once.
     _head_bytes = 0
     # The number of bytes since the last byte of a head or body: chunk extensions, trailers, and line breaks between requests.
     _other_bytes = 0
@@ -257,12 +268,11 @@ class HttpProtocol(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._address = str(peer[0]) if peer else ""
         self.open.connections.add(self)
-        self._limits.connected(self, len(self.open.connections))
+        self.place = self._limits.connected(self, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open.closed(self)
-        self._limits.disconnected(self)
-        self._give_back_head()
+        self.place.give_back()
         self.resume_writing()
         for connection in self._requests:
             connection.disconnected()
@@ -327,6 +337,8 @@ class HttpProtocol(asyncio.Protocol):
         if is_upgrade and ("transfer-encoding" in self._headers or self._headers.get("content-length", "0") != "0"):
             # The parser would treat the body as bytes of the protocol in the header Upgrade, not as the body of this request.
             raise NotServed("Corral serves HTTP/1.1 and websockets only: send this request without the header Upgrade.")
+        if not self.place.is_verified:
+            self.place.is_active()
         if len(self._requests) >= REQUESTS_MAX:
             raise NotServed(f"The connection has {REQUESTS_MAX} requests without a response.")
         keep_alive = not is_upgrade and self._parser.get_http_version() != "1.0" and self._parser.should_keep_alive()
@@ -362,9 +374,6 @@ class HttpProtocol(asyncio.Protocol):
         if self.is_write_paused:
             await self._writable.wait()
 
-    def authenticated(self) -> None:
-        self._limits.authenticated(self)
-
     def responded(self) -> None:
         """Serve the next request that has arrived, or wait for one."""
         if self.transport.is_closing():
@@ -376,11 +385,7 @@ class HttpProtocol(asyncio.Protocol):
 
     async def _run(self, connection: HttpConnection) -> None:
         try:
-            if self._limits.must_refuse(self, len(self.open.connections)):
-                refusal = aws.serialize_refusal(connection.request, self._limits.too_many(), "")
-                await connection.respond(refusal.status, [*refusal.headers, ("connection", "close")], refusal.body)
-            else:
-                await self._serve(connection)
+            await self._serve(connection)
         except Exception:
             log.exception("no response to %s", connection.request)
         if not connection.is_complete:
@@ -402,6 +407,10 @@ class HttpProtocol(asyncio.Protocol):
     @property
     def is_new(self) -> bool:
         return self._age_s == 0
+
+    @property
+    def idle_s(self) -> int:
+        return 0 if self._requests else self._seconds
 
     def turn_away(self, error: ApiError) -> None:
         """Send an error that is not the response to a request, and close the connection."""
@@ -450,18 +459,16 @@ class HttpProtocol(asyncio.Protocol):
         )
 
     def _open_websocket(self, request: aws.Request) -> None:
-        """Let the protocol of a websocket take over the connection. This protocol authenticates the client."""
-        self._limits.disconnected(self)
+        """Let the protocol of a websocket take over the connection and its place. This protocol authenticates the client."""
         self.open.connections.discard(self)
         self._parser = None
-        protocol = self._upgrade(request)
+        protocol = self._upgrade(request, self.place)
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
 
     def _head_grew(self, size: int) -> None:
         """Count the bytes of a head that arrives in several segments. Refuse the head if it is too large, or if memory is short."""
-        memory = self._limits.memory
-        if not memory.try_take(size):
+        if not self.place.take_head_memory(size):
             self.turn_away(ServiceUnavailable("Corral is receiving too many incomplete requests. Retry later."))
             return
         self._head_bytes += size
@@ -471,7 +478,7 @@ class HttpProtocol(asyncio.Protocol):
     def _give_back_head(self) -> None:
         size, self._head_bytes = self._head_bytes, 0
         if size:
-            self._limits.memory.give_back(size)
+            self.place.give_back_head_memory(size)
 
 
 @cache

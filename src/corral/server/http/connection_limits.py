@@ -1,152 +1,213 @@
 """Limits on the resources that a client can use before it is authenticated: connections, and the memory of unverified requests.
 
 A *stranger* is a connection that has sent no request with valid credentials yet. When there are too many connections, Corral closes
-strangers first. So clients without credentials cannot use up all connections.
+a stranger of the peer (`peers.py`) that has the most strangers: the one that has sent nothing for the longest time. So clients
+without credentials cannot use up all connections, and a peer with many connections does not harm other peers.
+
+A stranger *claims* an access key while the body of a request arrives whose head names a valid access key. A number of places is
+reserved for such connections. Only a valid signature keeps the place. A peer that sends wrong signatures loses the reserved places
+for a minute.
 """
 
 from __future__ import annotations
 
 import asyncio
 import resource
-from collections import deque
 from contextlib import suppress
 from typing import Protocol
 
 from corral.core.errors import ApiError, ServiceUnavailable
+from corral.server.http.peers import PeerNames
+from corral.server.http.unverified_memory import HEADS_MAX_BYTES, UnverifiedMemory
 
 CONNECTIONS_MAX = 4000
 OVERFLOW = 64  # up to this many new connections above the maximum stay open for a second, so that their requests get an error
+STRANGERS_SHARE = 2  # a peer may keep half of the maximum as strangers for longer than a second
+CLAIMS_SHARE = 8  # an eighth of the maximum is reserved for strangers that claim an access key
+VERIFIED_IDLE_MIN_S = 10  # a verified connection without a request for this long makes room for a new verified one
+WRONG_MAX = 20  # the wrong signatures of a peer within WRONG_S after which it has no reserved places
+WRONG_S = 60
 FILES_MAX = 1 << 20  # Corral does not raise its limit of open files above this
-UNVERIFIED_MAX_BYTES = 64 * 1024 * 1024  # the total of bodies and incomplete heads, over all connections
-WAITING_MAX = 64  # the most requests that wait until memory for their body is free
-WAIT_MAX_S = 20.0  # the longest wait of such a request
-UNVERIFIED_BYTES_PER_S = 100 * 1024 * 1024  # the rate at which large unverified bodies are received, over all connections
-# If unverified requests have taken at least this much memory, free memory is returned to the system after TRIM_AFTER_S.
-TRIM_MIN_BYTES = 16 * 1024 * 1024
-TRIM_AFTER_S = 1.0
 
 
-class UnverifiedMemory:
-    """Counts the memory of requests whose signatures are not verified yet.
-
-    A body that does not fit into the limit waits, and is not read in the meantime.
-    """
-
-    def __init__(self, max_bytes: int = UNVERIFIED_MAX_BYTES) -> None:
-        self._free = self._max_bytes = max_bytes
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._is_trim_due = False
-        self._next_at_s = 0.0
-
-    async def pace(self, size: int) -> None:
-        """Wait until the rate limit allows more bytes. `size` is the number of bytes that were just received.
-
-        Without this limit, clients that send fast would block the event loop.
-        """
-        now_s = asyncio.get_running_loop().time()
-        self._next_at_s = max(self._next_at_s, now_s) + size / UNVERIFIED_BYTES_PER_S
-        await asyncio.sleep(self._next_at_s - now_s)
-
-    def try_take(self, size: int) -> bool:
-        """Take memory if enough is free and no other request waits. Return whether it was taken."""
-        if size > self._free or self._waiting:
-            return False
-        self._free -= size
-        return True
-
-    async def take(self, size: int) -> None:
-        """Wait until enough memory is free, and take it.
-
-        Raise ServiceUnavailable if too many requests wait already, or if the wait takes too long.
-        """
-        if self.try_take(size):
-            return
-        if len(self._waiting) >= WAITING_MAX:
-            raise _no_memory()
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = (size, granted)
-        self._waiting.append(waiting)
-        try:
-            async with asyncio.timeout(WAIT_MAX_S):
-                await granted
-        except BaseException as error:
-            if granted.done() and not granted.cancelled():
-                self.give_back(size)
-            else:
-                with suppress(ValueError):  # `_grant` has already removed this entry
-                    self._waiting.remove(waiting)
-                self._grant()
-            if isinstance(error, TimeoutError):
-                raise _no_memory() from None
-            raise
-
-    def give_back(self, size: int) -> None:
-        """Give memory back. The waiting requests get it in the order of their arrival."""
-        if self._max_bytes - self._free >= TRIM_MIN_BYTES:
-            self.trim_soon()
-        self._free += size
-        self._grant()
-
-    def trim_soon(self) -> None:
-        """Return free memory to the system after TRIM_AFTER_S. Otherwise the allocator would keep the memory of large bodies."""
-        if not self._is_trim_due:
-            self._is_trim_due = True
-            asyncio.get_running_loop().call_later(TRIM_AFTER_S, self._trim)
-
-    def _grant(self) -> None:
-        while self._waiting and self._waiting[0][0] <= self._free:
-            size, granted = self._waiting.popleft()
-            if not granted.done():
-                self._free -= size
-                granted.set_result(None)
-
-    def _trim(self) -> None:
-        self._is_trim_due = False
-        asyncio.get_running_loop().run_in_executor(None, _return_free_memory)
-
-
-class Stranger(Protocol):
-    """A connection that has sent no request with valid credentials."""
-
+class Connection(Protocol):
     @property
     def is_new(self) -> bool:
         """Whether the connection was opened less than a second ago, so that its request may still arrive."""
 
+    @property
+    def idle_s(self) -> int:
+        """The time without a request. 0 while a request is served."""
+
     def turn_away(self, error: ApiError) -> None:
         """Send an error response and close the connection."""
+
+    def shut_down(self) -> None:
+        """Close the connection after all requests that have arrived have their responses."""
+
+
+class Peer:
+    """The connections of one peer that are not verified, and its wrong signatures."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.connections = 0  # also the verified ones
+        self.strangers: dict[Place, None] = {}  # the one whose last request is the oldest comes first
+        self.claimants: dict[Place, None] = {}  # the oldest first
+        self.wrong_signatures = 0
+        self.wrong_since_s = 0
+
+
+class Place:
+    """The place of one connection in the limits."""
+
+    __slots__ = ("_group", "_limits", "connection", "is_verified", "peer")
+
+    def __init__(self, limits: ConnectionLimits, connection: Connection, peer: Peer) -> None:
+        self.connection = connection
+        self.peer = peer
+        self.is_verified = False
+        self._limits = limits
+        self._group: dict[Place, None] | None = None  # None: the place was given back
+        self._move(peer.strangers)
+
+    def is_active(self) -> None:
+        """Record that the connection has sent the head of a request."""
+        if self._group is self.peer.strangers:
+            self._move(self.peer.strangers)
+
+    def claim(self) -> None:
+        """Take a reserved place until `verify` or `refuse` is called: the head of a request names a valid access key."""
+        if self._group is self.peer.strangers and not self._limits.is_suspended(self.peer):
+            self._move(self.peer.claimants)
+            self._limits.limit_claimants()
+
+    def verify(self) -> None:
+        """Record that a request of this connection had valid credentials.
+
+        Raise an error if there are too many verified connections. The caller must close the connection then.
+        """
+        if self._group is not None and not self.is_verified:
+            self._limits.make_room_for_verified(self)
+            self._move(self._limits.verified)
+            self.is_verified = True
+
+    def refuse(self, *, is_wrong: bool) -> None:
+        """Record that a request had no valid credentials. If `is_wrong` is true, its credentials were wrong."""
+        if self._group is self.peer.claimants:
+            self._move(self.peer.strangers)
+        if is_wrong and not self.is_verified:
+            self._limits.count_wrong(self.peer)
+
+    def give_back(self) -> None:
+        """Give the place and all memory back."""
+        if self._group is not None:
+            del self._group[self]
+            self._group = None
+            self._limits.given_back(self)
+
+    def evict(self, error: ApiError) -> None:
+        """Give the place back, and close the connection with an error."""
+        self.give_back()
+        self.connection.turn_away(error)
+
+    @property
+    def memory(self) -> UnverifiedMemory:
+        """The total in which the bodies of this connection are counted."""
+        return self._limits.verified_memory if self.is_verified else self._limits.memory
+
+    def take_head_memory(self, size: int) -> bool:
+        """Take memory for a part of a head that is not complete. Return whether it was taken."""
+        return self._limits.heads_memory.take_now(self, size)
+
+    def give_back_head_memory(self, size: int) -> None:
+        self._limits.heads_memory.give_back(self, size)
+
+    def _move(self, group: dict[Place, None]) -> None:
+        if self._group is not None:
+            del self._group[self]
+        group[self] = None
+        self._group = group
 
 
 class ConnectionLimits:
     def __init__(self, connections_max: int = CONNECTIONS_MAX) -> None:
         self.connections_max = connections_max
-        self.memory = UnverifiedMemory()
-        self._strangers: dict[Stranger, None] = {}  # the oldest connection first
+        self.memory = UnverifiedMemory()  # for bodies of strangers
+        self.verified_memory = UnverifiedMemory()  # for bodies of connections that were verified before
+        self.heads_memory = UnverifiedMemory(HEADS_MAX_BYTES)
+        self.verified: dict[Place, None] = {}
+        self.count = 0  # the connections that have a place
+        self._peers: dict[str, Peer] = {}
+        self._names = PeerNames()
+        self._seconds = 0
 
-    def connected(self, connection: Stranger, count: int) -> None:
-        """Register a new connection. `count` is the number of open connections.
+    def connected(self, connection: Connection, transport: asyncio.BaseTransport) -> Place:
+        """Give a place to a new connection.
 
-        If there are more than `connections_max`, close the oldest stranger. A stranger that is new is closed only if there are also
-        more than OVERFLOW connections above this maximum.
+        If there are more than `connections_max`, close a stranger. A stranger that is new is closed only if there are also more
+        than OVERFLOW connections above this maximum.
         """
-        self._strangers[connection] = None
-        if count > self.connections_max:
-            oldest = next(iter(self._strangers))
-            if not oldest.is_new or count > self.connections_max + OVERFLOW:
-                self.disconnected(oldest)
-                oldest.turn_away(self.too_many())
+        name = self._names.name(transport)
+        peer = self._peers.get(name)
+        if peer is None:
+            peer = self._peers[name] = Peer(name)
+        peer.connections += 1
+        self.count += 1
+        place = Place(self, connection, peer)
+        if self.count > self.connections_max:
+            oldest = self._oldest_but(place)
+            if not oldest.connection.is_new or self.count > self.connections_max + OVERFLOW:
+                oldest.evict(self.too_many())
+        return place
 
-    def authenticated(self, connection: Stranger) -> None:
-        """Record that a request of this connection had valid credentials."""
-        self._strangers.pop(connection, None)
+    def given_back(self, place: Place) -> None:
+        self.count -= 1
+        place.peer.connections -= 1
+        self._forget_if_unused(place.peer)
+        for memory in (self.memory, self.verified_memory, self.heads_memory):
+            memory.release(place)
 
-    disconnected = authenticated
+    def tick(self) -> None:
+        """Close strangers of peers that have too many for longer than a second. The server calls this method once a second."""
+        self._seconds += 1
+        for peer in tuple(self._peers.values()):
+            while len(peer.strangers) > self.connections_max // STRANGERS_SHARE:
+                oldest = next(iter(peer.strangers))
+                if oldest.connection.is_new:
+                    break
+                oldest.evict(self._too_many_strangers(peer))
+            if self._seconds - peer.wrong_since_s > WRONG_S:
+                peer.wrong_signatures = 0
+            self._forget_if_unused(peer)
 
-    def must_refuse(self, connection: Stranger, count: int) -> bool:
-        """Whether to refuse the requests of a connection, because too many connections are open and this one is a stranger.
+    def count_wrong(self, peer: Peer) -> None:
+        if not peer.wrong_signatures:
+            peer.wrong_since_s = self._seconds
+        peer.wrong_signatures += 1
 
-        `count` is the number of open connections.
+    def is_suspended(self, peer: Peer) -> bool:
+        return peer.wrong_signatures >= WRONG_MAX
+
+    def limit_claimants(self) -> None:
+        """Close the oldest claimant of the peer that has the most claimants, if there are more claimants than reserved places."""
+        if sum(len(peer.claimants) for peer in self._peers.values()) > self.connections_max // CLAIMS_SHARE:
+            largest = max(self._peers.values(), key=lambda peer: len(peer.claimants))
+            next(iter(largest.claimants)).evict(self._too_many_claimants())
+
+    def make_room_for_verified(self, place: Place) -> None:
+        """Close another connection if there are too many: a stranger, or else the verified connection that is idle for the longest.
+
+        Raise an error if all other connections are verified and in use.
         """
-        return count > self.connections_max and connection in self._strangers
+        if len(self.verified) >= self.connections_max:
+            idlest = max(self.verified, key=lambda each: each.connection.idle_s)
+            if idlest.connection.idle_s < VERIFIED_IDLE_MIN_S:
+                raise self.too_many()
+            idlest.give_back()
+            idlest.connection.shut_down()
+        elif self.count > self.connections_max and (oldest := self._oldest_but(place)) is not place:
+            oldest.evict(self.too_many())
 
     def too_many(self) -> ApiError:
         message = (
@@ -154,6 +215,34 @@ class ConnectionLimits:
             f"then retry. The maximum is {CONNECTIONS_MAX}, or half the limit of open files (ulimit -Hn) if this half is smaller."
         )
         return ServiceUnavailable(message)
+
+    def _too_many_strangers(self, peer: Peer) -> ApiError:
+        maximum = self.connections_max // STRANGERS_SHARE
+        message = (
+            f"The client {peer.name} has more than {maximum} connections on which it has sent no valid credentials, which is the "
+            "maximum. Close connections that you do not use, then retry."
+        )
+        return ServiceUnavailable(message)
+
+    def _too_many_claimants(self) -> ApiError:
+        message = (
+            f"Corral is receiving {self.connections_max // CLAIMS_SHARE} requests that are not verified yet, which is its maximum. "
+            "Please reduce your request rate, then retry."
+        )
+        return ServiceUnavailable(message)
+
+    def _oldest_but(self, place: Place) -> Place:
+        """Return the stranger that has been idle for the longest, of the peer that has the most strangers.
+
+        If `place` is the only stranger, return the oldest claimant. If there is none, return `place`.
+        """
+        most_strangers = max(self._peers.values(), key=lambda peer: len(peer.strangers)).strangers
+        most_claimants = max(self._peers.values(), key=lambda peer: len(peer.claimants)).claimants
+        return next((each for group in (most_strangers, most_claimants) for each in group if each is not place), place)
+
+    def _forget_if_unused(self, peer: Peer) -> None:
+        if not peer.connections and not peer.wrong_signatures:
+            self._peers.pop(peer.name, None)
 
 
 def raise_open_files_limit() -> tuple[int, int]:
@@ -173,18 +262,3 @@ def connections_allowed() -> int:
     """Return the maximum number of connections: half of the files that this process may open, at most CONNECTIONS_MAX."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else min(CONNECTIONS_MAX, soft // 2)
-
-
-def _no_memory() -> ApiError:
-    message = (
-        f"Corral is receiving {UNVERIFIED_MAX_BYTES // 1024**2} MiB of requests that are not verified yet, which is its maximum. "
-        "Please reduce your request rate, then retry."
-    )
-    return ServiceUnavailable(message)
-
-
-def _return_free_memory() -> None:
-    import ctypes  # imported here because importing it would slow down every start
-
-    with suppress(OSError, AttributeError):  # only glibc has this function
-        ctypes.CDLL(None).malloc_trim(0)

@@ -19,9 +19,9 @@ from corral.core.errors import ApiError, ServiceUnavailable, api_error
 from corral.core.transactions import Tx
 from corral.model.blob import Slice, StoredBlob
 from corral.server.http.connection import HttpConnection
-from corral.server.http.connection_limits import UnverifiedMemory
 from corral.server.http.small_blob_writer import CommitBlob, SmallBlobWriter
 from corral.server.http.socket_reader import SocketReader
+from corral.server.http.unverified_memory import UnverifiedMemory
 from corral.server.lanes import Lane
 
 # A body up to this size is written together with other such bodies.
@@ -312,13 +312,12 @@ async def _readable(source: int) -> None:
         loop.remove_reader(source)
 
 
-async def whole_body(
-    headers: Mapping[str, str], receive: Receive, connection: HttpConnection, memory: UnverifiedMemory, max_bytes: int
-) -> tuple[bytes, int]:
+async def whole_body(headers: Mapping[str, str], receive: Receive, connection: HttpConnection, max_bytes: int) -> tuple[bytes, int]:
     """Return the whole body of a request that must be complete before it can be verified. Its maximum size is `max_bytes`.
 
-    Also return the number of bytes of memory that were taken for the body. The caller gives this memory back after it has verified
-    the request. No memory is taken for a body up to UNCOUNTED_MAX_BYTES, or for a body that has arrived together with the head.
+    Also return the number of bytes of memory that were taken for the body. The caller calls `give_back` with this number after it
+    has verified the request. No memory is taken for a body up to UNCOUNTED_MAX_BYTES, or for a body that has arrived together with
+    the head.
     """
     declared = headers.get("content-length", "")
     if declared.isdigit() and (len(declared) > 18 or int(declared) > max_bytes):
@@ -329,16 +328,23 @@ async def whole_body(
             raise _too_large(max_bytes)
         return body, 0
     size = int(declared) if declared.isdigit() else max_bytes
+    memory, holder = connection.place.memory, connection.place
     if size <= UNCOUNTED_MAX_BYTES:
         return await _unverified_body(receive, memory, max_bytes), 0
-    if not memory.try_take(size):
+    if not memory.try_take(holder, size):
         connection.hold()
-        await memory.take(size)
+        await memory.take(holder, size)
     try:
         return await _unverified_body(receive, memory, max_bytes), size
     except BaseException:
-        memory.give_back(size)
+        memory.give_back(holder, size)
         raise
+
+
+def give_back(connection: HttpConnection, taken: int) -> None:
+    """Give back the memory that `whole_body` has taken. Call this before `connection.authenticated`."""
+    if taken:
+        connection.place.memory.give_back(connection.place, taken)
 
 
 async def _unverified_body(receive: Receive, memory: UnverifiedMemory, max_bytes: int) -> bytes:
@@ -378,7 +384,7 @@ async def next_piece(
         raise RequestTimeout(TOO_SLOW) from None
 
 
-async def end_body(connection: HttpConnection, memory: UnverifiedMemory, response: aws.Response) -> None:
+async def end_body(connection: HttpConnection, response: aws.Response) -> None:
     """Read the rest of the body before the response is sent, or make the response close the connection.
 
     Otherwise the server would take the rest of the body for the next request. The connection is also closed if the client still
@@ -401,7 +407,7 @@ async def end_body(connection: HttpConnection, memory: UnverifiedMemory, respons
             while more:
                 data, more = await next_piece(connection.receive, within_s=REST_MAX_S)
                 if more:
-                    await memory.pace(len(data))
+                    await connection.place.memory.pace(len(data))
     except (RequestTimeout, TimeoutError):
         response.headers.append(("Connection", "close"))
 

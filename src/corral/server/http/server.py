@@ -14,7 +14,7 @@ from corral.blobs import Blobs
 from corral.core.clock import Clock
 from corral.server.front_door import FrontDoor
 from corral.server.http.connection import ClientGone, HttpConnection, HttpProtocol
-from corral.server.http.connection_limits import ConnectionLimits
+from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import OpenConnections
 from corral.server.http.request_body import end_body
 from corral.server.http.response_sender import Sender
@@ -55,6 +55,7 @@ class HttpServer:
             self._open.set_date(self._clock.now_s())
             for connection in tuple(self._open.connections):
                 connection.tick()
+            self._limits.tick()
             with suppress(TimeoutError):
                 async with asyncio.timeout(SECOND_S - self._clock.now_s() % SECOND_S):
                     await self._exit_requested.wait()
@@ -69,7 +70,7 @@ class HttpServer:
             # No other coroutine has run since the rows of the response body were read, so the files of the response body still
             # exist. `reading` protects these files from deletion, also while `end_body` waits for the client.
             with self._blobs.reading([each.blob for each in response.stream]) if response.stream else NO_BLOBS:
-                await end_body(connection, self._limits.memory, response)
+                await end_body(connection, response)
                 await self._sender.send(response, connection)
         except ClientGone:
             return
@@ -78,10 +79,10 @@ class HttpServer:
                 raise
             # This task itself was not cancelled: the client disconnected, and `service_calls.py` cancelled the awaited result.
 
-    def _websocket(self, request: aws.Request) -> asyncio.Protocol:
+    def _websocket(self, request: aws.Request, place: Place) -> asyncio.Protocol:
         from corral.server.http.websocket import WebSocket  # imported here, because few servers ever open a websocket
 
-        return WebSocket(self._open, request, self._sessions().serve)
+        return WebSocket(self._open, place, request, self._sessions().serve)
 
     async def _shut_down(self) -> None:
         """Close idle connections. Wait until all requests have their responses, but not longer than GRACE_S."""

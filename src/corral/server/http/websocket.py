@@ -20,6 +20,8 @@ from wsproto.events import (
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from corral import aws
+from corral.core.errors import ApiError
+from corral.server.http.connection_limits import Place
 from corral.server.http.open_connections import OpenConnections, StallTimer
 
 MESSAGE_MAX_BYTES = 1024 * 1024
@@ -39,13 +41,21 @@ class WebSocket(asyncio.Protocol):
     _silent_s = 0  # the time since the last bytes of the client
     _closing_s: int | None = None  # the time since the server closed the websocket; None: it is not closed
     _is_lost = False
+    is_new = False
+    idle_s = 0  # a verified websocket is always in use
 
     def __init__(
-        self, open_connections: OpenConnections, request: aws.Request, serve: Callable[[WebSocket], Awaitable[None]]
+        self,
+        open_connections: OpenConnections,
+        place: Place,
+        request: aws.Request,
+        serve: Callable[[WebSocket], Awaitable[None]],
     ) -> None:
+        place.connection = self
         self.path = request.path
         self.query = request.query
         self._open = open_connections
+        self._place = place
         self._headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
         self._serve = serve
         self._wire = WSConnection(ConnectionType.SERVER)
@@ -59,6 +69,12 @@ class WebSocket(asyncio.Protocol):
     # Called by `serve`
 
     async def accept(self) -> None:
+        """Complete the handshake of a client that knows the secret URL of its session."""
+        try:
+            self._place.verify()
+        except ApiError as error:
+            self.transport.abort()
+            raise ConnectionResetError(error.message) from None
         await self._write(AcceptConnection())
 
     async def refuse(self) -> None:
@@ -105,6 +121,9 @@ class WebSocket(asyncio.Protocol):
         elif self._silent_s == PING_AFTER_S and self._closing_s is None:
             self._send_now(Ping())
 
+    def turn_away(self, error: ApiError) -> None:
+        self.transport.abort()
+
     def shut_down(self) -> None:
         self._send_now(CloseConnection(RESTART_CODE))
         self.transport.close()
@@ -134,6 +153,7 @@ class WebSocket(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
         self._open.closed(self)
+        self._place.give_back()
         self._received.put_nowait(None)
         self._writable.set()
 
