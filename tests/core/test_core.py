@@ -31,9 +31,10 @@ class FullStore(Store):
     """A store whose disk is full while a test says so."""
 
     full = False
+    is_readable = False  # True: a transaction that has written no rows can be committed while the disk is full, as in SQLite
 
     def commit(self) -> None:
-        if self.full:
+        if self.full and not (self.is_readable and not self.has_written()):
             raise CommitFailed("no space left")
         super().commit()
 
@@ -540,7 +541,7 @@ def test_a_waiting_command_may_keep_what_it_wrote() -> None:
 # Failed commits
 
 
-def test_a_failed_commit_is_an_error_for_every_command_of_the_transaction() -> None:
+def test_a_failed_commit_is_an_error_for_every_command_that_writes_or_waits() -> None:
     world, finals = World(), []
     world.transact(lambda tx: tx.store.hosts.put(HELLO, tx.now_s), waits_for("x", world.clock.now_s() + 9, finals))
     world.told.clear()
@@ -556,7 +557,8 @@ def test_a_failed_commit_is_an_error_for_every_command_of_the_transaction() -> N
     world.store.full = True
     outcome = world.transact(places, refuses, adds_and_says("x"), waits_for("z", world.clock.now_s() + 9, finals))
     # `places`, the refusal, `adds`, the command that was woken, and the command that saw rows which were not committed
-    assert [type(told) for told in world.told] == [ServiceUnavailable] * 5
+    failed = ServiceUnavailable
+    assert [type(told) for told in world.told] == [failed, Refusal, failed, failed, failed]
     assert "no space left" in str(world.told[0])
     assert outcome.orders == {}
     assert (world.clusters(), world.core.next_due_s()) == ([], None)
@@ -565,6 +567,32 @@ def test_a_failed_commit_is_an_error_for_every_command_of_the_transaction() -> N
     world.told.clear()
     world.transact(adds("x"))
     assert (world.told, world.clusters()) == (["x"], ["x"])
+
+
+def test_reads_are_answered_although_the_commit_of_their_transaction_fails() -> None:
+    """Also if only a reconciler writes. A read sees no rows of the transaction that was rolled back."""
+    world = World({"look": lambda tx, name: tx.store.execute("UPDATE host SET seen_at = seen_at + 1") and None})
+    world.transact(adds("x"), lambda tx: tx.store.hosts.put(HELLO, tx.now_s), lambda tx: tx.due("look:x", tx.now_s + 1))
+    world.told.clear()
+    world.store.full = world.store.is_readable = True
+
+    def reads(tx: Tx[Store]) -> list[str]:
+        return [name for (name,) in tx.store.execute("SELECT name FROM cluster ORDER BY name")]
+
+    committed: list[str] = []
+
+    def remembers(tx: Tx[Store]) -> str:
+        tx.store.undo_log.on_commit(lambda: committed.append("in memory"))
+        return "done"
+
+    world.transact(adds("y"), reads, remembers)
+    assert (type(world.told[0]), *world.told[1:], committed) == (ServiceUnavailable, ["x"], "done", ["in memory"])
+    world.clock.advance(1)
+    world.transact(reads)
+    assert world.told[3:] == [["x"]]
+    world.store.full = False
+    world.transact(adds("y"), reads)
+    assert world.told[4:] == ["y", ["x", "y"]]
 
 
 def test_commands_that_wait_for_other_keys_survive_a_failed_commit() -> None:

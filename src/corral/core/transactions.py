@@ -490,13 +490,38 @@ class Core(Generic[S]):
         tx._truncate(sizes)
 
     def _failed(self, error: Exception, commands: Sequence[Command], outcome: Outcome) -> Outcome:
-        """Roll the transaction back, and respond to each of its commands with an error."""
+        """Roll the transaction back, and respond to each of its commands: to those that only read with their result, to all others
+        with an error.
+        """
         self.store.rollback()
         outcome.faults.append("".join(traceback.format_exception(error)))
         for command in commands:
             if command in self._parked:
                 self._parked.remove(command)
-        return Outcome(answers=[(command, _not_written(error)) for command in dict.fromkeys(commands)], faults=outcome.faults)
+        is_full, failed = isinstance(error, CommitFailed | sqlite3.OperationalError), _not_written(error)
+        answers = [(each, self._answer_of_read(each, failed) if is_full else failed) for each in dict.fromkeys(commands)]
+        return Outcome(answers, faults=outcome.faults)
+
+    def _answer_of_read(self, command: Command, failed: ApiError) -> Any:
+        """Run a command again, alone. Return its result or its refusal. Return `failed` if it has written rows, waits, or fails.
+
+        A commit without written rows succeeds on a full disk. So reads are answered there.
+        """
+        tx = Tx(self.store, self._instant(), self._ids, self._settings, _late_kinds=self._late_kinds)
+        tx.final = False
+        try:
+            self.store.begin()
+            sizes = tx._sizes()
+            answer = command.run(tx)
+            if not self.store.has_written() and tx._sizes() == sizes:
+                self.store.commit()
+                return answer
+        except ApiError as refusal:
+            failed = refusal
+        except Exception:  # it waits, needs a thread, or cannot write; the transaction that failed has reported other errors
+            pass
+        self.store.rollback()
+        return failed
 
     def release(self) -> None:
         """Run all parked commands for the last time in the next transaction. The server calls this before it exits."""
