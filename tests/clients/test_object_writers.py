@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 from urllib.request import Request, urlopen
@@ -14,6 +15,7 @@ from clients.stack_help import described, ended, events
 from clients.test_container_permissions import TRUST_TASKS, Inside, allow, policy, refused
 from each import check_each
 from harness import Corral, container, eventually, wait_stopped
+from raw_registry import Registry, digest_of, new_repository
 
 BUCKET, ROLE = "obeyed", "writer"
 GOOD, EVIL = zipped("handler = lambda *_: 'good'"), zipped("handler = lambda *_: 'evil'")
@@ -223,3 +225,32 @@ def test_the_stack_of_a_container(corral: Corral, inside: Inside) -> None:
     cloudformation.update_stack(**previous)  # the template is now that of the root user
     assert ended(cloudformation, "inside")["StackStatus"] == "UPDATE_COMPLETE"
     iam.delete_role_policy(RoleName=ROLE, PolicyName="stacks")
+
+
+def test_the_tags_of_images(corral: Corral, inside: Inside) -> None:
+    """For a task that can control the host, the registry refuses the tag that a container set."""
+    iam = corral.client("iam")
+    managed = {"RoleName": ROLE, "PolicyArn": "arn:aws:iam::aws:policy/AmazonEC2ContainerRegistryPowerUser"}
+    iam.attach_role_policy(**managed)
+    [token] = inside.ecr.get_authorization_token()["authorizationData"]
+    root, pusher = Registry(corral), Registry(corral, b64decode(token["authorizationToken"]).decode().partition(":")[2])
+    name = new_repository(corral)
+    plain, host = (f"/v2/{prefix}.us-east-1/{name}/manifests/latest" for prefix in ("ecr", "ecr-host"))
+    good = root.push_image(name, "latest", b"good")
+    assert root("GET", host).body == good
+    pusher.put(name, "latest", good)  # this changes nothing
+    assert root("GET", host).body == good
+    evil = pusher.push_image(name, "latest", b"evil")
+    assert root("GET", plain).body == evil
+    for method in ("GET", "HEAD"):
+        assert root(method, host).status == 403
+    assert f"{inside.principal} wrote the tag latest of the repository {name} and may not" in root("GET", host).message
+    assert root("GET", f"/v2/ecr-host.us-east-1/{name}/manifests/{digest_of(evil)}").body == evil
+    assert root.put(name, "latest", evil).status == 201  # the root user sets the tag to the same image
+    assert root("GET", host).body == evil
+    other = inside.ecr.put_image(repositoryName=name, imageManifest=good.decode(), imageTag="latest")["image"]
+    assert other["imageId"]["imageDigest"] == digest_of(good) and root("GET", host).status == 403
+    iam.put_role_policy(RoleName=ROLE, PolicyName="host", PolicyDocument=RUN_ON_HOST)
+    assert root("GET", host).body == good
+    iam.delete_role_policy(RoleName=ROLE, PolicyName="host")
+    iam.detach_role_policy(**managed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
@@ -9,13 +10,20 @@ from uuid import uuid4
 import pytest
 
 from containers.running import Containers, shell
+from corral.decide.objects.manifest import DOCKER_IMAGE
+from corral.model.principal import role_session
+from corral.services.ecr.registry_passwords import RegistryAccess, password
 from engines.dockerd import BUSYBOX, Dockerd, busybox_files
-from harness import Corral, eventually
+from harness import REGION, Corral, eventually
 from raw_registry import Registry, new_repository, password_of
 
 pytestmark = pytest.mark.xdist_group("docker")
 
 ACCOUNT = "123456789012"
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}],
+}
 
 
 class Docker:
@@ -164,6 +172,30 @@ def test_a_tag_that_has_moved(docker: Docker, run: Containers, corral: Corral, i
     assert run(shell("true", image=named))["containers"][0]["imageDigest"] == first
     second = docker.push(name, "v", image)
     assert run(shell("true", image=named))["containers"][0]["imageDigest"] == second != first
+
+
+def test_a_tag_that_a_container_has_moved(docker: Docker, run: Containers, corral: Corral, image: str):
+    """A task that can control the host does not run the image of a container, also if another task has pulled it."""
+    iam, name = corral.client("iam"), new_repository(corral)
+    iam.create_role(RoleName="pusher", AssumeRolePolicyDocument=json.dumps(TRUST))
+    iam.attach_role_policy(RoleName="pusher", PolicyArn="arn:aws:iam::aws:policy/AmazonEC2ContainerRegistryPowerUser")
+    key = bytes.fromhex(json.loads((corral.data / "sessions.json").read_text())["key"])
+    [holder] = run.start(shell("sleep 300"))
+    task_id = run.until(holder)["taskArn"].rpartition("/")[2]
+    session = RegistryAccess(role_session(ACCOUNT, "pusher", "s", "root"), REGION, 2**32, task_id, confined=True)
+    pusher = Registry(corral, password(key, session))
+    docker.push(name, "v")
+    docker.push(name, "other", image)
+    named = shell("cat /etc/own || true", image=f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/{name}:v")
+    strong = {**named, "privileged": True}
+    assert run(strong)["containers"][0]["exitCode"] == 0
+    assert pusher.put(name, "v", Registry(corral)("GET", f"/v2/{name}/manifests/other").body, DOCKER_IMAGE).status == 201
+    assert run.printed(run(named)) == [image]
+    why = f"assumed-role/pusher/s wrote the tag v of the repository {name} and may not run programs on the host"
+    assert why in run(strong)["stoppedReason"]
+    docker.push(name, "v", image)
+    assert run.printed(run(strong)) == [image]
+    run.stop(holder)
 
 
 def test_deployed_before_its_image_is_pushed(own_docker_corral: Callable[..., Corral], dockerd: Dockerd, tmp_path: Path):

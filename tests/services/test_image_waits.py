@@ -31,27 +31,28 @@ DIGEST = f"sha256:{sha256(INDEX).hexdigest()}"
 def test_a_push_is_sent_to_the_hosts_under_the_names_that_they_pull() -> None:
     settings = Settings(account="123456789012", endpoint_url="http://127.0.0.1:4566")
     world = Small(1, settings=settings)
-    orders: list[ImagePush] = []
+    orders: list[list[ImagePush]] = []
 
     def push(tag: str | None) -> None:
         def handler(tx: Tx[Store]) -> None:
             name, region = "team/app", "eu-west-1"
             repository = tx.store.images.repository(region, name) or tx.store.images.add_repository(region, name, 0.0, {}, {})
-            image_storage.put_image(tx, repository, INDEX, None, tag)
+            image_storage.put_image(tx, repository, INDEX, None, tag, writer=None)
 
         outcome = world.core.transact([Command(handler, lambda answer: None)])
         assert not outcome.faults
-        orders.extend(push for of_host in outcome.orders.values() for push in of_host.pushed)
+        orders.append([push for of_host in outcome.orders.values() for push in of_host.pushed])
 
     push(None)
     push("latest")
     push("latest")  # again: a run may wait although the image existed, because the registry did not respond
-    told = [{(each.image, reference) for reference in each.references} for each in orders]
+    told = [{(each.image, reference) for each in pushes for reference in each.references} for pushes in orders]
     ecr = f"{settings.account}.dkr.ecr.eu-west-1.amazonaws.com/team/app"
     names = [f"{ecr}@{DIGEST}", ecr, f"{ecr}:latest", f"{ecr}:latest@{DIGEST}", f"{ecr}:other", f"{ecr}2"]
-    pulled = [pull_from_here(settings, name, "us-east-1", 0.0) for name in names]
-    found = [[split_name(each.image) in push for push in told] for each in pulled if each is not None]
-    assert found == [[True] * 3, [False, True, True], [False, True, True], [True] * 3, [False] * 3, [False] * 3]
+    for controls_host in (False, True):
+        pulled = [pull_from_here(settings, name, "us-east-1", 0.0, controls_host=controls_host) for name in names]
+        found = [[split_name(each.image) in push for push in told] for each in pulled if each is not None]
+        assert found == [[True] * 3, [False, True, True], [False, True, True], [True] * 3, [False] * 3, [False] * 3]
 
 
 class StoppedLoop(asyncio.SelectorEventLoop):

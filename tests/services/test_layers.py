@@ -73,7 +73,7 @@ class World:
 
     def put(self, name: str, layers: Iterable[str], tag: str | None = None) -> RegistryImage:
         repository = self.repository(name)
-        return self.ask(lambda tx: image_storage.put_image(tx, repository, manifest_of(layers), None, tag)).image
+        return self.ask(lambda tx: image_storage.put_image(tx, repository, manifest_of(layers), None, tag, writer=None)).image
 
     def drop(self, image: RegistryImage) -> None:
         self.ask(lambda tx: image_storage.drop_image(tx, image))

@@ -328,7 +328,7 @@ def push(world: JobWorld, variables: list[str]) -> tuple[str, str, bytes]:
     def write(tx: Any) -> None:
         repository = tx.store.images.repository(REGION, "app") or tx.store.images.add_repository(REGION, "app", tx.now_s, {}, {})
         image_storage.add_layer(tx, repository, digest, StoredBlob(digest[7:39], len(config), {}))
-        image_storage.put_image(tx, repository, manifest, None, "v1")
+        image_storage.put_image(tx, repository, manifest, None, "v1", writer=None)
 
     world.run(write)
     return f"{CALLER.account}.dkr.ecr.{REGION}.amazonaws.com/app:v1", digest, config

@@ -139,10 +139,19 @@ class RegistryImages:
         sql = "UPDATE repository_layer SET unused_since = NULL WHERE repository = ? AND digest = ?"
         self._database.executemany(sql, [(repository_id, layer) for layer in manifest.layers])
 
-    def set_tag(self, image: RegistryImage, tag: str) -> None:
-        """Create a tag for this image. If the tag exists, move it to this image."""
-        sql = "INSERT INTO image_tag VALUES (?, ?, ?) ON CONFLICT (repository, tag) DO UPDATE SET image = excluded.image"
-        self._database.execute(sql, (image.repository_id, tag, image.number))
+    def set_tag(self, image: RegistryImage, tag: str, writer: str | None) -> None:
+        """Create a tag for this image. If the tag exists, move it to this image. `writer` is the caller's `Caller.writer`."""
+        sql = (
+            "INSERT INTO image_tag (repository, tag, image, writer) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (repository, tag) DO UPDATE SET image = excluded.image, writer = excluded.writer"
+        )
+        self._database.execute(sql, (image.repository_id, tag, image.number, writer))
+
+    def tag_writer(self, repository_id: int, tag: str) -> str | None:
+        """The program in a container that set the tag. None if no container set it, or if there is no such tag."""
+        sql = "SELECT writer FROM image_tag WHERE repository = ? AND tag = ?"
+        row = self._database.execute(sql, (repository_id, tag)).fetchone()
+        return row[0] if row else None
 
     def drop_tag(self, repository_id: int, tag: str) -> None:
         self._database.execute("DELETE FROM image_tag WHERE repository = ? AND tag = ?", (repository_id, tag))

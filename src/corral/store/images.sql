@@ -45,6 +45,7 @@ CREATE TABLE image_tag (
     repository INTEGER NOT NULL REFERENCES repository (id),
     tag TEXT NOT NULL,
     image INTEGER NOT NULL REFERENCES image (number),
+    writer TEXT,                            -- the program in a container that set the tag: ROLE/SESSION. NULL: no container
     PRIMARY KEY (repository, tag)
 ) WITHOUT ROWID;
 CREATE INDEX tag_of_image ON image_tag (image);

@@ -66,8 +66,10 @@ class Store(Database):
     queues: Queues
 
     MIGRATIONS = (
-        # 2: the writers of objects. NULL: as if the root user had written it.
-        "ALTER TABLE object_version ADD COLUMN writers TEXT;\nALTER TABLE content_part ADD COLUMN writer TEXT;\n",
+        # 2: the writers of objects and of the tags of images. NULL: as if the root user had written it.
+        "ALTER TABLE object_version ADD COLUMN writers TEXT;\n"
+        "ALTER TABLE content_part ADD COLUMN writer TEXT;\n"
+        "ALTER TABLE image_tag ADD COLUMN writer TEXT;\n",
     )
 
     @staticmethod

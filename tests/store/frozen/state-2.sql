@@ -201,6 +201,7 @@ CREATE TABLE image_tag (
     repository INTEGER NOT NULL REFERENCES repository (id),
     tag TEXT NOT NULL,
     image INTEGER NOT NULL REFERENCES image (number),
+    writer TEXT,                            -- the program in a container that set the tag: ROLE/SESSION. NULL: no container
     PRIMARY KEY (repository, tag)
 ) WITHOUT ROWID;
 CREATE TABLE inbox (origin TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (origin, id)) WITHOUT ROWID;
@@ -623,7 +624,7 @@ CREATE TABLE scaling_request (
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
 CREATE TABLE schema_origin (digest TEXT NOT NULL, corral TEXT NOT NULL);
-INSERT INTO "schema_origin" VALUES('1a6fd17f86e2639172871229f2f9aa53','');
+INSERT INTO "schema_origin" VALUES('424873ffdfd1c81991bb0ede01b57ebf','');
 CREATE TABLE stack (
     id         TEXT PRIMARY KEY,                -- the ARN
     region     TEXT NOT NULL,

@@ -26,7 +26,7 @@ from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, Denied, ManifestInvalid, SizeInvalid, TagInvalid
 from corral.server.registry.requests import PAGE_MAX, RegistryRequest, digest_of
 from corral.services.ecr.errors import ImageNotFoundException
-from corral.services.ecr.image_storage import MANIFEST_MAX_BYTES, drop_image, put_image
+from corral.services.ecr.image_storage import MANIFEST_MAX_BYTES, drop_image, put_image, tag_refusal
 from corral.services.ecr.repository_names import find
 from corral.store import Store
 
@@ -94,6 +94,8 @@ class Manifests:
 
         def read(tx: Tx[Store]) -> tuple[RegistryImage, bytes, bool]:
             image = _image(tx, request.caller, request.name, request.reference)
+            if request.route.controls_host and ":" not in request.reference:
+                _check_writer(tx, request)
             recorded_lately = image.pulled_at_s is not None and tx.now_s < image.pulled_at_s + PULL_RECORD_INTERVAL_S
             return image, tx.store.images.manifest(image), recorded_lately
 
@@ -141,10 +143,16 @@ def _image(tx: Tx[Store], caller: Caller, name: str, reference: str) -> Registry
     return image
 
 
+def _check_writer(tx: Tx[Store], request: RegistryRequest) -> None:
+    """Raise Denied if a container set the tag that may not run programs on the host."""
+    if (refused := tag_refusal(tx, find(tx, request.caller, request.name), request.reference)) is not None:
+        raise Denied(refused)
+
+
 def _put(
     caller: Caller, name: str, body: bytes, media_type: str | None, tag: str | None, digest: str | None, tx: Tx[Store]
 ) -> RegistryImage:
-    return put_image(tx, find(tx, caller, name), body, media_type, tag, digest).image
+    return put_image(tx, find(tx, caller, name), body, media_type, tag, digest, writer=caller.writer).image
 
 
 def _delete(caller: Caller, name: str, reference: str, tx: Tx[Store]) -> None:

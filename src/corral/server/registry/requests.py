@@ -24,6 +24,7 @@ class RegistryRoute(Struct, frozen=True):
     kind: str  # "", "_catalog", "manifests", "blobs", "blobs/uploads", "tags" or "referrers"
     name: str = ""  # the name of the repository
     reference: str = ""  # a tag, a digest or the id of an upload; may be empty
+    controls_host: bool = False  # True if the image is pulled for a task that can control the host (see `region_prefix`)
 
 
 class RegistryRequest(Struct, frozen=True):
@@ -58,7 +59,7 @@ def route_of(path: str, region: str) -> RegistryRoute:
         raise NameInvalid(
             f"{name!r} is not a valid name of a repository: use up to {NAME_MAX_CHARACTERS} lower-case letters, digits and . _ - /"
         )
-    return RegistryRoute(kind, name, reference)
+    return RegistryRoute(kind, name, reference, found[1].startswith(f"{region_prefix(region, controls_host=True)}/"))
 
 
 def plain_name(name: str, region: str) -> str:
@@ -67,7 +68,11 @@ def plain_name(name: str, region: str) -> str:
     The agent of a host puts the region before the name when it pulls an image. Otherwise the Docker engine of the host would
     confuse images of two regions that have the same name.
     """
-    return name.removeprefix(f"{region_prefix(region)}/")
+    for controls_host in (False, True):
+        prefix = f"{region_prefix(region, controls_host=controls_host)}/"
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name
 
 
 def query_of(text: str) -> dict[str, str]:

@@ -25,17 +25,18 @@ class RegistryPull(NamedTuple):
     auth: str  # the value of the header X-Registry-Auth
 
 
-def region_prefix(region: str) -> str:
+def region_prefix(region: str, *, controls_host: bool) -> str:
     """Return the prefix that `pull_from_here` adds to the name of a repository.
 
-    The prefix lets a Docker engine distinguish the images of two regions.
+    The prefix lets a Docker engine distinguish the images of two regions. Tasks that can control the host have another prefix, with
+    which the registry refuses some tags (`tag_refusal`). So they never use an image that another task has pulled.
     """
-    return f"ecr.{region}"
+    return f"ecr-host.{region}" if controls_host else f"ecr.{region}"
 
 
-def host_image(settings: Settings, region: str, name: str) -> str:
+def host_image(settings: Settings, region: str, name: str, *, controls_host: bool = False) -> str:
     """Return the name by which hosts pull the image `name` of a region from this registry."""
-    return f"{_server(settings)}/{region_prefix(region)}/{name}"
+    return f"{_server(settings)}/{region_prefix(region, controls_host=controls_host)}/{name}"
 
 
 def _server(settings: Settings) -> str:
@@ -60,7 +61,9 @@ def own_image(settings: Settings, image: str, region: str) -> OwnImage | None:
     return None
 
 
-def pull_from_here(settings: Settings, image: str, region: str, now_s: float) -> RegistryPull | None:
+def pull_from_here(
+    settings: Settings, image: str, region: str, now_s: float, *, controls_host: bool = False
+) -> RegistryPull | None:
     """Return how a host pulls an image from this registry. Return None for an image in another registry.
 
     `region` is used if the name of the image contains no region.
@@ -73,4 +76,5 @@ def pull_from_here(settings: Settings, image: str, region: str, now_s: float) ->
     expires_at_s = int(now_s // _ROTATION_S + 1) * _ROTATION_S + LIFETIME_S
     principal = role_session(settings.account, HOST_ROLE, "pull", "")
     access = RegistryAccess(principal, region, expires_at_s, None, epoch=settings.sessions.of_root)
-    return RegistryPull(host_image(settings, region, name), docker_auth(server, password(settings.session_key, access)))
+    pulled = host_image(settings, region, name, controls_host=controls_host)
+    return RegistryPull(pulled, docker_auth(server, password(settings.session_key, access)))

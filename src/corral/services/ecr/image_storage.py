@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from corral.access.object_writers import writer_refusal
 from corral.core.transactions import Tx
 from corral.decide.objects.manifest import NotAManifest, read_manifest
 from corral.model.agent_protocol import ImagePush
@@ -15,7 +16,7 @@ from corral.model.blob import GARBAGE, StoredBlob
 from corral.model.image import Layer, Manifest, RegistryImage, Repository
 from corral.model.objects import ContentPart
 from corral.services.ecr import errors
-from corral.services.ecr.image_names import host_image
+from corral.services.ecr.image_names import OwnImage, host_image
 from corral.store import Store
 
 UNUSED_LAYERS = "layers:"  # the key of the reconciler that deletes unused layers
@@ -31,9 +32,16 @@ class PushedImage(NamedTuple):
 
 
 def put_image(
-    tx: Tx[Store], repository: Repository, body: bytes, media_type: str | None, tag: str | None, digest: str | None = None
+    tx: Tx[Store],
+    repository: Repository,
+    body: bytes,
+    media_type: str | None,
+    tag: str | None,
+    digest: str | None = None,
+    *,
+    writer: str | None,
 ) -> PushedImage:
-    """Add an image and set its tag. `digest` is the digest that the client expects.
+    """Add an image and set its tag. `digest` is the digest that the client expects, and `writer` is the client's `Caller.writer`.
 
     The repository must already have the layers of the image. If the image is an index, which is a list of images, the repository
     must already have these images.
@@ -56,14 +64,30 @@ def put_image(
         image = images.image(repository.id, digest=found)
         assert image is not None
     if tag is not None and not existed:
-        images.set_tag(image, tag)
+        images.set_tag(image, tag, writer)
         image = images.image(repository.id, digest=found)
         assert image is not None
-    pulled = host_image(tx.settings, repository.region, repository.name)
+    elif tag is not None and writer is None:
+        images.set_tag(image, tag, None)  # a container may have set the tag; now it is the tag of this caller
     for host in tx.store.hosts.all():
         if host["connected"]:
-            tx.pushed_image(host["id"], ImagePush(pulled, [found] if tag is None else [found, tag]))
+            for controls_host in (False, True):
+                pulled = host_image(tx.settings, repository.region, repository.name, controls_host=controls_host)
+                tx.pushed_image(host["id"], ImagePush(pulled, [found] if tag is None else [found, tag]))
     return PushedImage(image, existed)
+
+
+def tag_refusal(tx: Tx[Store], repository: Repository, tag: str) -> str | None:
+    """Return the error text if a container set the tag that may not run programs on the host. Otherwise return None."""
+    writer = tx.store.images.tag_writer(repository.id, tag)
+    return writer_refusal(tx, f"the tag {tag} of the repository {repository.name}", [writer]) if writer is not None else None
+
+
+def image_refusal(tx: Tx[Store], image: OwnImage) -> str | None:
+    """Return the same for the tag in an image name. A digest in the name identifies the content, so its writer does not count."""
+    name, _, tag = image.name.partition(":")
+    repository = tx.store.images.repository(image.region, name) if "@" not in image.name else None
+    return tag_refusal(tx, repository, tag or "latest") if repository is not None else None
 
 
 def is_immutable(repository: Repository, tag: str) -> bool:

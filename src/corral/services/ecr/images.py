@@ -82,7 +82,9 @@ def put_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
     """Add an image whose layers are already in the repository, or add a tag to an existing image."""
     repository, tag = requested_repository(tx, params, caller), params.get("imageTag")
     body = params["imageManifest"].encode()
-    pushed = image_storage.put_image(tx, repository, body, params.get("imageManifestMediaType"), tag, params.get("imageDigest"))
+    pushed = image_storage.put_image(
+        tx, repository, body, params.get("imageManifestMediaType"), tag, params.get("imageDigest"), writer=caller.writer
+    )
     if pushed.existed:
         and_tag = f" and tag '{tag}'" if tag is not None else ""
         raise ImageAlreadyExistsException(

@@ -22,7 +22,8 @@ from corral.model.private_environment import BUCKET, private_objects
 from corral.model.run import LogTarget, RunSpec
 from corral.model.settings import Settings
 from corral.model.task import Run, Task
-from corral.services.ecr.image_names import pull_from_here
+from corral.services.ecr.image_names import RegistryPull, own_image, pull_from_here
+from corral.services.ecr.image_storage import image_refusal
 from corral.services.ecs.host_access import gives_host, refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, wants_gpu_indexes
@@ -37,6 +38,7 @@ OBJECT_ARN = re.compile(r"arn:aws[a-z-]*:s3:::([^/]+)/(.+)")
 TASK_SETTINGS = ("networkMode", "pidMode", "ipcMode", "volumes")  # members of the task definition that Docker needs
 
 NO_SECRETS = "ResourceInitializationError: unable to pull secrets or registry auth: unable to retrieve secrets from ssm: {}"
+NO_IMAGE = "CannotPullContainerError: {}"
 NO_FILES = "ResourceInitializationError: failed to download env files: file download command: non empty error stream: {}"
 
 
@@ -51,7 +53,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
     files, no_files = environment_file_slices(tx, task, spec, named) if named else ([], None)
     settings = container_settings(tx, task, spec, container)
     log = log_target(task, run, container, may_be_container=settings is not None)
-    pull = pull_from_here(tx.settings, container.image, task.region, tx.now_s) if settings is not None else None
+    pull, no_image = registry_pull(tx, task, spec, container) if settings is not None else (None, None)
     own_environment = {
         **secrets,
         **task_environment(tx.settings, task, run),
@@ -83,7 +85,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         fixed_variables=list(own_environment) if container.private_files else [],
         output_file=_output_file(tx.settings, task, run) if log is not None else "",
     )
-    return StartOrder(run_spec, log, _not_isolated(tx, spec) or no_secrets or no_files)
+    return StartOrder(run_spec, log, _not_isolated(tx, spec) or no_secrets or no_files or no_image)
 
 
 def _output_file(settings: Settings, task: Task, run: Run) -> str:
@@ -127,6 +129,20 @@ def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: Con
             "cluster": task.cluster,
         },
     }
+
+
+def registry_pull(tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec) -> tuple[RegistryPull | None, str | None]:
+    """Return how the host pulls an image of Corral's registry, and the reason why the container cannot start.
+
+    The pull is None for an image of another registry. The reason is None if the container can start.
+    """
+    own = own_image(tx.settings, container.image, task.region)
+    if own is None:
+        return None, None
+    strong = controls_host(tx, task, spec)
+    pull = pull_from_here(tx.settings, container.image, task.region, tx.now_s, controls_host=strong)
+    refused = image_refusal(tx, own) if strong else None
+    return pull, NO_IMAGE.format(refused) if refused is not None else None
 
 
 def _not_isolated(tx: Tx[Store], spec: TaskSpec) -> str | None:
