@@ -92,6 +92,22 @@ def test_nested_stacks_and_templates_in_s3(cloudformation: Any, corral: Corral) 
         ssm.get_parameter(Name=name)
 
 
+def test_a_stack_that_contains_itself_is_refused(cloudformation: Any, corral: Corral) -> None:
+    """A small template must not create stacks without end: here each of two templates has two nested stacks of the other."""
+    s3 = corral.client("s3")
+    s3.create_bucket(Bucket="endless")
+    for name, other in (("a", "b"), ("b", "a")):
+        nested = {"Type": "AWS::CloudFormation::Stack", "Properties": {"TemplateURL": f"{corral.url}/endless/{other}"}}
+        s3.put_object(Bucket="endless", Key=name, Body=json.dumps({"Resources": {"A": nested, "B": nested}}))
+    cloudformation.create_stack(StackName="endless", TemplateURL=f"{corral.url}/endless/a")
+    assert ended(cloudformation, "endless")["StackStatus"] == "ROLLBACK_COMPLETE"
+    found = cloudformation.get_paginator("list_stacks").paginate().build_full_result()["StackSummaries"]
+    stacks = [each for each in found if each["StackName"].startswith("endless")]
+    assert len(stacks) <= 3, [each["StackName"] for each in stacks]
+    reasons = [event.get("ResourceStatusReason", "") for each in stacks for event in events(cloudformation, each["StackId"])]
+    assert any("as the stack endless, which contains it" in reason for reason in reasons), reasons
+
+
 def test_a_nested_update_in_progress_is_cancelled_by_the_rollback_of_its_parent(cloudformation: Any, corral: Corral) -> None:
     s3 = corral.client("s3")
     s3.create_bucket(Bucket="cancelled")

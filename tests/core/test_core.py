@@ -14,7 +14,18 @@ from corral.core.commands import Command, Wait
 from corral.core.database import CommitFailed
 from corral.core.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.core.ids import SeededIds
-from corral.core.transactions import MARKS_MAX_PER_TRANSACTION, RETRY_S, Core, OncePerTransaction, Outcome, Reconciler, Together, Tx
+from corral.core.transactions import (
+    COMMANDS_S,
+    MARKS_MAX_PER_TRANSACTION,
+    RECONCILERS_S,
+    RETRY_S,
+    Core,
+    OncePerTransaction,
+    Outcome,
+    Reconciler,
+    Together,
+    Tx,
+)
 from corral.model.agent_protocol import Hello, StartOrder
 from corral.model.gpu import GpuDevice
 from corral.model.instance import HOST_POOL, host_instance_id
@@ -425,6 +436,106 @@ def test_a_flood_of_marks_leaves_room_for_requests() -> None:
     assert world.core.next_due_s() == world.clock.now_s()
     world.transact()
     assert sorted(map(int, looked)) == list(range(MARKS_MAX_PER_TRANSACTION + 5))
+
+
+class Timer:
+    """A timer that advances by `unit_s` with each unit of work."""
+
+    def __init__(self, unit_s: float) -> None:
+        self.now_s, self.unit_s = 0.0, unit_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def work(self) -> None:
+        self.now_s += self.unit_s
+
+
+def test_a_transaction_is_bounded_by_time_whatever_the_work_is() -> None:
+    """Each unit takes 4 ms. A transaction begins no unit after its time. Later transactions do the rest, each unit once."""
+    timer, ran = Timer(0.004), list[str]()
+
+    def unit(tx: Tx[Store], name: str) -> None:
+        timer.work()
+        ran.append(name)
+        if name.startswith("more"):
+            for number in range(30):
+                tx.mark(f"look:{name[5:]}{number}-")
+
+    world = World({"look": unit})
+    world.core.timer = timer
+    commands = [Command(lambda tx, name=f"c{at}": unit(tx, name), lambda _: None) for at in range(40)]
+    commands.append(Command(lambda tx: unit(tx, "more-"), lambda _: None))
+    most = answered = 0
+    given: list[Command] = commands
+    while given or world.core.next_due_s() is not None:
+        began = len(ran)
+        answered += len(world.core.transact(given).answers)
+        given = []
+        most = max(most, len(ran) - began)
+    assert answered == 41
+    assert sorted(ran) == sorted([*(f"c{at}" for at in range(40)), "more-", *(f"{at}-" for at in range(30))])
+    assert most * timer.unit_s <= COMMANDS_S + RECONCILERS_S + 2 * timer.unit_s
+
+
+def test_owners_take_turns_if_more_is_due_than_there_is_time_for() -> None:
+    """One owner has a thousand stacks to continue, and another has one. The other does not wait for the thousand."""
+    timer, ran = Timer(0.004), list[str]()
+
+    def unit(tx: Tx[Store], name: str) -> None:
+        timer.work()
+        ran.append(name)
+
+    world = World({"stack": OncePerTransaction(unit)})
+    world.core.timer = timer
+
+    def add(tx: Tx[Store]) -> None:
+        for name in (*(f"a{at:03}" for at in range(1000)), "b", "c"):
+            values = (name, "r", name, "CREATE_IN_PROGRESS", 0.0, None, "", name[0], "{}")
+            tx.store.execute("INSERT INTO stack VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+            tx.due(f"stack:{name}", tx.now_s)
+
+    world.transact(add)
+    for _ in range(3):
+        world.clock.advance(0.01)
+        world.transact()
+    assert {"b", "c"} <= set(ran)
+    assert len(ran) <= 3 * ((COMMANDS_S + RECONCILERS_S) / timer.unit_s + 1)
+    assert [name for name in ran if name[0] == "a"] == sorted(name for name in ran if name[0] == "a")
+    while world.core.next_due_s() is not None:
+        world.transact()
+    assert len(ran) == len(set(ran)) == 1002
+
+
+def test_owners_of_commands_take_turns() -> None:
+    timer, ran = Timer(0.01), list[str]()
+    world = World()
+    world.core.timer = timer
+
+    def command(name: str) -> Command:
+        def run(tx: Tx[Store]) -> None:
+            timer.work()
+            ran.append(name)
+
+        return Command(run, lambda _: None, owner=name[0])
+
+    world.core.transact([command(f"a{at}") for at in range(10)])
+    world.core.transact([command("b0")])
+    world.core.transact([])
+    assert ran == ["a0", "a1", "a2", "b0", "a3", "a4"]
+
+
+def test_keys_that_were_taken_are_due_again_if_the_commit_fails() -> None:
+    ran = list[str]()
+    world = World({"look": lambda tx, name: ran.append(name)})
+    world.transact(lambda tx: [tx.due(f"look:{at}", tx.now_s + 1) for at in range(20)])
+    world.clock.advance(2)
+    world.store.full = True
+    world.transact()
+    world.store.full = False
+    ran.clear()
+    world.transact()
+    assert sorted(map(int, ran)) == list(range(20))
 
 
 # Waiting in turn, and timers

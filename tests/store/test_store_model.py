@@ -456,8 +456,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3))
     def take_due(self, limit: int) -> None:
+        """Keys of the reconciler `look` may be taken together. They are taken in the order of their times."""
         expected = sorted((at_s, key) for key, at_s in self.now.due.items() if at_s <= self.clock_s)[:limit]
-        assert self.store.take_due(self.clock_s, limit) == [key for _, key in expected]
+        assert self.store.take_due(self.clock_s, limit, {"look"}) == [key for _, key in expected]
         for _, key in expected:
             del self.now.due[key]
 

@@ -6,7 +6,7 @@ core parks the command. It runs the command again when one of these keys changes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -47,13 +47,12 @@ class NeedsThread(Exception):
         self.name = name
         self.function = function
 
-    def call(self) -> Callable[[Any], None]:
-        """Call the function. Return the handler of a command that gives the result or the exception to its transaction."""
+    def call(self) -> dict[Hashable, Any]:
+        """Call the function. Return the result or the exception, by its name (`Command.results`)."""
         try:
-            result = self.function()
+            return {self.name: self.function()}
         except Exception as error:
-            result = error
-        return lambda tx: tx.results.update({self.name: result})
+            return {self.name: error}
 
 
 class Command(Struct, eq=False):
@@ -67,6 +66,18 @@ class Command(Struct, eq=False):
     waits_until_s: float | None = None  # the deadline; set when the command raises Wait for the first time
     keys: tuple[str, ...] = ()  # the keys for which the command waits
     in_turn: bool = False  # see `Wait`
+    owner: str = ""  # the owner of the caller; if a transaction cannot run all commands, owners take turns. Empty: Corral itself
+    results: dict[Hashable, Any] = {}  # the results and exceptions of the slow functions that it needs, by their names
+
+
+def in_turns(commands: Sequence[Command]) -> list[Command]:
+    """Sort commands so that their owners take turns. The commands of an owner keep their order."""
+    counts: dict[str, int] = {}
+    turns = []
+    for command in commands:
+        turns.append(counts.get(command.owner, 0))
+        counts[command.owner] = turns[-1] + 1
+    return [commands[at] for at in sorted(range(len(commands)), key=turns.__getitem__)]
 
 
 class ParkedCommands:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from corral.core.due_keys import DUE_SCHEMA, DueKeys
 from corral.core.errors import Refused
 from corral.core.schema_origin import ORIGIN_SCHEMA, Origin, read_origin, require_schema, schema_digest, write_origin
 from corral.core.statements import Statements
@@ -36,12 +37,6 @@ DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 # Schema → an empty database in memory with that schema. To copy this database takes a tenth of the time that the SQL of the schema
 # takes.
 _IN_MEMORY: dict[str, sqlite3.Connection] = {}
-
-# The times at which reconcilers run: the key of a reconciler, and a time in seconds since the epoch.
-DUE_SCHEMA = """
-CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
-CREATE INDEX due_at ON due (at);
-"""
 
 # The reconcilers that run when something changes. `changed` is the key of a change (`Tx.changed`), `key` is that of a reconciler.
 WATCH_SCHEMA = """
@@ -167,8 +162,6 @@ class Database:
         self.path = path
         self.undo_log = UndoLog()
         self._readers: list[sqlite3.Connection] = []
-        # A tuple with the earliest time in `due`, or with None if `due` is empty. None instead of a tuple: the time is not cached.
-        self._earliest_due: tuple[float | None] | None = None
         fresh = path is None or is_missing(path)
         if path is not None:
             validate_file(path, type(self), checked=checked)
@@ -183,6 +176,8 @@ class Database:
         self._statements = Statements(self.connection)
         self.execute, self.executemany = self._statements.execute, self._statements.executemany
         self.insert_later = self._statements.insert_later
+        self._due = DueKeys(self.execute, self._owner_of)
+        self.set_due, self.take_due, self.next_due_s = self._due.set, self._due.take, self._due.next_s
         # The rows of `watch`, in both directions: reconciler → what it watches, and the reverse.
         self._watched: dict[str, tuple[str, ...]] = {}
         self._watchers: dict[str, dict[str, None]] = {}
@@ -271,7 +266,7 @@ class Database:
         return self.connection.total_changes != self._changes_before
 
     def rollback(self) -> None:
-        self._earliest_due = None
+        self._due.forget()
         self._statements.forget_later()
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
@@ -290,7 +285,7 @@ class Database:
         self._statements.release()
 
     def rollback_to_savepoint(self) -> None:
-        self._earliest_due = None
+        self._due.undone()
         if not self.connection.in_transaction:  # SQLite has rolled back the whole transaction
             raise CommitFailed("SQLite rolled back the transaction: disk full or I/O error")
         if not self._statements.undo() and self.connection.total_changes != self._changes_before:
@@ -307,7 +302,7 @@ class Database:
         self.execute("RELEASE attempt")
 
     def undo_attempt(self, position: tuple[int, int]) -> None:
-        self._earliest_due = None
+        self._due.undone()
         if not self.connection.in_transaction:
             raise CommitFailed("SQLite rolled back the transaction: disk full or I/O error")
         self._statements.forget_later()  # `begin_attempt` has inserted the rows of the time before it
@@ -315,33 +310,9 @@ class Database:
         self.execute("RELEASE attempt")
         self.undo_log.rollback_to(position)
 
-    # Times of reconcilers
-
-    def set_due(self, key: str, at_s: float) -> None:
-        """Run the reconciler of `key` at this time. If an earlier time is already set, keep the earlier time."""
-        self.execute("INSERT INTO due VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET at = min(at, excluded.at)", (key, at_s))
-        if self._earliest_due is not None:
-            (earliest_s,) = self._earliest_due
-            self._earliest_due = (at_s if earliest_s is None else min(at_s, earliest_s),)
-
-    def take_due(self, now_s: float, limit: int) -> list[str]:
-        earliest_s = self.next_due_s()
-        if earliest_s is None or earliest_s > now_s:
-            return []
-        rows = self.execute("SELECT key FROM due WHERE at <= ? ORDER BY at, key LIMIT ?", (now_s, limit)).fetchall()
-        self.executemany("DELETE FROM due WHERE key = ?", rows)
-        self._earliest_due = None
-        return [key for (key,) in rows]
-
-    def next_due_s(self) -> float | None:
-        """Return the earliest time in `due`, or None if `due` is empty.
-
-        This time is cached, because every transaction needs it three times, and few transactions change it.
-        """
-        if self._earliest_due is None:
-            (at,) = self.execute("SELECT min(at) FROM due").fetchone()
-            self._earliest_due = (None if at is None else float(at),)
-        return self._earliest_due[0]
+    def _owner_of(self, key: str) -> str:
+        """Return the owner of the thing that the reconciler of a key handles. Empty: no user owns it."""
+        return ""
 
     # Reconcilers that watch keys
 

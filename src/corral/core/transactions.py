@@ -25,19 +25,23 @@ import orjson
 from msgspec import Struct, field
 
 from corral.core.clock import Clock
-from corral.core.commands import Command, NeedsThread, ParkedCommands, Wait
+from corral.core.commands import Command, NeedsThread, ParkedCommands, Wait, in_turns
 from corral.core.database import CommitFailed as CommitFailed
 from corral.core.database import Handover
 from corral.core.errors import ApiError, ServiceUnavailable, internal_failure
 from corral.core.ids import Ids
+from corral.core.outbox import NewHandover, packed
 from corral.model.agent_protocol import GpuFaultOrder, HostOrders, ImagePush, Order, SignalOrder, StartOrder, orders_by_host
 from corral.model.run import RunSpec
 from corral.model.settings import Settings
 
-# The number of keys that one transaction reconciles. The next one reconciles the others, so that requests do not wait for them.
+# A transaction is bounded by time, so that requests do not wait for other work: it begins no command after COMMANDS_S, but gives
+# reconcilers at least RECONCILERS_S. The next transaction continues with what is left. In a core without a timer, as in tests, only
+# the number of keys is bounded.
+COMMANDS_S = 0.015
+RECONCILERS_S = 0.010
 MARKS_MAX_PER_TRANSACTION = 1_000
 TOGETHER_MAX = 100  # the maximum number of keys that share a savepoint (see `Together`)
-HANDOVER_MAX_BYTES = 16 * 1024  # payloads share a row of `outbox` up to this size; a larger payload gets its own row
 INSTANT_S = 1e-6  # if the clock returns the same time for two commands, their times differ by this
 CLOCK_STEP_S = 1.0  # see `Core._instant`
 RETRY_S = 5.0  # a reconciler that raised an exception is run again after this time
@@ -59,7 +63,7 @@ class OwnedStore(Protocol):
     def watch(self, key: str, changed: Iterable[str]) -> None: ...
     def watchers(self, changed: str) -> Iterable[str]: ...
     def set_due(self, key: str, at_s: float) -> None: ...
-    def take_due(self, now_s: float, limit: int) -> list[str]: ...
+    def take_due(self, now_s: float, limit: int, together: Collection[str]) -> list[str]: ...
     def next_due_s(self) -> float | None: ...
     def undelivered(self) -> list[Handover]: ...
     def write_handover(self, handover: Handover) -> list[int]: ...
@@ -113,7 +117,7 @@ class Tx(Struct, Generic[S]):
         """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`.
 
         The reconciler runs before the next command. A reconciler that is `OncePerTransaction` runs after the last command.
-        If this transaction has already reconciled MARKS_MAX_PER_TRANSACTION keys, the reconciler runs in the next transaction.
+        If the time of this transaction is over, the key is due at once, and a later transaction runs the reconciler.
         """
         marks = self._late_marks if self._late_kinds and key.partition(":")[0] in self._late_kinds else self._marks
         marks[key] = None
@@ -251,9 +255,6 @@ class Together(_Wrapped, frozen=True):
 Receiver = Callable[[Tx[Any], Any], None]  # called once for each payload of a hand-over
 
 
-NewHandover = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, key, payload, and the command that sends it
-
-
 class Outcome(Struct):
     """The result of a transaction. The caller sends the responses, orders and hand-overs."""
 
@@ -290,6 +291,9 @@ class Core(Generic[S]):
         self._together = {kind for kind, each in self._reconcilers.items() if isinstance(each, Together)}
         self._last_s = 0.0
         self.has_threads = False  # True: the caller of `transact` calls the functions in `Outcome.slow`
+        self.timer: Callable[[], float] = lambda: 0.0  # returns seconds; it bounds the length of a transaction
+        self.left: list[Command] = []  # the commands that the next transaction runs, because the time of the last one was over
+        self._taken: list[Command] = []  # the commands of the last transaction; if its commit fails, each of them gets an error
         self._parked = ParkedCommands()
         self._origin = ids.hex32()
         self._last_handover = max((handover.id for handover in store.undelivered()), default=0)
@@ -298,6 +302,8 @@ class Core(Generic[S]):
 
     def next_due_s(self) -> float | None:
         """Return the time at which `transact` must be called even if no command arrives. Return None if there is no such time."""
+        if self.left:
+            return self._last_s
         parked_s, stored_s = self._parked.next_s(), self.store.next_due_s()
         next_s = parked_s if stored_s is None else min(parked_s, stored_s)
         return None if next_s == inf else next_s
@@ -305,40 +311,50 @@ class Core(Generic[S]):
     def transact(self, commands: Sequence[Command]) -> Outcome:
         """Run commands and due reconcilers in one transaction, and commit it.
 
-        If the commit fails, the result has only errors: one for each command.
+        If the time of the transaction is over, the next one runs the other commands (`left`). If the commit fails, the result has
+        only errors: one for each command.
         """
         outcome = Outcome()
-        now_s = self._instant()
-        todo = [*self._parked.take_expired(now_s), *commands]
-        ran = list(todo)  # all commands of this transaction; if the commit fails, each of them gets an error
+        now_s, commands_end_s = self._instant(), self.timer() + COMMANDS_S
+        todo = deque((*self._parked.take_expired(now_s), *(in_turns([*self.left, *commands]) if self.left else commands)))
+        self.left, self._taken = [], [*todo]
+        ran: list[Command] = []
         tx = Tx(self.store, now_s, self._ids, self._settings, _late_kinds=self._late_kinds, _has_threads=self.has_threads)
         fired = self._parked.take_timers(now_s)
         for key in fired:
             tx.changed(key)
         by_time = bool(fired)
+        reconcilers_end_s = 0.0
         try:
             self.store.begin()
             while True:  # runs at least once, because reconcilers may be due although there is no command
-                for command in todo:
+                while todo and (not ran or self.timer() < commands_end_s):
+                    command = todo.popleft()
+                    ran.append(command)
+                    has_results = bool(command.results)
                     self._run(tx, command, outcome)
                     if command.in_turn and command not in self._parked:
                         tx._changed.update(dict.fromkeys(command.keys))  # wake the next command that waits in turn for these keys
-                    self._reconcile_marked(tx, outcome)  # before the next command, so that older tasks get freed capacity first
+                    # Before the next command, so that older tasks get freed capacity first. A reconciler that needs the results of
+                    # a slow function runs at once, because the next transaction does not have them.
+                    self._reconcile_marked(tx, outcome, tx._marks, inf if has_results else commands_end_s)
                     tx.now_s = self._instant()
-                for key in self.store.take_due(now_s, tx._reconciles_left):
-                    tx.mark(key)
-                    by_time = True
-                self._reconcile_marked(tx, outcome, late=True)
-                todo = self._parked.take_changed(tx._changed)
+                reconcilers_end_s = reconcilers_end_s or max(commands_end_s, self.timer() + RECONCILERS_S)
+                by_time = self._reconcile_due(tx, outcome, now_s, reconcilers_end_s) or by_time
+                woken = self._parked.take_changed(tx._changed)
+                todo += woken
+                self._taken += woken
                 tx._changed.clear()
-                if not todo:
+                if not todo or self.timer() >= commands_end_s:
                     break
-                ran += todo
+            for key in (*tx._marks, *tx._late_marks):
+                self.store.set_due(key, now_s)
             removed = self._write_handovers(tx, outcome) if tx._handed or self.delivered else 0
             self.store.commit()
         except Exception as error:
             self._parked.set_timers([(key, now_s + RETRY_S) for key in fired])
-            return self._failed(error, ran, outcome)
+            return self._failed(error, list(self.taken()), outcome)
+        self.left = list(todo)
         self._parked.set_timers(tx._changes_later)
         outcome.orders, outcome.slow = orders_by_host(tx._orders), tx._slow
         for _ in range(removed):
@@ -351,6 +367,7 @@ class Core(Generic[S]):
         sizes = tx._sizes()
         tx.final = command.waits_until_s is not None and command.waits_until_s <= tx.now_s
         tx._command = command
+        tx.results |= command.results
         self.store.savepoint()
         try:
             answer = command.run(tx)
@@ -403,27 +420,45 @@ class Core(Generic[S]):
         self._last_s = now_s
         return now_s
 
-    def _reconcile_marked(self, tx: Tx[S], outcome: Outcome, *, late: bool = False) -> None:
-        """Run the reconcilers of all marked keys, up to MARKS_MAX_PER_TRANSACTION. Make the other marked keys due at once.
+    def _reconcile_due(self, tx: Tx[S], outcome: Outcome, now_s: float, end_s: float) -> bool:
+        """Run the reconcilers of marked and overdue keys until `end_s`. Return whether keys were overdue.
 
-        If `late` is True, include the reconcilers that run once per transaction.
+        Reconcilers that run once per transaction are the last. If more keys are overdue than there is time for, the owners take
+        turns.
         """
-        while (marks := tx._marks or (late and tx._late_marks)) and tx._reconciles_left:
-            keys = self._next_keys(marks, tx._reconciles_left)
+        found = False
+        while True:
+            self._reconcile_marked(tx, outcome, tx._marks, end_s)
+            if tx._reconciles_left <= 0 or self.timer() >= end_s:
+                return found
+            keys = self.store.take_due(now_s, min(TOGETHER_MAX, tx._reconciles_left), self._together)
+            if not keys:
+                break
+            found = True
             for key in keys:
-                del marks[key]
-            tx._reconciles_left -= len(keys)
-            if len(keys) > 1 and self._reconcile(tx, keys) is None:
-                continue
-            for key in keys:
-                fault = self._reconcile(tx, [key])
-                if fault is not None:
-                    outcome.faults.append(fault)
-                    self.store.set_due(key, tx.now_s + RETRY_S)
-        for marks in (tx._marks, tx._late_marks) if late else (tx._marks,):
-            for key in marks:
-                self.store.set_due(key, tx.now_s)
-            marks.clear()
+                tx._late_marks.pop(key, None)
+                tx._marks[key] = None
+        while tx._late_marks and tx._reconciles_left > 0 and self.timer() < end_s:
+            self._reconcile_next(tx, outcome, tx._late_marks)
+            self._reconcile_marked(tx, outcome, tx._marks, end_s)
+        return found
+
+    def _reconcile_marked(self, tx: Tx[S], outcome: Outcome, marks: dict[str, None], end_s: float) -> None:
+        while marks and tx._reconciles_left > 0 and self.timer() < end_s:
+            self._reconcile_next(tx, outcome, marks)
+
+    def _reconcile_next(self, tx: Tx[S], outcome: Outcome, marks: dict[str, None]) -> None:
+        keys = self._next_keys(marks, tx._reconciles_left)
+        for key in keys:
+            del marks[key]
+        tx._reconciles_left -= len(keys)
+        if len(keys) > 1 and self._reconcile(tx, keys) is None:
+            return
+        for key in keys:
+            fault = self._reconcile(tx, [key])
+            if fault is not None:
+                outcome.faults.append(fault)
+                self.store.set_due(key, tx.now_s + RETRY_S)
 
     def _next_keys(self, marks: Mapping[str, None], limit: int) -> list[str]:
         """Return the keys that the next savepoint handles: the first key, and more keys of its reconciler if that is `Together`."""
@@ -454,33 +489,13 @@ class Core(Generic[S]):
     def _write_handovers(self, tx: Tx[S], outcome: Outcome) -> int:
         """Write the hand-overs of this transaction, and delete the rows of `delivered` hand-overs. Return how many of `delivered`
         the caller must remove after the commit.
-
-        A payload with a key has its own row. All other payloads that a command sends to the same receiver share a row of at most
-        HANDOVER_MAX_BYTES; if they need more, they get several rows. The receiver handles each row in its own transaction, so that
-        it can run other commands in between.
         """
         outcome.finished = [self.delivered[at] for at in range(len(self.delivered))]
         removed = len(outcome.finished)
         self.store.drop_handovers(outcome.finished)
-        rows: list[tuple[str, str, str | None, list[bytes], Command | None]] = []
-        newest: dict[tuple[str, str, str], int] = {}  # the last row of each key; the earlier rows of the key are not written
-        open_rows: dict[tuple[str, str, Command | None], tuple[list[bytes], int]] = {}  # the row to append to, and its size
-        for lane, kind, key, payload, command in tx._handed:
-            if key is not None:
-                newest[lane, kind, key] = len(rows)
-                rows.append((lane, kind, key, [payload], command))
-                continue
-            payloads, size = open_rows.get((lane, kind, command), ([], 0))
-            if not payloads or size + len(payload) > HANDOVER_MAX_BYTES:
-                payloads, size = [], 0
-                rows.append((lane, kind, None, payloads, command))
-            payloads.append(payload)
-            open_rows[lane, kind, command] = payloads, size + len(payload)
-        for at, (lane, kind, key, payloads, command) in enumerate(rows):
-            if key is not None and newest[lane, kind, key] != at:
-                continue
+        for lane, kind, key, payload, command in packed(tx._handed):
             self._last_handover += 1
-            handover = Handover(self._last_handover, self._origin, lane, kind, key, b"[" + b",".join(payloads) + b"]")
+            handover = Handover(self._last_handover, self._origin, lane, kind, key, payload)
             outcome.finished += self.store.write_handover(handover)
             outcome.handed.append((handover, command))
         return removed
@@ -522,6 +537,10 @@ class Core(Generic[S]):
             pass
         self.store.rollback()
         return failed
+
+    def taken(self) -> Iterable[Command]:
+        """Return the commands of the last transaction. If `transact` raises an exception, the caller responds to all of them."""
+        return dict.fromkeys(self._taken)
 
     def release(self) -> None:
         """Run all parked commands for the last time in the next transaction. The server calls this before it exits."""

@@ -127,6 +127,8 @@ class Stack(Struct, frozen=True):
     # True: this nested stack has updated its resources, and its cleanup waits for the parent, which may still roll back.
     is_held: bool = False
     failure: str = ""  # why the operation has failed, while it waits for steps that cannot be cancelled
+    # Of a root stack: the number of an operation, and how many resources its nested stacks have got in this operation.
+    nested_resources: tuple[int, int] = (0, 0)
 
     @property
     def key(self) -> str:

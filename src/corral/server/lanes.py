@@ -48,7 +48,7 @@ class Lane(Generic[S]):
     ) -> None:
         """`lanes` has all lanes by name. `receivers` maps the kind of a hand-over to its handler in this lane."""
         self._core = core
-        core.has_threads = True
+        core.has_threads, core.timer = True, time.perf_counter
         self._clock = clock
         self._loop = loop
         self._on_orders = on_orders
@@ -74,15 +74,21 @@ class Lane(Generic[S]):
         self._thread.start()
 
     def submit(
-        self, handler: Callable[[Tx[S]], Any], on_wait: Callable[[], None] | None = None, *, read_only: bool = False
+        self,
+        handler: Callable[[Tx[S]], Any],
+        on_wait: Callable[[], None] | None = None,
+        *,
+        read_only: bool = False,
+        owner: str = "",
     ) -> asyncio.Future[Any]:
         """Run a handler in the next transaction. The future gets the result after the commit. Call this from the event loop.
 
-        If the handler waits for a change, `on_wait` is called. From then on, cancelling the future ends the wait.
+        If the handler waits for a change, `on_wait` is called. From then on, cancelling the future ends the wait. If there are more
+        commands than a transaction has time for, their owners take turns.
         """
         answer = self.new_future()
         self.submitted += not read_only
-        self._gathering.add(Command(handler, partial(_set_result, answer), answer.cancelled, on_wait, read_only))
+        self._gathering.add(Command(handler, partial(_set_result, answer), answer.cancelled, on_wait, read_only, owner=owner))
         return answer
 
     def submit_now(self, handler: Callable[[Tx[S]], Any]) -> asyncio.Future[Any]:
@@ -184,8 +190,9 @@ class Lane(Generic[S]):
 
     def _work(self) -> None:
         stopping = False
-        while not stopping:
-            commands, stopping = self._gather()
+        while not stopping or self._core.left:
+            commands, stops = self._gather()
+            stopping = stopping or stops
             if self._releasing:
                 self._core.release()
             began_s = time.perf_counter()
@@ -193,7 +200,7 @@ class Lane(Generic[S]):
                 outcome = self._core.transact(commands)
             except Exception as error:  # the database cannot be read or written: these commands fail, and later commands try again
                 refusal = ServiceUnavailable(f"The database cannot be read or written ({error}).")
-                outcome = Outcome([(command, refusal) for command in commands], faults=[traceback.format_exc()])
+                outcome = Outcome([(command, refusal) for command in self._core.taken()], faults=[traceback.format_exc()])
                 time.sleep(BROKEN_PAUSE_S)
             self.transaction_sizes.add(len(commands))
             self.transaction_seconds.add(time.perf_counter() - began_s)
@@ -242,7 +249,8 @@ class Lane(Generic[S]):
 
     def _call_slow(self, command: Command, needed: NeedsThread) -> None:
         """Call a slow function in another thread, and run the command that waits for it in the transaction that gets the result."""
-        self._queue.put([Command(needed.call(), lambda _: None), command])
+        command.results = {**command.results, **needed.call()}
+        self._queue.put([command])
 
     def _send(self, handover: Handover, finished: list[Handover], done: Done) -> None:
         self._lanes[handover.lane].receive(handover, finished, done)

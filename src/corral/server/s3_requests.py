@@ -81,7 +81,9 @@ class S3Requests:
         read = lane.read_now if "CopySource" in params else lane.read_without_snapshot
         admission = read(lambda tx: admit(tx, params, caller), self._settings, self._ids)
         if admission is None:  # this copy shares the bytes of its source, so there is nothing to receive
-            return call.serialize(await lane.submit(lambda tx: operation(tx, params, caller)), caller.request_id)
+            return call.serialize(
+                await lane.submit(lambda tx: operation(tx, params, caller), owner=caller.owner), caller.request_id
+            )
         params |= admission.params
         if isinstance(body, FormFile):
             body.set_bounds(admission.min_bytes, admission.max_bytes)

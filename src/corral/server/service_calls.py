@@ -99,7 +99,7 @@ class CallRunner:
             result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
             return call.serialize(result, caller.request_id)
         read_only = call.operation in service.heavy
-        answer = lane.submit(handler, lambda: _cancel_when_gone(receive, answer), read_only=read_only)
+        answer = lane.submit(handler, lambda: _cancel_when_gone(receive, answer), read_only=read_only, owner=caller.owner)
         result = await answer
         if call.operation in service.settle:
             await self._settled(service.settle[call.operation], lane, params, caller, receive)
@@ -148,7 +148,9 @@ class CallRunner:
 
         `settle` limits this wait to a short time. The request itself has already succeeded, so errors of the wait are ignored.
         """
-        waiting = lane.submit(lambda tx: settle(tx, params, caller), lambda: _cancel_when_gone(receive, waiting))
+        waiting = lane.submit(
+            lambda tx: settle(tx, params, caller), lambda: _cancel_when_gone(receive, waiting), owner=caller.owner
+        )
         with suppress(ApiError):
             await waiting
 
@@ -249,7 +251,7 @@ async def _in_pieces(lane: Lane[Any], operation: Handler, pieces: list[dict[str,
     """
     whole: dict[str, list[Any]] = {}
     for piece in pieces:
-        answer = await lane.submit(lambda tx, piece=piece: operation(tx, piece, caller))  # type: ignore[misc]
+        answer = await lane.submit(lambda tx, piece=piece: operation(tx, piece, caller), owner=caller.owner)  # type: ignore[misc]
         for name, found in answer.items():
             whole.setdefault(name, []).extend(found)
     return whole

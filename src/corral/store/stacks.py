@@ -75,8 +75,10 @@ class Stacks:
         sql = "SELECT record FROM stack WHERE parent_id = ? AND parent_id != '' AND deleted_at IS NULL"
         return [_STACK.decode(record) for (record,) in self._execute(sql, (parent_id,))]
 
-    def count(self, region: str) -> int:
-        found: int = self._execute("SELECT count(*) FROM stack WHERE region = ? AND deleted_at IS NULL", (region,)).fetchone()[0]
+    def count(self, region: str, limit: int) -> int:
+        """Return how many stacks a region has. Count up to `limit`."""
+        sql = "SELECT count(*) FROM (SELECT 1 FROM stack WHERE region = ? AND deleted_at IS NULL LIMIT ?)"
+        found: int = self._execute(sql, (region, limit)).fetchone()[0]
         return found
 
     def first_deleted(self) -> tuple[str, float] | None:

@@ -44,6 +44,17 @@ SCHEMA = (
     "task_queue.sql",
 )  # fmt: skip
 
+# The name of a reconciler → the owner of the thing that it handles. The values are the parts of the thing's name.
+OWNERS = {
+    **dict.fromkeys(("stack", "step"), "SELECT owner FROM stack WHERE id = ?"),
+    **dict.fromkeys(("task", "queued-task", "eviction"), "SELECT owner FROM task WHERE id = ?"),
+    **dict.fromkeys(("job", "job-array"), "SELECT owner FROM job WHERE id = ?"),
+    "service": "SELECT owner FROM ecs_service WHERE region = ? AND cluster = ? AND name = ?",
+    "group": "SELECT owner FROM scaling_group WHERE region = ? AND name = ?",
+    "instance": "SELECT owner FROM instance WHERE id = ?",
+    "lifecycle": "SELECT owner FROM bucket WHERE id = ?",
+}
+
 
 class PublishedIndexes(Struct):
     """What only the writer has in memory, copied for readers. Nothing changes the copies."""
@@ -114,6 +125,15 @@ class Store(Database):
             self.claims.rebuild()
             self.job_lines.rebuild()
             self.undo_log.commit()
+
+    def _owner_of(self, key: str) -> str:
+        kind, _, name = key.partition(":")
+        sql = OWNERS.get(kind)
+        if sql is None:
+            return ""
+        name = name.rpartition("#")[0] if kind == "step" else name.partition(":")[0] if kind == "job" else name
+        row = self.execute(sql, name.split("/", sql.count("?") - 1)).fetchone()
+        return str(row[0]) if row else ""
 
     def begin_reading(self) -> None:
         super().begin_reading()

@@ -9,9 +9,8 @@ from corral.core.transactions import Tx
 from corral.operations.pagination import among
 from corral.services.cloudformation.errors import ValidationError
 from corral.services.cloudformation.stack_descriptions import PAGE
+from corral.services.cloudformation.stack_quotas import ACCOUNT_LIMITS
 from corral.store import Store
-
-ACCOUNT_LIMITS = {"StackLimit": 2000, "StackOutputsLimit": 200, "ConcurrentResourcesLimit": 2500}  # AWS's defaults
 
 
 def list_exports(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from corral.services.cloudformation.stack_changes import outputs_now, planned
 from corral.services.cloudformation.stack_evaluation import Lookups, StackWork, find_imports, make_evaluation
 from corral.services.cloudformation.stack_evaluation import evaluation as evaluation
 from corral.services.cloudformation.stack_events import add_event, caller_of, set_status, stored_caller
+from corral.services.cloudformation.stack_quotas import count_nested_resources, require_nesting, require_room
 from corral.services.cloudformation.step_execution import cancel_steps, step_key
 from corral.store import Store
 from corral.template_types.lookup import resource_type
@@ -55,6 +56,7 @@ class StackSpec(Struct, frozen=True):
 def new_stack(tx: Tx[Store], caller: Caller, spec: StackSpec, parent: Stack | None = None) -> Stack:
     if tx.store.stacks.named(caller.region, spec.name) is not None:
         raise AlreadyExistsException(f"Stack [{spec.name}] already exists")
+    require_room(tx, caller.region)
     arn = f"arn:aws:cloudformation:{caller.region}:{caller.account}:stack/{spec.name}/{tx.ids.uuid()}"
     root_id = (parent.root_id or parent.id) if parent is not None else ""
     return Stack(
@@ -316,6 +318,9 @@ def _begin(tx: Tx[Store], stack: Stack, spec: StackSpec, status: StackStatus, wo
     _check_writer(tx, stack)
     for declared in work.evaluation.resources.values():
         resource_type(declared.type)  # raises ValidationError if there is no such type
+    if (parent := tx.store.stacks.get(stack.parent_id) if stack.parent_id else None) is not None:
+        require_nesting(tx, parent, spec.template_text, stack.version.values)
+        count_nested_resources(tx, stack, len(work.evaluation.resources.keys() - tx.store.stacks.resources(stack.id)))
     imports = find_imports(work.evaluation, work.lookups) if "Fn::ImportValue" in spec.template else ()
     version = stack.version.but(description=work.evaluation.template.description or "", imports=imports)
     stack = set_status(tx, stack, status, USER_INITIATED, version=version)
