@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 from copy import copy
 from functools import partial
@@ -177,7 +177,6 @@ class Database:
         self.execute, self.executemany = self._statements.execute, self._statements.executemany
         self.insert_later = self._statements.insert_later
         self._due = DueKeys(self.execute, self._owner_of)
-        self.set_due, self.take_due, self.next_due_s = self._due.set, self._due.take, self._due.next_s
         # The rows of `watch`, in both directions: reconciler → what it watches, and the reverse.
         self._watched: dict[str, tuple[str, ...]] = {}
         self._watchers: dict[str, dict[str, None]] = {}
@@ -309,6 +308,17 @@ class Database:
         self.execute("ROLLBACK TO attempt")
         self.execute("RELEASE attempt")
         self.undo_log.rollback_to(position)
+
+    # Times of reconcilers
+
+    def set_due(self, key: str, at_s: float) -> None:
+        self._due.set(key, at_s)
+
+    def take_due(self, now_s: float, limit: int, together: Collection[str]) -> list[str]:
+        return self._due.take(now_s, limit, together)
+
+    def next_due_s(self) -> float | None:
+        return self._due.next_s()
 
     def _owner_of(self, key: str) -> str:
         """Return the owner of the thing that the reconciler of a key handles. Empty: no user owns it."""

@@ -225,7 +225,8 @@ class ProcessEngine:
                 connection = node_folder.connect(self._data, "spawner.sock")
                 self._lines = await attach(connection, FromSpawner, self._received, self._lost, READ_MAX_BYTES)
                 self._connected_pid = self._spawner_pid()
-                await asyncio.wait_for(self._complete, SPAWNER_START_MAX_S)
+                async with asyncio.timeout(SPAWNER_START_MAX_S):  # in Python 3.11, `wait_for` can lose a cancellation
+                    await self._complete
                 # Send the orders only now, because the list of runs shows which orders the spawner already knows.
                 self._send([{"start": encode_launch(launch)} for launch in self._ordered.values()])
                 self._send([{"stop": run_id} for run_id in self._stopping])

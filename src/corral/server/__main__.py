@@ -69,6 +69,7 @@ from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, tak
 from corral.server.configuration import read_configuration
 from corral.server.deleted_folder import EXIT_CODE as DELETED
 from corral.server.deleted_folder import FolderDeleted, stop_tasks, until_deleted
+from corral.server.exit_deadline import EXIT_MAX_S, exit_when_deleted, exit_within
 from corral.server.front_door import FrontDoor
 from corral.server.functions.runner import FunctionRunner
 from corral.server.http.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
@@ -254,6 +255,7 @@ async def _serve(options: ServerOptions) -> None:
     serving = asyncio.create_task(server.serve(listeners))
     deletion = asyncio.create_task(until_deleted(data))
     _report_stage(options, "it waits for the agent of this machine")
+    exit_when_deleted(data, DELETED)
     with suppress(TimeoutError):
         await asyncio.wait_for(local_agent.joined.wait(), JOIN_S)
     gc.collect()
@@ -327,6 +329,7 @@ def _redirect_output(path: Path) -> None:
 
 
 def _request_exit(server: HttpServer, *lanes: Lane[Any]) -> None:
+    exit_within(EXIT_MAX_S)
     server.exit()
     for lane in lanes:
         lane.release()

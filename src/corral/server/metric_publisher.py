@@ -74,7 +74,8 @@ class MetricPublisher:
         await self._state.submit(partial(_call_on_wake, wake=wake), read_only=True)
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(woken.wait(), self._to_next_second())
+                async with asyncio.timeout(self._to_next_second()):  # in Python 3.11, `wait_for` can lose a cancellation
+                    await woken.wait()
                 await self._publish_or_log()
                 await asyncio.sleep(self._to_next_second())
             woken.clear()

@@ -17,6 +17,7 @@ _STACK = msgspec.json.Decoder(Stack)
 _RESOURCE = msgspec.json.Decoder(StackResource)
 _EVENT = msgspec.json.Decoder(StackEvent)
 _CHANGE_SET = msgspec.json.Decoder(ChangeSet)
+RECENT_MAX = 2_000  # stacks and times that are kept in memory
 
 
 class Stacks:
@@ -32,6 +33,9 @@ class Stacks:
         self._resources: dict[str, dict[str, StackResource]] = {}  # stack → key → resource, in the order of the rows
         # Stack → what services have computed from its rows, for example its compiled template.
         self.computed: dict[str, Any] = {}
+        # The stacks that were written last, and the times of their last events, because each step of an operation needs them.
+        self._recent: dict[str, Stack] = {}
+        self._last_event_s: dict[str, float] = {}
 
     # Stacks
 
@@ -42,9 +46,19 @@ class Stacks:
             (stack.id, stack.region, stack.name, stack.status.value, stack.created_at_s, stack.deleted_at_s, stack.parent_id,
              stack.owner, _dumps(stack)),
         )  # fmt: skip
+        self._keep(self._recent, stack.id, stack)
+
+    def _keep(self, recent: dict[str, Any], stack_id: str, value: Any) -> None:
+        """Keep a value in memory until it is replaced or this transaction is rolled back."""
+        if len(recent) >= RECENT_MAX:
+            recent.clear()
+        recent[stack_id] = value
+        self._database.undo_log.on_rollback(partial(recent.pop, stack_id, None))
 
     def get(self, stack_id: str) -> Stack | None:
         """Return a stack by its ARN, even if the stack is deleted. Return None if there is no such stack."""
+        if (recent := self._recent.get(stack_id)) is not None:
+            return recent
         row = self._execute("SELECT record FROM stack WHERE id = ?", (stack_id,)).fetchone()
         return _STACK.decode(row[0]) if row else None
 
@@ -163,8 +177,8 @@ class Stacks:
 
     def forget(self, stack_id: str) -> None:
         """Drop the cached data of a stack."""
-        self._resources.pop(stack_id, None)
-        self.computed.pop(stack_id, None)
+        for kept in (self._resources, self.computed, self._recent, self._last_event_s):
+            kept.pop(stack_id, None)
 
     def resource(self, stack_id: str, key: str) -> StackResource | None:
         known = self._resources.get(stack_id)
@@ -195,6 +209,14 @@ class Stacks:
     def add_event(self, event: StackEvent) -> None:
         sql = "INSERT INTO stack_event (id, stack_id, record) VALUES (?, ?, ?)"
         self._execute(sql, (event.id, event.stack_id, _dumps(event)))
+        self._keep(self._last_event_s, event.stack_id, event.at_s)
+
+    def last_event_s(self, stack_id: str) -> float | None:
+        """Return the time of the newest event of a stack. Return None if there is none."""
+        if stack_id in self._last_event_s:
+            return self._last_event_s[stack_id]
+        newest = self.events(stack_id, limit=1)
+        return newest[0][1].at_s if newest else None
 
     def events(self, stack_id: str, before: int | None = None, limit: int = -1) -> list[tuple[int, StackEvent]]:
         """Return the events of a stack with their numbers, newest first. If `before` is given, return only smaller numbers."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from corral.core.database import CommitFailed, Database
+from corral.core.due_keys import FEW
 from corral.model.durations import HOUR_S
 from corral.model.metric import AHEAD_S, COLLECTOR_NAMESPACE, RETENTION_S, UNITS, Dimensions, Metric, Point, Summary
 from corral.telemetry.alarms import Alarms
@@ -69,9 +70,9 @@ class MetricStore(Database):
         row_s, wake_s = super().next_due_s(), self.alarms.next_wake_s()
         return min(row_s, wake_s) if row_s is not None and wake_s is not None else row_s if wake_s is None else wake_s
 
-    def take_due(self, now_s: float, limit: int) -> list[str]:
-        found = super().take_due(now_s, limit)
-        return found + self.alarms.take_woken(now_s, limit - len(found))
+    def take_due(self, now_s: float, limit: int, together: Collection[str]) -> list[str]:
+        found = super().take_due(now_s, limit, together)
+        return found + self.alarms.take_woken(now_s, max(0, min(limit, FEW) - len(found)))
 
     def close(self) -> None:
         if not self.reads_only:

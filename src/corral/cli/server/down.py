@@ -22,6 +22,7 @@ from corral.cli.printing.output import count, print_json, print_message, print_t
 from corral.process.data_folder import CONFIGURATION, FILES, FOLDERS
 
 GONE_S = 20.0
+KILLED_S = 10.0
 STOP_TASKS_S = 600.0
 LOCK_POLL_S = 0.05
 STOP_POLL_S = 0.1
@@ -67,16 +68,21 @@ def down(data: DataFolder, stop_tasks: bool, purge: bool, yes: bool, as_json: bo
     _report(data, as_json, stopped=True, left=left, ended=ended, purged=purge)
 
 
-def stop_server(data: DataFolder, pid: int, watch: int | None = None) -> None:
-    """End the server of a data folder and wait until it has exited. `watch` is a pidfd of its process."""
+def stop_server(data: DataFolder, pid: int, watch: int | None = None, gone_s: float = GONE_S) -> None:
+    """End the server of a data folder and wait until it has exited. Kill it after `gone_s`. `watch` is a pidfd of its process."""
     try:
         watch = os.pidfd_open(pid) if watch is None else watch
         if data_folder.pid_of(data) == pid:
             signal.pidfd_send_signal(watch, signal.SIGTERM)
     except ProcessLookupError:
         return  # the process has already exited
-    if not select.select([watch], [], [], GONE_S)[0]:
-        raise CliError(f"process {pid} did not exit within {GONE_S:.0f} s. `kill -9 {pid}` ends it without losing data.")
+    if select.select([watch], [], [], gone_s)[0]:
+        return
+    print_message(f"process {pid} did not exit within {gone_s:g} s: `kill -9 {pid}` ends it, without losing data")
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(watch, signal.SIGKILL)
+    if not select.select([watch], [], [], KILLED_S)[0]:
+        raise CliError(f"process {pid} did not exit after `kill -9`: it waits for a disk or a device. Restart the machine.")
 
 
 def _confirm(data: DataFolder) -> None:
@@ -103,10 +109,10 @@ def delete_data(folder: Path) -> None:
 
 
 def _end_holder(lock: Path) -> None:
-    """Send SIGTERM to the process that holds a lock, and wait until the process has released it."""
+    """Send SIGTERM to the process that holds a lock, and wait until the process has released it. Kill it after GONE_S."""
     if not lock.exists():
         return
-    deadline_s, told = time.monotonic() + GONE_S, False
+    began_s, sent = time.monotonic(), 0
     with lock.open() as file:
         while True:
             try:
@@ -114,12 +120,13 @@ def _end_holder(lock: Path) -> None:
                 return
             except BlockingIOError:
                 pass
-            pid = lock.read_text().strip()
-            if not told and pid.isdigit():
+            waited_s, pid = time.monotonic() - began_s, lock.read_text().strip()
+            wanted = signal.SIGKILL if waited_s > GONE_S else signal.SIGTERM
+            if wanted != sent and pid.isdigit():
                 with suppress(ProcessLookupError):  # the process has just ended
-                    os.kill(int(pid), signal.SIGTERM)
-                told = True
-            if time.monotonic() > deadline_s:
+                    os.kill(int(pid), wanted)
+                sent = wanted
+            if waited_s > GONE_S + KILLED_S:
                 raise CliError(f"process {pid} still uses {lock.parent}. End it, then delete the folder.")
             time.sleep(LOCK_POLL_S)
 

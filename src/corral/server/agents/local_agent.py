@@ -39,6 +39,7 @@ class LocalAgent:
         self._files_limit = files_limit
         self._clock = clock
         self.joined = asyncio.Event()  # set when the agent has sent hello
+        self._has_joined = False  # whether the agent that was started last has sent hello
         self.may_have_ended = asyncio.Event()  # set when the connection of an agent has ended
         self.error = ""  # why the last agent ended; empty when a new agent has sent hello
 
@@ -48,6 +49,7 @@ class LocalAgent:
 
     def has_joined(self) -> None:
         self.joined.set()
+        self._has_joined = True
         self.error = ""
 
     async def end_outdated(self) -> None:
@@ -83,12 +85,18 @@ class LocalAgent:
             if not self._is_free():
                 self.may_have_ended.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self.may_have_ended.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):  # in Python 3.11, `wait_for` can lose a cancellation
+                        await self.may_have_ended.wait()
                 wait_s = min(wait_s * 2, RESTART_MAX_S)
                 continue
-            process = self._start()
+            process, self._has_joined = self._start(), False
             began_s = self._clock.now_s()
-            await _ended(process)
+            try:
+                await _ended(process)
+            except asyncio.CancelledError:
+                if not self._has_joined:
+                    process.kill()  # the server stops, and an agent that has just started would not find it
+                raise
             log.warning("the agent ended with exit code %s; starting another", process.returncode)
             self.error = f"ended with exit code {process.returncode}: {_last_line(self._folder / 'agent.log')}"
             lived = self._clock.now_s() - began_s > RESTART_MAX_S

@@ -71,5 +71,5 @@ def _add(tx: Tx[Store], stack: Stack, event: StackEvent) -> None:
 
 def _event_at_s(tx: Tx[Store], stack: Stack) -> float:
     """Return a time for the next event. It is later than the time of the last event, because clients sort events by time."""
-    last = tx.store.stacks.events(stack.id, limit=1)
-    return max(tx.now_s, last[0][1].at_s + EVENT_GAP_S) if last else tx.now_s
+    last_s = tx.store.stacks.last_event_s(stack.id)
+    return max(tx.now_s, last_s + EVENT_GAP_S) if last_s is not None else tx.now_s
