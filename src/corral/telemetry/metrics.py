@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from corral.core.database import CommitFailed, Database
-from corral.core.due_keys import FEW
 from corral.model.durations import HOUR_S
 from corral.model.metric import AHEAD_S, COLLECTOR_NAMESPACE, RETENTION_S, UNITS, Dimensions, Metric, Point, Summary
 from corral.telemetry.alarms import Alarms
@@ -33,6 +32,7 @@ SERIES_CACHED_MAX = 100_000  # number of series whose ids are cached
 COLLECTED_S = 180.0
 COLLECTED_MAX = 10_000  # number of series of collectors that are remembered
 STEP_ROWS = 200  # `listed` calls `step` once per this number of rows
+AT_ONCE = 8  # alarms that `take_due` returns at once; a transaction has time for about so many
 BLOCKS_MAX = 300  # if a time range has more blocks (times of one row) than this, the query first finds out which times have rows
 UNIT_NUMBERS = {unit: number for number, unit in enumerate(UNITS)}
 
@@ -72,7 +72,7 @@ class MetricStore(Database):
 
     def take_due(self, now_s: float, limit: int, together: Collection[str]) -> list[str]:
         found = super().take_due(now_s, limit, together)
-        return found + self.alarms.take_woken(now_s, max(0, min(limit, FEW) - len(found)))
+        return found + self.alarms.take_woken(now_s, max(0, min(limit, AT_ONCE) - len(found)))
 
     def close(self) -> None:
         if not self.reads_only:
