@@ -25,7 +25,14 @@ from corral.model.agent_protocol import HostOptions
 from corral.model.principal import ROOT, role_session, root_user
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES, needed_permissions
+from corral.reconcile.ecs_service_tasks import launch_request
+from corral.services.batch import job_launch
+from corral.services.batch.environments import find_environment
 from corral.services.ecs.host_access import setting_with_host_access
+from corral.services.ecs.launch import launch
+from corral.services.ecs.run_spec import start_order
+from corral.services.ecs.task_capacity import Capacity
+from corral.services.ecs.task_spec import spec_of
 from corral.store import Store
 from corral.template_types.api_calls import call
 from each import check_each
@@ -49,7 +56,7 @@ USER = Caller(ACCOUNT, REGION, root_user(ACCOUNT))
 TASK = Caller(ACCOUNT, REGION, role_session(ACCOUNT, "train", "me", ROOT), confined=True)
 TRUST = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}]}
 PLAIN = {"name": "main", "image": "busybox", "memory": 64, "command": ["true"]}
-SIZE = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}]
+SIZE = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "2048"}]
 JOB = {"name": "main", "image": "busybox", "resourceRequirements": SIZE}
 
 
@@ -321,6 +328,54 @@ def test_jobs_ask() -> None:
     plain = {"ecsProperties": {"taskProperties": [{"containers": [JOB]}]}}
     call(tx, USER, "batch", "RegisterJobDefinition", {"jobDefinitionName": "d", "type": "container", **plain})
     assert asks(tx, "batch", "SubmitJob", {"jobName": "j", "jobQueue": "q", "jobDefinition": "d"})
+
+
+# Tasks that a program in a container has started
+
+
+def test_tasks_of_containers_never_start_as_processes() -> None:
+    """With `--runtime auto`, the next start of Corral may find no engine. Then images run as plain processes."""
+    tx = Stored({"containerDefinitions": [PLAIN]}).tx
+    later = Tx(tx.store, tx.now_s, tx.ids, Settings(host=HostOptions(runtime="auto")))
+    allow(tx, "ecs:*", "batch:*")
+
+    def faults(caller: Caller) -> list[bool]:
+        """Whether a task of RunTask, and a task of a service, cannot start without an engine."""
+        made = call(tx, caller, "ecs", "RunTask", {"taskDefinition": "own"})["tasks"][0]["taskArn"]
+        call(tx, caller, "ecs", "UpdateService", {"service": "own", "forceNewDeployment": True})
+        task, service = tx.store.tasks.get(made.rpartition("/")[2]), tx.store.ecs_services.get(REGION, "default", "own")
+        assert task is not None and service is not None
+        launched = launch(tx, launch_request(tx, USER, service, 1, Capacity("EC2", ("hosts",), waits=True))).tasks
+        tasks = [task, *launched]
+        assert all(start_order(tx, each, each.runs[0], spec_of(tx, each)).fault is None for each in tasks)
+        return [start_order(later, each, each.runs[0], spec_of(later, each)).fault is not None for each in tasks]
+
+    assert faults(USER) == [False, False]
+    assert faults(TASK) == [True, True]
+    assert faults(USER) == [False, True]  # the deployment still has the definition of the container
+    call(tx, USER, "ecs", "UpdateService", {"service": "own", "taskDefinition": "plain"})
+    assert faults(USER) == [False, False]
+
+
+def test_jobs_of_containers_never_start_as_processes() -> None:
+    tx = new_tx()
+    allow(tx, "batch:*", "iam:PassRole")
+    subnets = [each["SubnetId"] for each in call(tx, USER, "ec2", "DescribeSubnets", {})["Subnets"]]
+    groups = [each["GroupId"] for each in call(tx, USER, "ec2", "DescribeSecurityGroups", {})["SecurityGroups"]]
+    resources = {"type": "FARGATE", "maxvCpus": 4, "subnets": subnets[:1], "securityGroupIds": groups[:1]}
+    environment = {"computeEnvironmentName": "e", "type": "MANAGED", "computeResources": resources}
+    call(tx, USER, "batch", "CreateComputeEnvironment", environment)
+    order = {"computeEnvironmentOrder": [{"order": 1, "computeEnvironment": "e"}], "priority": 1}
+    call(tx, USER, "batch", "CreateJobQueue", {"jobQueueName": "q", **order})
+    plain = {"ecsProperties": {"taskProperties": [{"containers": [JOB], "executionRoleArn": "x"}]}}
+    definition = {"jobDefinitionName": "d", "type": "container", "platformCapabilities": ["FARGATE"], **plain}
+    call(tx, USER, "batch", "RegisterJobDefinition", definition)
+    for caller, expected in ((USER, False), (TASK, True)):
+        params = {"jobName": "j", "jobQueue": "q", "jobDefinition": "d"}
+        job = tx.store.jobs.get(call(tx, caller, "batch", "SubmitJob", params)["jobId"])
+        made = find_environment(tx, REGION, "e")
+        assert job is not None and made is not None
+        assert job_launch.launch_request(tx, job, made).only_in_docker is expected
 
 
 # Roles

@@ -29,6 +29,7 @@ class Deployment(Struct, frozen=True):
     settings: dict[str, Any] = field(default_factory=dict)
     rollout: str = IN_PROGRESS  # IN_PROGRESS, COMPLETED or FAILED
     reason: str = ""  # rolloutStateReason; empty: the text of ECS for the rollout state
+    only_in_docker: bool = False  # a program in a container that may not run on the host has made the deployment
 
     @property
     def revision(self) -> str:

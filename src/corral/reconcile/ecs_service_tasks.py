@@ -51,6 +51,7 @@ def launch_request(tx: Tx[Store], caller: Caller, service: EcsService, count: in
         enable_execute_command=details.get("enableExecuteCommand", False),
         placement_constraints=constraints,
         placement_strategy=() if service.strategy == DAEMON else details.get("placementStrategy", ()),
+        only_in_docker=service.primary.only_in_docker,
     )
 
 

@@ -128,4 +128,5 @@ def _base_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, grou
         platform_version=task.get("platformVersion") if is_fargate else None,
         enable_execute_command=bool(task.get("enableExecuteCommand")),
         attempt_timeout_s=spec.timeout_s,
+        only_in_docker=spec.only_in_docker,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.job import Dependency, Job, JobKind, JobState
@@ -18,6 +20,7 @@ from corral.services.batch.job_definitions import ACTIVE, JobDefinition, find_de
 from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.job_specs import job_spec, node_count
 from corral.services.batch.names import JOB, NAME, arn
+from corral.services.ecs.host_access import is_kept_from_host
 from corral.store import Store
 
 ARRAY_SIZE = (2, 10_000)
@@ -44,6 +47,8 @@ def submit_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     size = _array_size(params.get("arrayProperties") or {}, definition)
     depends_on = _dependencies(tx, caller.region, params.get("dependsOn") or [], size)
     spec = job_spec(tx, definition, params)
+    if is_kept_from_host(tx, caller):
+        spec = replace(spec, only_in_docker=True)
     kind = JobKind.SINGLE
     if definition.is_multinode:
         kind, size = JobKind.MULTI_NODE, node_count(definition, params)

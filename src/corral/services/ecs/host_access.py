@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.host_options import runs_containers
 from corral.model.task import is_host_image
@@ -20,6 +21,7 @@ from corral.services.ecs.errors import ClientException
 from corral.store import Store
 
 HOST = "host"
+ONLY_IN_DOCKER = "onlyInDocker"  # the member of Task.details for tasks that must not run as plain processes
 # Linux capabilities that affect only the container itself. With any other capability, a container could control the host, read
 # data of the host, or change settings of its kernel. The capabilities in the first two lines are those of each Docker container.
 HARMLESS_CAPABILITIES = frozenset(
@@ -75,6 +77,19 @@ def gives_host(tx: Tx[Store], definition: Mapping[str, Any], role: str = "") -> 
 def runs_on_host(tx: Tx[Store], definition: Mapping[str, Any], role: str = "") -> bool:
     """Whether new tasks of a task definition have access to the host. Plain processes have it always."""
     return bool(definition) and (not runs_containers(tx) or gives_host(tx, definition, role))
+
+
+def is_kept_from_host(tx: Tx[Store], caller: Caller) -> bool:
+    """Whether the caller is a program in a container that may not run on the host. Then its tasks never run as plain processes.
+
+    RunTask refuses such tasks if no host has a Docker engine. But with `--runtime auto`, a task of a service or of a job, or a task
+    that waits, may start after Corral was restarted without an engine.
+    """
+    if not caller.confined:
+        return False
+    from corral.access.authorization import may_run_on_host  # imported with the first request of a container
+
+    return not may_run_on_host(tx, caller)
 
 
 def _settings(definition: Mapping[str, Any]) -> Iterator[str]:

@@ -32,6 +32,7 @@ from corral.model.task_queue import QueueState
 from corral.services.ecs import fargate
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
+from corral.services.ecs.host_access import ONLY_IN_DOCKER
 from corral.services.ecs.launch_checks import check_container_overrides, check_network, check_spec
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot
 from corral.services.ecs.placement_rules import placement_rules
@@ -68,6 +69,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     job_environment: dict[str, str] = field(default_factory=dict)  # variables that differ between the tasks of one Batch job
     options: QueueOptions = NO_OPTIONS  # the queue options in `tags`; tasks of services and of Batch have none
     attempt_timeout_s: float | None = None  # the time limit of an attempt of a Batch job, which Batch enforces
+    only_in_docker: bool = False  # the tasks must not run as plain processes (`host_access.is_kept_from_host`)
 
 
 class LaunchFailure(Struct, frozen=True):
@@ -355,6 +357,7 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
         "tags": request.tags,
         "jobEnvironment": request.job_environment,
         "attemptTimeout": request.attempt_timeout_s,
+        ONLY_IN_DOCKER: request.only_in_docker,
     }
     return {name: value for name, value in details.items() if value}
 

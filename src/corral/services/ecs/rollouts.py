@@ -15,6 +15,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.tasks.service_plan import SHORT_RUN_S
 from corral.model.ecs_service import COMPLETED, FAILED, IN_PROGRESS, STARTED_BY, Deployment, EcsService, PauseHook, ServiceRollout
+from corral.services.ecs.host_access import is_kept_from_host
 from corral.services.ecs.lookup import find_definition
 from corral.services.ecs.service_health import healthy_count
 from corral.store import Store
@@ -33,9 +34,11 @@ def write_event(tx: Tx[Store], service: EcsService, text: str) -> None:
     tx.store.ecs_services.add_event(service, tx.ids.uuid(), tx.now_s, message)
 
 
-def new_deployment(tx: Tx[Store], definition_arn: str, settings: dict[str, Any]) -> Deployment:
-    number = int(tx.ids.hex32()[:16], 16) % 10**19
-    return Deployment(f"{STARTED_BY}{number:019d}", definition_arn, tx.now_s, tx.now_s, settings)
+def new_deployment(
+    tx: Tx[Store], caller: Caller, definition_arn: str, settings: dict[str, Any], *, only_in_docker: bool = False
+) -> Deployment:
+    number, kept = int(tx.ids.hex32()[:16], 16) % 10**19, only_in_docker or is_kept_from_host(tx, caller)
+    return Deployment(f"{STARTED_BY}{number:019d}", definition_arn, tx.now_s, tx.now_s, settings, only_in_docker=kept)
 
 
 def begin_rollout(tx: Tx[Store], caller: Caller, service: EcsService, sources: tuple[Deployment, ...] = ()) -> EcsService:

@@ -24,7 +24,7 @@ from corral.model.settings import Settings
 from corral.model.task import Run, Task
 from corral.services.ecr.image_names import RegistryPull, own_image, pull_from_here
 from corral.services.ecr.image_storage import image_refusal
-from corral.services.ecs.host_access import gives_host, refusal, setting_with_host_access
+from corral.services.ecs.host_access import ONLY_IN_DOCKER, gives_host, refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, wants_gpu_indexes
 from corral.store import Store
@@ -37,6 +37,10 @@ FILES_MAX_BYTES = 2**20  # the limit for all files of a container; Linux cannot 
 OBJECT_ARN = re.compile(r"arn:aws[a-z-]*:s3:::([^/]+)/(.+)")
 TASK_SETTINGS = ("networkMode", "pidMode", "ipcMode", "volumes")  # members of the task definition that Docker needs
 
+NO_ENGINE = (
+    "CannotStartContainerError: a program in a container has started this task, so it runs only in Docker, but no Docker engine "
+    "responded when Corral started. Start Docker and restart Corral, or start the task with the root key."
+)
 NO_SECRETS = "ResourceInitializationError: unable to pull secrets or registry auth: unable to retrieve secrets from ssm: {}"
 NO_IMAGE = "CannotPullContainerError: {}"
 NO_FILES = "ResourceInitializationError: failed to download env files: file download command: non empty error stream: {}"
@@ -85,7 +89,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         fixed_variables=list(own_environment) if container.private_files else [],
         output_file=_output_file(tx.settings, task, run) if log is not None else "",
     )
-    return StartOrder(run_spec, log, _not_isolated(tx, spec) or no_secrets or no_files or no_image)
+    return StartOrder(run_spec, log, _not_isolated(tx, spec) or _no_engine(tx, task) or no_secrets or no_files or no_image)
 
 
 def _output_file(settings: Settings, task: Task, run: Run) -> str:
@@ -152,6 +156,11 @@ def _not_isolated(tx: Tx[Store], spec: TaskSpec) -> str | None:
     """
     setting = setting_with_host_access(spec.document) if tx.settings.isolate else None
     return refusal(setting) if setting is not None else None
+
+
+def _no_engine(tx: Tx[Store], task: Task) -> str | None:
+    """Why a task that must not run as a plain process cannot start; None if it can."""
+    return None if not task.details.get(ONLY_IN_DOCKER) or options_for(tx, task).runs_containers else NO_ENGINE
 
 
 def has_containers(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:

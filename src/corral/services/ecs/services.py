@@ -91,7 +91,7 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         strategy=strategy,
         desired=params.get("desiredCount", 0),
         created_at_s=tx.now_s,
-        deployments=() if external else (new_deployment(tx, definition_arn, settings),),
+        deployments=() if external else (new_deployment(tx, caller, definition_arn, settings),),
         details=details,
         owner=caller.owner,
     )
@@ -128,7 +128,8 @@ def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     if params.get("forceNewDeployment") or (definition_arn, settings) != (primary.definition_arn, primary.settings):
         counts = tx.store.tasks.deployment_counts.of(service)
         older = tuple(each for each in service.deployments if each is primary or each.id in counts)
-        deployments = (new_deployment(tx, definition_arn, settings), *older)
+        only_in_docker = primary.only_in_docker and not params.get("taskDefinition")
+        deployments = (new_deployment(tx, caller, definition_arn, settings, only_in_docker=only_in_docker), *older)
         changed = begin_rollout(tx, caller, changed.but(deployments=deployments), older)
     elif "deploymentConfiguration" in params:
         _reconfigure(tx, changed)

@@ -33,7 +33,7 @@ def create_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         raise errors.LimitExceededException(f"A service can have at most {TASK_SETS_MAX} task sets: delete one first.")
     settings = deployment_settings(tx, params, about, caller, service.cluster)
     definition = definition_arn_of(tx, caller, params["taskDefinition"], settings)
-    deployment = replace(new_deployment(tx, definition, settings), rollout=COMPLETED)
+    deployment = replace(new_deployment(tx, caller, definition, settings), rollout=COMPLETED)
     details = {member: params[member] for member in STORED_MEMBERS if member in params}
     details["tags"] = check_tags(params.get("tags", []))
     made = TaskSet(deployment.id, _scale(params), tx.now_s, tx.now_s, details, stability_at_s=tx.now_s)
