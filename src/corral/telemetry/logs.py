@@ -128,19 +128,16 @@ class LogStore(Database):
 
     # Streams
 
-    def add_stream(self, group_id: int, name: str, now_ms: int) -> bool:
-        """Add a stream. Returns False if the name already exists."""
+    def add_stream(self, group_id: int, name: str, now_ms: int) -> int | None:
+        """Add a stream, and return its id. Return None if the name already exists."""
         sql = "INSERT OR IGNORE INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?)"
-        return self.execute(sql, (group_id, name, now_ms)).rowcount == 1
+        added = self.execute(sql, (group_id, name, now_ms))
+        return added.lastrowid if added.rowcount == 1 else None
 
     def stream_id(self, group_id: int, name: str, now_ms: int) -> int:
         """Return the id of a stream. Create the stream if it does not exist."""
-        sql = (  # with DO NOTHING, SQLite would not return the id of an existing row
-            "INSERT INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?) "
-            "ON CONFLICT (group_id, name) DO UPDATE SET name = excluded.name RETURNING id"
-        )
-        (found,) = self.execute(sql, (group_id, name, now_ms)).fetchone()
-        return int(found)
+        sql = "SELECT id FROM log_stream WHERE group_id = ? AND name = ?"
+        return self.add_stream(group_id, name, now_ms) or int(self.execute(sql, (group_id, name)).fetchone()[0])
 
     def stream(self, region: str, group: str, name: str) -> LogStream | None:
         row = self.execute(f"{STREAMS} g.region = ? AND g.name = ? AND s.name = ?", (region, group, name)).fetchone()
