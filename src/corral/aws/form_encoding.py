@@ -9,6 +9,7 @@ from urllib.parse import unquote, unquote_to_bytes
 
 from corral.aws.wire_errors import NESTING_MAX, ParseError
 
+FORM_TYPE = "application/x-www-form-urlencoded"
 PARAMETERS_MAX = 20_000
 SEGMENTS_MAX = 3 * NESTING_MAX  # a list takes three segments of a dotted name: its own name, "member" and an index
 INDEX_MAX_DIGITS = 9

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.aws import catalogue
+from corral.aws import catalogue, unserved_services
 from corral.aws.catalogue import AwsService
-from corral.aws.form_encoding import pairs_from_body, pairs_from_text
+from corral.aws.form_encoding import FORM_TYPE, pairs_from_body, pairs_from_text
 from corral.aws.http import Request, Response, decompressed_body
 from corral.aws.models import plain_model, service_model
 from corral.aws.protocols import PROTOCOLS, CompiledShapes, LocatedParams, Parse, Serialize
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from corral.aws.constraints import Check
 
 NO_PARAMS: LocatedParams = MappingProxyType({})
-FORM_TYPE = "application/x-www-form-urlencoded"
 CBOR_PROTOCOL = "smithy-rpc-v2-cbor"
 
 _COMPILING = Lock()  # several threads compile shapes; a thread must not use a shape that another one still compiles
@@ -180,6 +179,8 @@ def recognise_head(head: Request) -> ApiCall | None:
     service = _service(head, scope_service(head))
     if service is None or service.protocols[0] != "rest-xml":
         return None
+    if unserved_services.is_s3_control(head):
+        raise _unserved_rest(head, "s3")
     try:
         return _from_path(head, service)
     except ParseError as error:
@@ -230,7 +231,12 @@ def presumed_protocol(request: Request) -> str:
         return service.protocols[0] if service is not None else "json"
     if headers.get("smithy-protocol") == "rpc-v2-cbor":
         return CBOR_PROTOCOL
-    service = catalogue.SERVICE_BY_SIGNING_NAME.get(scope_service(request) or "")
+    signed_for = scope_service(request) or ""
+    service = catalogue.SERVICE_BY_SIGNING_NAME.get(signed_for)
+    if service is None or unserved_services.is_s3_control(request):
+        unserved, _ = unserved_services.of_request(request, signed_for)
+        if unserved is not None:
+            return unserved.error_protocol
     if service is not None and service.protocols[0] in ("ec2", "rest-xml", "rest-json"):
         return service.protocols[0]
     if content_type.startswith(FORM_TYPE) or "Action=" in request.query:
@@ -278,8 +284,7 @@ def _from_signature_or_shape(request: Request) -> ApiCall:
     if service is not None:
         return _from_path(request, service)
     if signed_for is not None:
-        message = f"the signature names the service {signed_for!r}, which Corral does not serve"
-        raise unrecognised_request(presumed_protocol(request), message)
+        raise _unserved_rest(request, signed_for)
     for known in catalogue.SERVICES:
         if known.protocols[0] == "rest-json":
             found = route(known.name, "rest-json", request)
@@ -294,16 +299,23 @@ def _from_target(target: str) -> OperationCodecs:
     prefix, _, name = target.rpartition(".")
     service = catalogue.SERVICE_BY_TARGET_PREFIX.get(prefix) or catalogue.SERVICE_BY_OWN_PREFIX.get(prefix)
     if service is None:
+        unserved = unserved_services.with_target(prefix)
+        if unserved is not None:
+            raise unserved_operation(unserved.name, name[:200], "json")
         raise unrecognised_request("json", f"no service that Corral serves has the X-Amz-Target {target[:200]!r}")
     return _operation(service.name, name, service.protocols[0], "json")
 
 
 def _from_action(request: Request, service: AwsService | None, parameters: dict[str, str]) -> ApiCall:
+    action, version = parameters["Action"][:200], parameters.get("Version", "")
+    if service is None or version != service.api_version:
+        unserved = unserved_services.with_version(version, scope_service(request))
+        if unserved is not None:
+            raise unserved_operation(unserved.name, action, unserved.error_protocol)
     if service is None:
-        version = parameters.get("Version", "")
         service = catalogue.SERVICE_BY_ACTION_VERSION.get(version)
         if service is None:
-            message = f"no service that Corral serves has the Action {parameters['Action'][:200]!r} in Version {version[:50]!r}"
+            message = f"no service that Corral serves has the Action {action!r} in Version {version[:50]!r}"
             raise unrecognised_request("query", message)
     protocol = "query" if "query" in service.protocols else "ec2"
     return _call(_operation(service.name, parameters["Action"], protocol), request, parameters)
@@ -320,6 +332,9 @@ def _from_path(request: Request, service: AwsService) -> ApiCall:
             error.kind = "argument"
             raise
         if found is None:
+            other, name = unserved_services.of_request(request, service.signing_name)
+            if other is not None and name is not None:
+                raise unserved_operation(other.name, name, other.error_protocol)
             raise unknown_operation(service.name, f"at {request.method} {request.path[:200]}", protocol)
         return _call(_operation(service.name, found.operation, protocol), request, found.labels)
     wanted = "Action parameter" if protocol in ("query", "ec2") else "X-Amz-Target header"
@@ -332,7 +347,21 @@ def _from_rpc_path(request: Request) -> ApiCall:
         service = catalogue.SERVICE_BY_TARGET_PREFIX.get(parts[2])
         if service is not None and CBOR_PROTOCOL in service.protocols:
             return _call(_operation(service.name, parts[4], CBOR_PROTOCOL), request, NO_PARAMS)
+        if service is None and (unserved := unserved_services.with_target(parts[2])) is not None:
+            raise unserved_operation(unserved.name, parts[4][:200], CBOR_PROTOCOL)
     raise unrecognised_request(CBOR_PROTOCOL, f"no service that Corral serves has the path {request.path[:200]}")
+
+
+def _unserved_rest(request: Request, signed_for: str) -> ApiError:
+    """Return the error for a request whose signature names a service that Corral does not serve, by its path if that is known."""
+    service, operation = unserved_services.of_request(request, signed_for)
+    if service is not None and operation is not None:
+        return unserved_operation(service.name, operation, service.error_protocol)
+    if service is not None:
+        message = f"Corral does not serve the service {service.name!r}: {request.method} {request.path[:200]}"
+        return unrecognised_request(service.error_protocol, message)
+    message = f"the signature names the service {signed_for[:200]!r}, which Corral does not serve"
+    return unrecognised_request(presumed_protocol(request), message)
 
 
 def _action(request: Request) -> dict[str, str] | None:

@@ -97,8 +97,8 @@ def _specificity(candidate: Route) -> tuple[int, int, int, int, bool]:
     return len(candidate.fixed), candidate.literals, others, -len(candidate.labels), not candidate.deprecated
 
 
-def _compile(operation: OperationModel, protocol: str) -> Route:
-    template, _, query = operation.http["requestUri"].partition("?")
+def path_pattern(template: str, *, may_end_in_slash: bool = True) -> tuple[re.Pattern[str], list[str], int]:
+    """Return the pattern of a path, the names of its labels, and the number of characters outside of them."""
     pattern, literals = "", 0
     labels = []
     for index, piece in enumerate(_LABEL.split(template.rstrip("/"))):
@@ -108,11 +108,17 @@ def _compile(operation: OperationModel, protocol: str) -> Route:
         else:
             labels.append(piece.rstrip("+"))
             pattern += "(.+)" if piece.endswith("+") else "([^/]+)"
-    if protocol == "rest-xml" and not template.endswith("+}"):
+    if may_end_in_slash and not template.endswith("+}"):
         pattern += "/?"
+    return re.compile(pattern), labels, literals
+
+
+def _compile(operation: OperationModel, protocol: str) -> Route:
+    template, _, query = operation.http["requestUri"].partition("?")
+    pattern, labels, literals = path_pattern(template, may_end_in_slash=protocol == "rest-xml")
     return Route(
         operation=operation.name,
-        path=re.compile(pattern),
+        path=pattern,
         labels=tuple(labels),
         literals=literals,
         fixed=dict(pairs_from_text(query)),
