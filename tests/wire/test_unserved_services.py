@@ -28,9 +28,11 @@ SAMPLE = (
     "eks", "efs", "apigatewayv2", "sesv2", "bedrock-runtime", "lambda-core",  # rest-json
     "arc-region-switch", "route53-recovery-cluster",  # smithy-rpc-v2-cbor, and cbor or json
 )  # fmt: skip
-SAME_VERSION = {"docdb": "rds", "neptune": "rds"}  # their forms have the version and the signing name of RDS
-SAME_TARGET = {"timestream-write": "timestream-query"}
-ALL = tuple(service.name for service in _all())
+# A client with access keys cannot call them (bearer tokens, old signatures), or needs an ARN, or its requests differ from the model.
+NOT_COMPARED = {
+    "account-access-runtime", "cloudfront-keyvaluestore", "cloudsearchdomain", "codecatalyst", "iam-toolbox", "importexport",
+}  # fmt: skip
+SERVICES = {service.name: service for service in _all()}
 
 
 def operations(made: Any, most: int) -> list[OperationModel]:
@@ -64,21 +66,22 @@ def test_the_error_of_an_unserved_service_names_the_operation() -> None:
             raise AssertionError(f"{service} was recognised as a served service: {request}")
 
         made = client(service, answer)
-        names = {service, SAME_VERSION.get(service), SAME_TARGET.get(service)}
+        # Requests of services that share a signing name can be equal, for example those of RDS and Neptune.
+        names = [each.name for each in signed_for(SERVICES[service].signing_name)]
         for operation in operations(made, 2):
             with pytest.raises(ClientError) as caught:
                 getattr(made, xform_name(operation.name))(**labels(operation))
             error = caught.value.response["Error"]
-            expected = {f"Corral does not serve {name}:{operation.name}" for name in names if name}
+            expected = [f"Corral does not serve {name}:{operation.name}" for name in names]
             assert error["Message"] in expected and error["Code"] == refusals[-1].code, (operation.name, error)
 
-    check_each(ALL if EXAMPLES > 3 else SAMPLE, check)
+    check_each(sorted(SERVICES.keys() - NOT_COMPARED) if EXAMPLES > 3 else SAMPLE, check)
 
 
 def test_the_file_has_all_services_of_botocore() -> None:
     """If it fails, run tools/unserved_services.py."""
     available = set(Loader().list_available_services("service-2")) - set(SERVICE_BY_NAME)
-    assert available == set(ALL)
+    assert available == SERVICES.keys()
 
 
 def test_the_most_specific_path_is_the_operation() -> None:
