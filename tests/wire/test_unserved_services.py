@@ -28,7 +28,7 @@ SAMPLE = (
     "eks", "efs", "apigatewayv2", "sesv2", "bedrock-runtime", "lambda-core",  # rest-json
     "arc-region-switch", "route53-recovery-cluster",  # smithy-rpc-v2-cbor, and cbor or json
 )  # fmt: skip
-# A client with access keys cannot call them (bearer tokens, old signatures), or needs an ARN, or its requests differ from the model.
+# A client with access keys cannot call them (bearer tokens, old signatures), needs an ARN, or sends requests unlike the model.
 NOT_COMPARED = {
     "account-access-runtime", "cloudfront-keyvaluestore", "cloudsearchdomain", "codecatalyst", "iam-toolbox", "importexport",
 }  # fmt: skip
