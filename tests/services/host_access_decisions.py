@@ -11,9 +11,9 @@ from typing import Any
 CONTAINER, VOLUME = "containerDefinitions.[]", "volumes.[]"
 # Member of a task definition → values that give access to the host.
 GIVES: dict[str, list[Any]] = {
-    "networkMode": ["host"],
-    "pidMode": ["host"],
-    "ipcMode": ["host"],
+    "networkMode": ["host", "container:other"],
+    "pidMode": ["host", "container:other"],
+    "ipcMode": ["host", "shareable"],
     f"{VOLUME}.host.sourcePath": ["/", "relative"],
     f"{VOLUME}.dockerVolumeConfiguration.scope": ["shared"],
     f"{VOLUME}.dockerVolumeConfiguration.driver": ["rexray/ebs"],

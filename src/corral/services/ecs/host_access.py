@@ -20,7 +20,11 @@ from corral.model.task import is_host_image
 from corral.services.ecs.errors import ClientException
 from corral.store import Store
 
-HOST = "host"
+HARMLESS_MODES = {  # modes with namespaces of the task or of its containers, and not of the host
+    "networkMode": (None, "", "awsvpc", "bridge", "none"),
+    "pidMode": (None, "", "task"),
+    "ipcMode": (None, "", "none", "task"),
+}
 ONLY_IN_DOCKER = "onlyInDocker"  # the member of Task.details for tasks that must not run as plain processes
 # Linux capabilities that affect only the container itself. With any other capability, a container could control the host, read
 # data of the host, or change settings of its kernel. The capabilities in the first two lines are those of each Docker container.
@@ -93,9 +97,9 @@ def is_kept_from_host(tx: Tx[Store], caller: Caller) -> bool:
 
 
 def _settings(definition: Mapping[str, Any]) -> Iterator[str]:
-    for member in ("networkMode", "pidMode", "ipcMode"):
-        if definition.get(member) == HOST:
-            yield f"{member}: host"
+    for member, harmless in HARMLESS_MODES.items():
+        if definition.get(member) not in harmless:
+            yield f"{member}: {definition[member]}"
     for volume in definition.get("volumes") or ():
         name = volume.get("name")
         if (path := (volume.get("host") or {}).get("sourcePath")) is not None:
