@@ -63,3 +63,42 @@ def test_a_container_reads_and_writes_data_and_needs_policies_for_the_rest(corra
     ):
         task = run(definition.pop("containerDefinitions"), **definition)
         assert "assumed-role/corral-host/" in task["stoppedReason"] and "corral:RunOnHost" in task["stoppedReason"]
+
+
+ATTACK = """
+import boto3, json, os
+from botocore.exceptions import ClientError
+
+def attempt(call, **params):
+    try:
+        call(**params)
+        return "done"
+    except ClientError as error:
+        return error.response["Error"]["Message"].partition("not authorized to perform: ")[2].partition(" ")[0]
+
+ecs, plain = boto3.client("ecs"), {"name": "x", "image": "busybox", "memory": 64, "command": ["true"]}
+print(json.dumps([
+    attempt(ecs.register_task_definition, family="attack", containerDefinitions=[plain]),
+    attempt(ecs.execute_command, task=os.environ["HOST_TASK"], command="id", interactive=True),
+    attempt(ecs.update_service, service="on-host", desiredCount=1),
+    attempt(ecs.run_task, taskDefinition="on-host"),
+    attempt(ecs.run_task, taskDefinition="attack", overrides={"taskRoleArn": "takes-all"}),
+    attempt(ecs.run_task, taskDefinition="attack"),
+]))
+"""
+
+
+def test_a_container_with_full_access_to_ecs_does_not_get_the_host(corral: Corral, run: Containers) -> None:
+    ecs, iam = corral.client("ecs"), corral.client("iam")
+    for role, policy in (("operator", "AmazonECS_FullAccess"), ("takes-all", "AdministratorAccess")):
+        iam.create_role(RoleName=role, AssumeRolePolicyDocument=document(TRUST))
+        iam.attach_role_policy(RoleName=role, PolicyArn=f"arn:aws:iam::aws:policy/{policy}")
+    ecs.register_task_definition(family="on-host", containerDefinitions=[host_container(["sleep", "600"])])
+    ecs.create_service(serviceName="on-host", taskDefinition="on-host", desiredCount=0)
+    task = ecs.run_task(taskDefinition="on-host", enableExecuteCommand=True)["tasks"][0]["taskArn"]
+    container, volumes = python(ATTACK)
+    container["environment"].append({"name": "HOST_TASK", "value": task})
+    printed = run.printed(run(container, volumes=volumes, taskRoleArn="operator"))
+    assert json.loads(printed[-1]) == ["done", *["corral:RunOnHost"] * 4, "done"]
+    ecs.stop_task(task=task)
+    ecs.delete_service(service="on-host")
