@@ -37,6 +37,25 @@ def test_without_an_engine_images_are_ignored(start, runtime: str):
             run.start(container, shell("true", name="other"))
 
 
+@pytest.mark.xdist_group("docker")
+def test_a_container_does_not_become_a_process(own_docker_corral: Callable[..., Corral]):
+    """With `auto`, tasks with images wait for an engine if there has been one. A container could have defined these tasks."""
+    corral = own_docker_corral("--runtime", "auto").start()
+    run = Containers(corral)
+    assert run(shell("true"))["containers"][0]["exitCode"] == 0
+    corral.stop()
+    nowhere = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    later = Corral(corral.data, "sim:2", "--runtime", "auto", environment=nowhere).start()
+    try:
+        run = Containers(later)
+        [arn] = run.start(shell("cat /proc/1/comm"))
+        reason = eventually(lambda: run.show(arn)["containers"][0].get("reason"))
+        assert reason.startswith("CannotStartContainerError: no Docker engine answers at unix:///nowhere/docker.sock")
+        assert run.stop(arn)["stopCode"] == "UserInitiated"
+    finally:
+        later.clear()
+
+
 def test_docker_waits_for_an_engine_and_reports_it(start):
     run = start("docker")
     [arn] = run.start(shell("true"))

@@ -90,6 +90,11 @@ class DockerEngine:
         """Whether an earlier agent left runs that may not have ended."""
         return any(self._runs.unfinished())
 
+    @property
+    def was_used(self) -> bool:
+        """Whether this host has ever run a container."""
+        return self._runs.were_used
+
     async def answers(self) -> bool:
         """Whether a Docker engine responds now."""
         try:

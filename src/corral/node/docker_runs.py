@@ -70,6 +70,8 @@ class DockerRuns:
         self._output = data / "output"
         self._folder = data / "containers"
         self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._used = self._folder / "used"  # an empty file
+        self.were_used = self._used.exists()  # whether there has been a container since the folder was created
         self._clock = clock
         self.changed: Changed = lambda _: None
         self.by_id: dict[str, DockerRun] = {}
@@ -89,6 +91,9 @@ class DockerRuns:
 
     def add(self, run_id: str, labels: Mapping[str, str], *, ordered: bool = False) -> DockerRun:
         """Add a run. The labels of its container describe it."""
+        if not self.were_used:
+            self._used.touch(mode=0o600)
+            self.were_used = True
         if ordered:
             self.write(run_id, labels)
         record = read_record(labels)

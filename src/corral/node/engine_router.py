@@ -2,8 +2,9 @@
 
 A run of the image `corral/host` is always a process. Any other run becomes a container if Docker is used. This depends on the
 option `--runtime`. With `docker`, Docker is always used, and runs wait until the Docker daemon responds. With `auto`, Docker is
-used if the Docker daemon responds when the agent starts. With `process`, Docker is not used. There is one exception: if containers
-of an earlier agent may still be alive, Docker is used with every value of `--runtime`.
+used if the Docker daemon responds when the agent starts, or if this host has ever run a container: otherwise a task that a program
+in a container has defined would become a process of this machine after a start without Docker. With `process`, Docker is not used.
+There is one exception: if containers of an earlier agent may still be alive, Docker is used with every value of `--runtime`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class EngineRouter:
     async def open(self, changed: Changed) -> None:
         await self._process.open(changed)
         wanted = self._runtime == "docker" or self._docker.has_runs
-        self._uses_docker = wanted or (self._runtime == "auto" and await self._docker.answers())
+        self._uses_docker = wanted or (self._runtime == "auto" and (await self._docker.answers() or self._docker.was_used))
         if self._uses_docker:
             await self._docker.open(changed)
             log.info("containers: %s", self.docker)

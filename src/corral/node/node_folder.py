@@ -17,7 +17,7 @@ cgroups         the paths of the folders that contain the cgroups of runs, one p
 output/<run>    the output of a run; for a process, also the lock file: the lock is held while a process of the run is alive
 output_limit    how many bytes an output file with a second name may use on disk (output_bounds.py)
 work/<run>      the default working directory of a run
-containers/     files of the runs that are containers (docker_runs.py)
+containers/     files of the runs that are containers, and the empty file `used` if there has been one (docker_runs.py)
 gpu_faults.json the faults of GPUs that last until a reboot, or until a user declares that the GPU works again (gpu_faults.py)
 images.json     the images that Corral pulled, and when they were last used
 spare/          emptied files and folders of ended runs, for reuse
