@@ -357,6 +357,17 @@ def test_tasks_of_containers_never_start_as_processes() -> None:
     assert faults(USER) == [False, False]
 
 
+def test_a_revision_that_appears_after_the_check_does_not_start() -> None:
+    """Permissions are checked before the transaction of the request. `call` would check them in the same transaction."""
+    tx = Stored(definition("networkMode", "host")).tx
+    for caller, expected in ((USER, False), (TASK, True)):
+        made = SERVICES["ecs"].operations["RunTask"](tx, {"taskDefinition": "own"}, caller)["tasks"][0]["taskArn"]
+        task = tx.store.tasks.get(made.rpartition("/")[2])
+        assert task is not None
+        fault = start_order(tx, task, task.runs[0], spec_of(tx, task)).fault
+        assert ("networkMode: host" in (fault or "")) is expected
+
+
 def test_jobs_of_containers_never_start_as_processes() -> None:
     tx = new_tx()
     allow(tx, "batch:*", "iam:PassRole")

@@ -105,8 +105,8 @@ def _settings(definition: Mapping[str, Any]) -> Iterator[str]:
         if (path := (volume.get("host") or {}).get("sourcePath")) is not None:
             yield f"host.sourcePath {path} of volume {name}"
         docker = volume.get("dockerVolumeConfiguration") or {}
-        if docker.get("scope") == "shared":  # any volume of the engine, also of other users of Docker
-            yield f"dockerVolumeConfiguration.scope: shared of volume {name}"
+        if docker.get("scope") not in (None, "", "task"):  # `shared`: any volume of the engine, also of other users of Docker
+            yield f"dockerVolumeConfiguration.scope: {docker['scope']} of volume {name}"
         if docker.get("driver") not in (None, "", "local"):
             yield f"dockerVolumeConfiguration.driver: {docker['driver']} of volume {name}"
         if set(docker.get("driverOpts") or ()) - HARMLESS_VOLUME_OPTIONS:

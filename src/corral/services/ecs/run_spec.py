@@ -41,6 +41,10 @@ NO_ENGINE = (
     "CannotStartContainerError: a program in a container has started this task, so it runs only in Docker, but no Docker engine "
     "responded when Corral started. Start Docker and restart Corral, or start the task with the root key."
 )
+ON_HOST = (
+    "CannotStartContainerError: a program in a container has started this task, and may not use {}, which gives access to the host. "
+    "Start the task with the root key, or allow corral:RunOnHost in a policy of that program's role, and start the task again."
+)
 NO_SECRETS = "ResourceInitializationError: unable to pull secrets or registry auth: unable to retrieve secrets from ssm: {}"
 NO_IMAGE = "CannotPullContainerError: {}"
 NO_FILES = "ResourceInitializationError: failed to download env files: file download command: non empty error stream: {}"
@@ -89,7 +93,9 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         fixed_variables=list(own_environment) if container.private_files else [],
         output_file=_output_file(tx.settings, task, run) if log is not None else "",
     )
-    return StartOrder(run_spec, log, _not_isolated(tx, spec) or _no_engine(tx, task) or no_secrets or no_files or no_image)
+    return StartOrder(
+        run_spec, log, _not_isolated(tx, spec) or _kept_from_host(tx, task, spec) or no_secrets or no_files or no_image
+    )
 
 
 def _output_file(settings: Settings, task: Task, run: Run) -> str:
@@ -158,9 +164,16 @@ def _not_isolated(tx: Tx[Store], spec: TaskSpec) -> str | None:
     return refusal(setting) if setting is not None else None
 
 
-def _no_engine(tx: Tx[Store], task: Task) -> str | None:
-    """Why a task that must not run as a plain process cannot start; None if it can."""
-    return None if not task.details.get(ONLY_IN_DOCKER) or options_for(tx, task).runs_containers else NO_ENGINE
+def _kept_from_host(tx: Tx[Store], task: Task, spec: TaskSpec) -> str | None:
+    """Why a task of a program in a container, which may not run on the host, cannot start; None if it can.
+
+    The permissions of the request were checked in an earlier transaction. Since then, a new revision can have become the definition.
+    """
+    if not task.details.get(ONLY_IN_DOCKER):
+        return None
+    if (setting := setting_with_host_access(spec.document)) is not None:
+        return ON_HOST.format(setting)
+    return None if options_for(tx, task).runs_containers else NO_ENGINE
 
 
 def has_containers(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
