@@ -96,6 +96,11 @@ def test_the_oldest_files_are_deleted_first(node: Path) -> None:
         os.utime(node.parent / "outputs" / f"{name}.log", (clock.now_s() - 100, clock.now_s() - 100))
     kept.sweep()  # the limits are not known yet
     assert (node.parent / "outputs" / "old.log").exists()
+    clock.set_wall(1e6)
+    kept.set_limits(OutputLimits(max_age_s=500.0))
+    kept.sweep()
+    assert (node.parent / "outputs" / "old.log").exists(), "the wall clock was set forward"
+    clock.advance(50)
     kept.set_limits(OutputLimits(max_age_s=50.0))
     kept.sweep()
     assert os.listdir(node.parent / "outputs") == ["alive.log"]

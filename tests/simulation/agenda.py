@@ -17,7 +17,7 @@ class Stuck(AssertionError):
 class Agenda:
     """Time passes only from one event to the next.
 
-    `now` never jumps and is what processes and sockets feel; the wall clock, which the core reads, can be stepped.
+    `now` never jumps and is what processes, sockets and timeouts feel; the wall clock can be set.
     """
 
     def __init__(self, clock: VirtualClock) -> None:

@@ -69,7 +69,7 @@ class CountedOnce(Checker):
 
     def _counts(self) -> Counts:
         lanes = self.world.plane.lanes
-        return Counts(lanes["logs"].store, lanes["metrics"].store, self.world.clock.now_s())
+        return Counts(lanes["logs"].store, lanes["metrics"].store, self.world.clock.wall_s())
 
 
 def _of(put: str) -> Metric:

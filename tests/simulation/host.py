@@ -116,7 +116,7 @@ class Engine:
             self._end(process, None, "CannotStartContainerError: no such program")
             return
         self._pids += 1
-        process.pid, process.started_at_s = self._pids, world.clock.now_s()
+        process.pid, process.started_at_s = self._pids, world.clock.wall_s()
         world.note("engine", self.host.id, "started", process.spec.run_id, process.spec.gpu_ids)
         world.tell("run_started", self.host, process)
         if world.faulty and world.rng.random() < plan.says_failed:
@@ -136,7 +136,7 @@ class Engine:
             self._tell(process)
 
     def _note_end(self, process: Process, exit_code: int | None, reason: str | None) -> None:
-        process.stopped_at_s = self.world.clock.now_s()
+        process.stopped_at_s = self.world.clock.wall_s()
         process.exit_code, process.reason = exit_code, reason
         self.world.note("engine", self.host.id, "ended", process.spec.run_id, exit_code, reason)
         self.world.tell("run_ended", self.host, process)

@@ -13,6 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corral.core.clock import Clock, WallView
 from corral.core.commands import Command
 from corral.core.database import CommitFailed, Database, Handover
 from corral.core.handovers import Done, receive
@@ -114,7 +115,8 @@ class SimLane:
     ) -> None:
         world = plane.world
         self.plane, self.world, self.name, self.store = plane, world, name, store
-        self.core = world.parts.core(store, settings=world.settings, clock=world.clock, ids=world.ids, reconcilers=reconcilers)
+        self.clock: Clock = WallView(world.clock) if name == "metrics" else world.clock
+        self.core = world.parts.core(store, settings=world.settings, clock=self.clock, ids=world.ids, reconcilers=reconcilers)
         self.delivery = world.parts.delivery(self.core, self._send, self._later, self.wake)
         self._receivers = receivers
         self._queue: deque[Command] = deque()
@@ -148,7 +150,7 @@ class SimLane:
         if not self.lives:
             return
         due_s = self.core.next_due_s()
-        if not self._queue and not self.core.delivered and (due_s is None or due_s > self.world.clock.now_s()):
+        if not self._queue and not self.core.delivered and (due_s is None or due_s > self.clock.now_s()):
             self._set_alarm()
             return
         if self.plane.dies_now(self.name):
@@ -172,7 +174,7 @@ class SimLane:
         due_s = self.core.next_due_s()
         if due_s is not None:
             self._alarm += 1
-            self.world.agenda.after(max(CLOSE_S, due_s - self.world.clock.now_s()), partial(self._ring, self._alarm))
+            self.world.agenda.after(max(CLOSE_S, due_s - self.clock.now_s()), partial(self._ring, self._alarm))
 
     def _ring(self, alarm: int) -> None:
         if alarm != self._alarm or not self.lives:

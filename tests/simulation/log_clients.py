@@ -87,7 +87,7 @@ class LogClients:
         self.world.clients.ask(operation, params, service=service, again=again)
 
     def _now_ms(self) -> int:
-        return round(self.world.clock.now_s() * 1000)
+        return round(self.world.clock.wall_s() * 1000)
 
     def fail_on_purpose(self) -> None:
         """Events are taken, and their metrics handed over, by a command that breaks."""

@@ -144,9 +144,10 @@ class Plane:
             self.crash()
         return left == 0
 
-    def wake(self) -> None:
-        for lane in self.lanes.values():
-            lane.wake()
+    def wall_clock_set(self, by_s: float) -> None:
+        """The server notices a step of the wall clock and does the same."""
+        self.submit(lambda tx: tx.store.shift_due(by_s), "metrics")
+        self.submit(lambda tx: tx.mark("wall-clock:"))
 
     def submit(self, handler: Callable[[Tx[Any]], Any], lane: str = "state") -> Waiting:
         """Settled with the answer after the commit, or never."""

@@ -72,7 +72,6 @@ class World:
         self.trace: list[str] = []
         self.faulty = True
         self.healed_s = 0.0
-        self.stepped_s = 0.0  # how far the wall clock was stepped in all
         self.withheld_changes = 0  # how often somebody kept a GPU away, or gave it back
         self._checkers = checkers
         self._listeners: dict[str, list[Callable[..., None]]] = {}
@@ -97,7 +96,7 @@ class World:
 
     def reading(self) -> Tx[Any]:
         """What a handler that only reads needs, outside any transaction."""
-        return Tx(self.plane.store, self.clock.now_s(), self.ids, self.settings)
+        return Tx(self.plane.store, self.clock.now_s(), self.ids, self.settings, self.clock.steps)
 
     def down_s(self) -> float:
         """How long something is away: mostly briefly, sometimes for longer than anybody waits."""
@@ -334,11 +333,10 @@ class World:
             case "crash between steps" if self.plane.up:
                 self.plane.steps_left[self.rng.choice(LANES)] = self.rng.randrange(6)
             case "clock step":
-                step_s = self.rng.choice((0.5, 10.0, 40.0))
-                self.stepped_s += step_s
-                self.clock.advance(step_s)
+                step_s = self.rng.choice((-3600.0, 10.0, 86400.0))
+                self.clock.set_wall(step_s)
                 if self.plane.up:
-                    self.plane.wake()
+                    self.plane.wall_clock_set(step_s)
             case "hold" if host.gpus:
                 self.clients.hold(host.id, self.rng.choice(host.gpus).gpu_id)
             case "foreign process" if host.gpus:

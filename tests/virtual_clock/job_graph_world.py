@@ -100,7 +100,7 @@ class JobGraphWorld(JobWorld):
     def observe(
         self, task: Task, exit_code: int | None = None, reason: str | None = None, *, ended: bool = False, starts: bool = True
     ) -> None:
-        now_s = self.clock.now_s()
+        now_s = self.clock.wall_s()
         started_s = (task.started_at_s or now_s) if starts else None
         runs = [
             Observed(

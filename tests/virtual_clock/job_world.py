@@ -128,7 +128,7 @@ class JobWorld(GroupWorld):
         for job_id in job_ids:
             sql = "SELECT id FROM task WHERE (started_by = ? OR started_by LIKE ?) AND state != 'STOPPED' ORDER BY rowid"
             for (task_id,) in self.store.execute(sql, (f"batch:{job_id}", f"batch:{job_id}#%")).fetchall():
-                task, now_s = self.store.tasks.get(task_id), self.clock.now_s()
+                task, now_s = self.store.tasks.get(task_id), self.clock.wall_s()
                 assert task is not None and task.instance_id is not None
                 host = self.store.instances.host_of(task.instance_id)
                 runs = [Observed(run.attempt_id, 1, now_s, now_s, code) for run in task.runs]

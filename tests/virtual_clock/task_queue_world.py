@@ -88,7 +88,7 @@ class TaskQueueWorld(GroupWorld):
         self.run(lambda tx: host_reports.report(tx, "h", self.reports(task_id, ended=ended, code=code)))
 
     def reports(self, task_id: str, *, ended: bool, code: int | None = None) -> list[Observed]:
-        task, now_s = self.task(task_id), self.clock.now_s()
+        task, now_s = self.task(task_id), self.clock.wall_s()
         ended_s = now_s if ended else None
         return [Observed(run.attempt_id, 1, task.started_at_s or now_s, ended_s, code if ended else None) for run in task.runs]
 

@@ -120,8 +120,8 @@ def trust_refusal(tx: Tx[Store], caller: Caller, role_arn: str, trust: str, para
 def _context(tx: Tx[Store], caller: Caller, role: RolePolicies) -> Context:
     """Return the condition keys that every request has."""
     return {
-        "aws:currenttime": (datetime.fromtimestamp(tx.now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),),
-        "aws:epochtime": (str(int(tx.now_s)),),
+        "aws:currenttime": (datetime.fromtimestamp(tx.wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),),
+        "aws:epochtime": (str(int(tx.wall_s)),),
         "aws:principalaccount": (caller.account,),
         "aws:principalarn": (role.arn,),
         "aws:principaltype": ("AssumedRole",),

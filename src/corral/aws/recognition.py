@@ -25,6 +25,7 @@ from corral.aws.rest_routes import route
 from corral.aws.s3 import normalize_s3_request
 from corral.aws.serialize.errors import serialize_error
 from corral.aws.shapes import OperationModel, ServiceModel, Shape
+from corral.aws.wall_times import in_wall_time
 from corral.aws.wire_errors import (
     ParseError,
     denied_action,
@@ -33,6 +34,7 @@ from corral.aws.wire_errors import (
     unrecognised_request,
     unserved_operation,
 )
+from corral.core.clock import NO_STEPS, WallSteps
 from corral.core.errors import ApiError
 
 if TYPE_CHECKING:
@@ -94,6 +96,10 @@ class OperationCodecs:
         """The name of the output member that is the whole response body and may have any size. None if there is no such member."""
         return _streaming_payload(self._model().output_shape)
 
+    @property
+    def output_shape(self) -> Shape | None:
+        return self._model().output_shape
+
     def _model(self) -> OperationModel:
         return self.service_model.operation_model(self.name)
 
@@ -145,11 +151,14 @@ class ApiCall(Struct, frozen=True):
             check(params)
         return params
 
-    def serialize(self, result: Mapping[str, Any], request_id: str) -> Response:
-        """Serialize a handler's result.
+    def serialize(self, result: Mapping[str, Any], request_id: str, steps: WallSteps = NO_STEPS) -> Response:
+        """Serialize a handler's result. `steps` converts its times to wall times.
 
         Raises WrongResult if the result does not match the model, because this is a bug of the handler.
         """
+        shape = self.codecs.output_shape if steps.steps and self.service != "s3" else None  # the times of S3 are wall times
+        if shape is not None:
+            result = in_wall_time(self.service, shape, result, steps.wall_s)
         return self.codecs.serialize(result, request_id)
 
     def denied(self, message: str) -> ApiError:

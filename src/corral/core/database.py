@@ -314,6 +314,12 @@ class Database:
     def set_due(self, key: str, at_s: float) -> None:
         self._due.set(key, at_s)
 
+    def hasten_due(self, kind: str, at_s: float) -> None:
+        self._due.hasten(kind, at_s)
+
+    def shift_due(self, by_s: float) -> None:
+        self._due.shift(by_s)
+
     def take_due(self, now_s: float, limit: int, together: Collection[str]) -> list[str]:
         return self._due.take(now_s, limit, together)
 

@@ -41,6 +41,16 @@ class DueKeys:
         if (at_s, key) <= self._read_to:
             self._add(at_s, key)
 
+    def hasten(self, kind: str, at_s: float) -> None:
+        """Run the reconcilers of a kind that have a later time at this time."""
+        self._execute("UPDATE due SET at = ? WHERE key >= ? AND key < ? AND at > ?", (at_s, f"{kind}:", f"{kind};", at_s))
+        self.forget()
+
+    def shift(self, by_s: float) -> None:
+        """Move the times of all reconcilers, because the clock of this database was set."""
+        self._execute("UPDATE due SET at = at + ?", (by_s,))
+        self.forget()
+
     def take(self, now_s: float, limit: int, together: Collection[str]) -> list[str]:
         """Remove and return overdue keys: all of them if they are few, else one key of the owner whose turn it is.
 

@@ -24,7 +24,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import orjson
 from msgspec import Struct, field
 
-from corral.core.clock import Clock
+from corral.core.clock import NO_STEPS, Clock, WallSteps
 from corral.core.commands import Command, NeedsThread, ParkedCommands, Wait, in_turns
 from corral.core.database import CommitFailed as CommitFailed
 from corral.core.database import Handover
@@ -95,9 +95,10 @@ class Tx(Struct, Generic[S]):
     """
 
     store: S
-    now_s: float
+    now_s: float  # steady time (`core/clock.py`); in the lane of metrics, wall time
     ids: Ids
     settings: Settings
+    steps: WallSteps = NO_STEPS  # converts between steady time and wall time
     final: bool = True  # False if the handler may raise Wait
     step: Callable[[], None] = _no_step  # a long read calls this regularly; it raises an exception if the read must stop
     _reconciles_left: int = MARKS_MAX_PER_TRANSACTION
@@ -112,6 +113,16 @@ class Tx(Struct, Generic[S]):
     _has_threads: bool = False  # see `result_of`
     results: dict[Hashable, Any] = field(default_factory=dict)  # the results and exceptions of slow functions, by their names
     _slow: list[tuple[Command, NeedsThread]] = field(default_factory=list)  # what waits for a slow function, and the function
+
+    @property
+    def wall_s(self) -> float:
+        """The wall time of this transaction: for texts, and for times that a client compares with its own wall clock."""
+        return self.now_s + self.steps.ahead_s
+
+    @property
+    def expiry_s(self) -> float:
+        """The earlier of both times. What has a wall time is deleted by this time, so that no step deletes it too early."""
+        return min(self.now_s, self.wall_s)
 
     def mark(self, key: str) -> None:
         """Run the reconciler of `key` in this transaction. A key is `RECONCILER:NAME`.
@@ -319,7 +330,8 @@ class Core(Generic[S]):
         todo = deque((*self._parked.take_expired(now_s), *(in_turns([*self.left, *commands]) if self.left else commands)))
         self.left, self._taken = [], [*todo]
         ran: list[Command] = []
-        tx = Tx(self.store, now_s, self._ids, self._settings, _late_kinds=self._late_kinds, _has_threads=self.has_threads)
+        steps = self._clock.steps
+        tx = Tx(self.store, now_s, self._ids, self._settings, steps, _late_kinds=self._late_kinds, _has_threads=self.has_threads)
         fired = self._parked.take_timers(now_s)
         for key in fired:
             tx.changed(key)

@@ -53,10 +53,10 @@ def interrupt(tx: Tx[Store], instance_id: str, notice_s: float = NOTICE_S) -> fl
     return float(at_s)
 
 
-def notice_of(instance: Instance) -> dict[str, str] | None:
+def notice_of(tx: Tx[Store], instance: Instance) -> dict[str, str] | None:
     """Return the notice as the page `spot/instance-action` of the instance metadata shows it. Return None if there is none."""
     at_s = instance.details.get(INTERRUPTED_AT)
-    return {"action": "terminate", "time": stamp(at_s)} if at_s is not None else None
+    return {"action": "terminate", "time": stamp(tx.steps.wall_s(at_s))} if at_s is not None else None
 
 
 def stamp(at_s: float) -> str:

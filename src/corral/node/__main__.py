@@ -15,7 +15,7 @@ from pathlib import Path
 
 import uvloop
 
-from corral.core.clock import WallClock
+from corral.core.clock import SteadyClock, WallClock
 from corral.core.errors import Refused
 from corral.core.ids import RandomIds
 from corral.model.agent_protocol import HostOptions
@@ -47,7 +47,7 @@ async def serve(data: Path, options: HostOptions, boot_id: str) -> None:
     kind = "none" if not gpus.devices() else "simulated" if gpus.devices()[0].simulated else "real"
     docker = DockerEngine(data, host.host_id, os.environ, WallClock(), gpus=kind)
     engine = EngineRouter(ProcessEngine(data, boot_id, os.environ), docker, options.runtime)
-    agent = Agent(data, host, options, gpus, engine, WallClock(), partial(link.connect, data))
+    agent = Agent(data, host, options, gpus, engine, SteadyClock(boot_id), partial(link.connect, data))
     running = asyncio.ensure_future(agent.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.cancel)

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import convert
 from msgspec.structs import replace
 
-from corral.core.clock import Clock
+from corral.core.clock import Clock, WallView
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
     Ack,
@@ -88,7 +88,7 @@ class Agent:
         self._faults: dict[str, str] = {}  # GPU id → why no task should get the GPU
         self._engine = engine
         self._watch = FolderWatch(data / "output")
-        self._shipper = LogShipper(data / "output", clock)
+        self._shipper = LogShipper(data / "output", WallView(clock))
         self._reports = ReportBuilder(engine.observe, self._shipper)
         self._kept = KeptOutputs(data, clock)
         self._clock = clock

@@ -103,9 +103,10 @@ class HealthChecks:
         check = spec.health
         assert check is not None
         tracker, early_s = HealthTracker(check), EARLY_FIRST_S
+        began_s = self._clock.now_s() - max(0.0, self._clock.wall_s() - started_at_s)  # the start of the run, as a steady time
         while True:
             success = await self._run(spec, check)
-            age_s = self._clock.now_s() - started_at_s
+            age_s = self._clock.now_s() - began_s
             if tracker.add(success, age_s):
                 assert tracker.verdict is not None
                 self._on_verdict(spec.run_id, tracker.verdict)

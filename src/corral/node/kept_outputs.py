@@ -115,7 +115,8 @@ class KeptOutputs:
 
     def sweep(self) -> None:
         """Delete the files that exceed the limits."""
-        now_s, limits = self._clock.now_s(), self._limits
+        # A file is too old if it is by both clocks, so no step of the wall clock deletes it.
+        now_s, limits = min(self._clock.now_s(), self._clock.wall_s()), self._limits
         if limits is None or (not self._has_new and now_s < self._swept_s + limits.max_age_s / AGE_STEPS):
             return
         self._swept_s, self._has_new = now_s, False

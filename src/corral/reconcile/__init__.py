@@ -76,6 +76,7 @@ STATE: dict[str, Reconciler] = {
     "job-dependents": _once_needed("jobs", "reconcile_dependents"),
     "jobs": _once_needed("jobs", "drop_ended_jobs"),
     "target-schedule": _once_needed("service_scaling", "run_scheduled_actions"),
+    "wall-clock": _once_needed("wall_clock", "wall_clock_set"),
     "target-activity": OncePerTransaction(_once_needed("service_scaling", "follow_activity")),
     "target-activities": _once_needed("service_scaling", "drop_old_activities"),
 }

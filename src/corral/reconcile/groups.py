@@ -389,7 +389,7 @@ def run_scheduled_actions(tx: Tx[Store], key: str) -> None:
     region, _, name = key.partition("/")
     next_s = run_due_actions(tx, region, name)
     if next_s is not None:
-        tx.due(f"schedule:{key}", next_s)
+        tx.due(f"schedule:{key}", tx.steps.steady_s(next_s))
 
 
 def drop_old_activities(tx: Tx[Store], _: str) -> None:

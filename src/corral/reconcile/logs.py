@@ -29,7 +29,7 @@ def expire_events(tx: Tx[LogStore], _: str) -> None:
     """Delete the next events that are older than the retention of their group. Responses already omit these events."""
     if not tx.store.has_retention():
         return
-    now_ms, expiry = round(tx.now_s * 1000), tx.store.next_expiry()
+    now_ms, expiry = round(tx.expiry_s * 1000), tx.store.next_expiry()
     next_s = tx.now_s + EXPIRE_EVERY_S
     if expiry is not None:
         group_id, at_ms = expiry
@@ -37,11 +37,11 @@ def expire_events(tx: Tx[LogStore], _: str) -> None:
             tx.store.expire(group_id, now_ms, ROWS_MAX, BYTES_MAX)
             next_s = tx.now_s
         else:
-            next_s = min(max(at_ms / 1000, tx.now_s + SWEEP_EVERY_S), next_s)
+            next_s = min(max(tx.now_s + at_ms / 1000 - tx.expiry_s, tx.now_s + SWEEP_EVERY_S), next_s)
     tx.due("expire:", next_s)
 
 
 def sweep_shipments(tx: Tx[LogStore], _: str) -> None:
     """Delete shipments SHIPMENT_RETENTION_S after the last output of their run."""
-    dropped = tx.store.drop_shipments(round((tx.now_s - SHIPMENT_RETENTION_S) * 1000), ROWS_MAX)
+    dropped = tx.store.drop_shipments(round((tx.expiry_s - SHIPMENT_RETENTION_S) * 1000), ROWS_MAX)
     tx.due("sweep:", tx.now_s if dropped >= ROWS_MAX else tx.now_s + SWEEP_EVERY_S)

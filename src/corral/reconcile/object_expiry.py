@@ -22,13 +22,13 @@ VERSIONS_MAX = 40  # the most versions of one key that one evaluation examines: 
 def expire_due(tx: Tx[Store], _: str) -> None:
     """Evaluate keys and uploads whose scheduled time has passed, and schedule the next call."""
     removed = 0
-    for target in tx.store.expiries.due(tx.now_s, EVALUATIONS_MAX):
+    for target in tx.store.expiries.due(tx.expiry_s, EVALUATIONS_MAX):
         removed += _evaluate_upload(tx, target) if target.upload_id else _evaluate_key(tx, target)
         if removed >= REMOVALS_MAX:
             break
     next_s = tx.store.expiries.next_s()
     if next_s is not None:
-        tx.due("expiry:", max(next_s, tx.now_s))
+        tx.due("expiry:", tx.now_s + max(0.0, next_s - tx.expiry_s))
 
 
 def rescan_bucket(tx: Tx[Store], bucket_id: str) -> None:
@@ -37,7 +37,7 @@ def rescan_bucket(tx: Tx[Store], bucket_id: str) -> None:
     found = tx.store.expiries.walk(number, EVALUATIONS_MAX)
     if found is None:  # no scan is in progress, for example because the bucket was deleted
         return
-    at_s = tx.now_s if lifecycle.enabled_rules(tx, number) else None
+    at_s = tx.expiry_s if lifecycle.enabled_rules(tx, number) else None
     for target in found:
         lifecycle.schedule(tx, target, at_s)
     if found:
@@ -51,7 +51,7 @@ def _evaluate_upload(tx: Tx[Store], target: ExpiryTarget) -> int:
     upload = tx.store.objects.upload(target.upload_id)
     rules = lifecycle.enabled_rules(tx, target.bucket_id)
     found = abort_time(rules, upload.key, upload.initiated_at_s) if upload is not None else None
-    if upload is not None and found is not None and found[0] <= tx.now_s:
+    if upload is not None and found is not None and found[0] <= tx.expiry_s:
         abort(tx, upload)
         return 1
     lifecycle.schedule(tx, target, found[0] if found is not None else None)
@@ -68,7 +68,7 @@ def _evaluate_key(tx: Tx[Store], target: ExpiryTarget) -> int:
     unseen = max(0, tx.store.expiries.version_count(bucket.id, key) - VERSIONS_MAX)
     seen = tx.store.expiries.oldest_versions(bucket.id, key, VERSIONS_MAX)[::-1]
     candidates = [lifecycle.candidate(version) for version in seen]
-    decision = evaluate_key(rules, key, candidates, tx.now_s, current=lifecycle.candidate(current), unseen=unseen)
+    decision = evaluate_key(rules, key, candidates, tx.expiry_s, current=lifecycle.candidate(current), unseen=unseen)
     caller = own_caller(tx, bucket)
     for version in seen:
         if version.id in decision.drop:
@@ -78,7 +78,7 @@ def _evaluate_key(tx: Tx[Store], target: ExpiryTarget) -> int:
     elif decision.expire is not None:
         versions.remove(tx, bucket, current, caller, BY_RULE)
     if unseen and decision.drop:
-        lifecycle.schedule(tx, target, tx.now_s)  # some versions were not examined yet, so evaluate the key again now
+        lifecycle.schedule(tx, target, tx.expiry_s)  # some versions were not examined yet, so evaluate the key again now
     elif not decision.drop and decision.expire is None:
         lifecycle.schedule(tx, target, decision.next_s)
     return len(decision.drop) + (decision.expire is not None)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.core.errors import ApiError
 from corral.core.transactions import Receiver, Tx
 from corral.model.alarm import AlarmState, ScalingRequest
@@ -21,8 +23,11 @@ from corral.telemetry import LogStore
 def receive_scaling_requests(tx: Tx[Store], payload: dict[str, Any]) -> None:
     """Replace the stored requests of one alarm to scaling policies, and the stored policies that the actions of this alarm name."""
     requests = [ScalingRequest(policy, AlarmState(state), *values) for policy, state, *values in payload["requests"]]
+    requests = [
+        replace(each, measured_s=tx.steps.steady_s(each.measured_s)) if each.measured_s is not None else each for each in requests
+    ]
     tx.store.scaling.set_policies(payload["alarm"], payload["policies"])
-    for region, target in sorted(tx.store.scaling.put(payload["alarm"], requests, payload["asked_s"])):
+    for region, target in sorted(tx.store.scaling.put(payload["alarm"], requests, tx.steps.steady_s(payload["asked_s"]))):
         tx.mark(scaling_key(region, target))
 
 
@@ -73,7 +78,7 @@ def receive_run_notice(tx: Tx[LogStore], payload: dict[str, str]) -> None:
     known = tx.store.shipment(payload["run"])
     stream = tx.store.stream_by_id(known[0]) if known is not None and known[0] is not None else None
     if stream is not None:
-        ingest(tx, stream, [(round(tx.now_s * 1000), payload["text"])])
+        ingest(tx, stream, [(round(tx.wall_s * 1000), payload["text"])])
 
 
 RECEIVERS: dict[str, dict[str, Receiver]] = {

@@ -120,7 +120,7 @@ def run_scheduled_actions(tx: Tx[Store], key: str) -> None:
     region, _, resource = key.partition("/")
     next_s = run_due_actions(tx, region, resource)
     if next_s is not None:
-        tx.due(f"target-schedule:{key}", next_s)
+        tx.due(f"target-schedule:{key}", tx.steps.steady_s(next_s))
 
 
 def follow_activity(tx: Tx[Store], key: str) -> None:

@@ -29,7 +29,7 @@ from corral.blobs.files import count_blobs
 from corral.configuration.file import store_settings
 from corral.configuration.settings import UP, UP_OPTIONS
 from corral.core import ids
-from corral.core.clock import WallClock
+from corral.core.clock import WallClock, WallView
 from corral.core.commands import Command
 from corral.core.database import is_missing, validate_file
 from corral.core.errors import Refused
@@ -66,6 +66,7 @@ from corral.server.agents.connections import Agents
 from corral.server.agents.local_agent import LocalAgent
 from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
+from corral.server.clock_watch import ClockWatch, open_clock
 from corral.server.configuration import read_configuration
 from corral.server.deleted_folder import EXIT_CODE as DELETED
 from corral.server.deleted_folder import FolderDeleted, stop_tasks, until_deleted
@@ -145,8 +146,7 @@ async def _serve(options: ServerOptions) -> None:
     close_to_others(data)
     if options.log is not None:
         _redirect_output(Path(options.log))
-    clock = WallClock()
-    if unfinished := unfinished_server(data, clock):
+    if unfinished := unfinished_server(data, WallClock()):
         LOG.warning(unfinished)
     _check_node(data / "node")
     of_host = HostOptions(
@@ -187,14 +187,15 @@ async def _serve(options: ServerOptions) -> None:
         asyncio.to_thread(LogStore, data / "logs.db", checked=True),
         asyncio.to_thread(MetricStore, data / "metrics.db", checked=True),
     )
+    clock = open_clock(store)
     state_core = Core(store, settings=settings, clock=clock, ids=names, reconcilers=STATE)
     logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)
-    metrics_core = Core(metric_store, settings=settings, clock=clock, ids=names, reconcilers=METRICS)
+    metrics_core = Core(metric_store, settings=settings, clock=WallView(clock), ids=names, reconcilers=METRICS)
     lanes: dict[str, Lane[Any]] = {}
     state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders), lanes=lanes,
                  receivers=RECEIVERS["state"])  # fmt: skip
     logs = Lane("logs", logs_core, clock, loop, lanes=lanes, receivers=RECEIVERS["logs"])
-    metrics = Lane("metrics", metrics_core, clock, loop, lanes=lanes, receivers=RECEIVERS["metrics"])
+    metrics = Lane("metrics", metrics_core, WallView(clock), loop, lanes=lanes, receivers=RECEIVERS["metrics"])
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
     blobs = Blobs(data / "blobs", names)
     take_back_quarantined(blobs, store)
@@ -214,6 +215,7 @@ async def _serve(options: ServerOptions) -> None:
     publisher = asyncio.create_task(MetricPublisher(state, metrics, agents, clock).run())
     functions = FunctionRunner(data, state, logs, settings, names, clock)
     invocations = asyncio.create_task(functions.run())
+    clock_watch = asyncio.create_task(ClockWatch(state, metrics, clock).run())
     insights = asyncio.create_task(InsightsWriter(state, logs, agents, clock).run())
 
     root = Secret(keys["secret_key"], None, None, root_user(settings.account))
@@ -275,6 +277,7 @@ async def _serve(options: ServerOptions) -> None:
     invocations.cancel()
     await functions.close()
     insights.cancel()
+    clock_watch.cancel()
     await agents.close()
     if loss:
         raise FolderDeleted(loss)

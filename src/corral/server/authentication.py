@@ -53,19 +53,19 @@ class Authentication:
 
     def signature(self, request: aws.Request, signing_name: str | None = None) -> aws.Identity:
         """Verify the signature of a request whose body has arrived completely."""
-        return aws.verify(request, self.secret, self._clock.now_s(), signing_name=signing_name)
+        return aws.verify(request, self.secret, self._clock.wall_s(), signing_name=signing_name)
 
     def begin_signature(self, head: aws.Request, signing_name: str | None) -> aws.PendingVerification:
         """Verify the signature of a request as far as its head allows. `finish` of the result verifies the body."""
-        return aws.begin_verification(head, self.secret, self._clock.now_s(), signing_name)
+        return aws.begin_verification(head, self.secret, self._clock.wall_s(), signing_name)
 
     def head_signature(self, head: aws.Request, signing_name: str) -> tuple[aws.Identity, aws.RequestBody]:
         """Verify the signature of an S3 request. Return the caller and the decoder that verifies the body."""
-        return aws.verify_head(head, self.secret, self._clock.now_s(), signing_name=signing_name)
+        return aws.verify_head(head, self.secret, self._clock.wall_s(), signing_name=signing_name)
 
     def form_policy(self, fields: Mapping[str, str]) -> aws.PostPolicy:
         """Verify the signed policy in the fields of a browser form."""
-        return aws.verify_post_policy(fields, self.secret, self._clock.now_s())
+        return aws.verify_post_policy(fields, self.secret, self._clock.wall_s())
 
     def registry_password(self, password: str) -> aws.Identity | None:
         """Check a password that `aws ecr get-login-password` has returned. The password also contains a region.
@@ -75,7 +75,7 @@ class Authentication:
         access = access_of(self._session_key, password)
         if access is None:
             return None
-        if self._has_ended(access.task_id, access.epoch) or access.expires_at_s <= self._clock.now_s():
+        if self._has_ended(access.task_id, access.epoch) or access.expires_at_s <= self._clock.wall_s():
             raise Denied("Your authorization token has expired. Reauthenticate and try again.")
         return aws.Identity("", access.principal, access.region, "ecr", task_id=access.task_id, confined=access.confined)
 

@@ -64,7 +64,7 @@ class BlobGc:
     async def _expire_daily(self) -> None:
         while True:
             try:
-                await asyncio.to_thread(expire_quarantine, self._blobs, self._clock.now_s())
+                await asyncio.to_thread(expire_quarantine, self._blobs, min(self._clock.now_s(), self._clock.wall_s()))
             except OSError:
                 log.exception("blobs in quarantine could not be erased")
             await asyncio.sleep(DAY_S)
@@ -102,7 +102,7 @@ class BlobGc:
         if len(orphans) <= ERASED_ORPHANS_MAX and not await asyncio.to_thread(self._has_quarantine):
             await self._erase(orphans)
             return
-        folder = await asyncio.to_thread(self._blobs.quarantine, orphans, date_of(self._clock.now_s()))
+        folder = await asyncio.to_thread(self._blobs.quarantine, orphans, date_of(self._clock.wall_s()))
         log.warning(
             "no row of state.db refers to %d blobs: they were moved to %s and will be erased after a week. If this state.db is "
             "wrong, stop Corral and put the right file back: Corral then moves the blobs back.", len(orphans), folder,

@@ -43,7 +43,7 @@ class InsightsWriter:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(MINUTE_S - self._clock.now_s() % MINUTE_S)
+            await asyncio.sleep(MINUTE_S - self._clock.wall_s() % MINUTE_S)
             try:
                 await self.write()
             except ApiError as refusal:

@@ -15,7 +15,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from corral.core.clock import Clock
+from corral.core.clock import Clock, WallSteps
 from corral.core.commands import Command, NeedsThread
 from corral.core.database import Handover
 from corral.core.errors import ServiceUnavailable
@@ -67,6 +67,11 @@ class Lane(Generic[S]):
         self.changes = 0  # the number of committed transactions that may have changed the store
         self.writes = 0  # the number of committed transactions that may have written rows
         self.submitted = 0  # the number of commands, except those that only read, that the event loop has submitted
+
+    @property
+    def steps(self) -> WallSteps:
+        """What converts the times of this lane to wall times."""
+        return self._clock.steps
 
     def start(self) -> None:
         """Start the thread. Call this method from the event loop, after all lanes have been created."""
@@ -186,7 +191,7 @@ class Lane(Generic[S]):
         store = getattr(self._thread_local, "store", None)
         if store is None:
             store = self._thread_local.store = self._core.store.reader()
-        return Tx(store, self._clock.now_s(), ids, settings, final=False)
+        return Tx(store, self._clock.now_s(), ids, settings, self._clock.steps, final=False)
 
     def _work(self) -> None:
         stopping = False

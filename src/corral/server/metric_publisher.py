@@ -154,20 +154,20 @@ class MetricPublisher:
         for queue in active:
             level = own_metrics.queue_level(queue)
             points = partial(own_metrics.level_points, level)
-            changed = [*self._changed_points(("queue", queue.region, queue.name), level, points, tx.now_s)]
+            changed = [*self._changed_points(("queue", queue.region, queue.name), level, points, tx)]
             if changed or queue != level:
                 yield from changed
-                yield from own_metrics.event_points(queue, tx.now_s)
+                yield from own_metrics.event_points(queue, tx.wall_s)
 
     def _cluster_points(self, tx: Tx[Store], measured: list[Measured]) -> Iterator[Point]:
         for (region, cluster), reserved in own_metrics.reservations(tx).items():
             points = partial(own_metrics.cluster_points, reserved, region, cluster)
-            yield from self._changed_points(("cluster", region, cluster), reserved, points, tx.now_s)
+            yield from self._changed_points(("cluster", region, cluster), reserved, points, tx)
         used = own_metrics.utilizations(tx, measured)
         for (region, cluster), percentages in used.of_cluster.items():
-            yield from own_metrics.cluster_points(percentages, region, cluster, tx.now_s, MEASURE_EVERY_S)
+            yield from own_metrics.cluster_points(percentages, region, cluster, tx.wall_s, MEASURE_EVERY_S)
         for service, of_tasks in used.of_service.items():
-            yield from own_metrics.service_points(of_tasks, *service, tx.now_s, MEASURE_EVERY_S)
+            yield from own_metrics.service_points(of_tasks, *service, tx.wall_s, MEASURE_EVERY_S)
 
     def _provider_points(self, tx: Tx[Store]) -> Iterator[Point]:
         if not tx.store.stored.has("ecs", "capacity-provider"):
@@ -176,7 +176,7 @@ class MetricPublisher:
 
         for key, percent in managed_scaling.provider_reservations(tx).items():
             points = partial(managed_scaling.reservation_points, percent, key)
-            yield from self._changed_points(("capacity provider", *key), percent, points, tx.now_s)
+            yield from self._changed_points(("capacity provider", *key), percent, points, tx)
 
     def _gpu_points(self, tx: Tx[Store]) -> Iterator[Point]:
         """Return the points of the GPUs that have new samples.
@@ -188,7 +188,7 @@ class MetricPublisher:
         self._sampled_s = {gpu_id: at_s for gpu_id, (at_s, _) in latest.items()}
         for gpu in own_metrics.gpu_readings(tx, fresh):
             self._add_to_tasks(tx, gpu, latest[gpu.sample.gpu_id][0])
-            yield from self._changed_points(("gpu", gpu.sample.gpu_id), gpu, partial(own_metrics.gpu_points, gpu), tx.now_s)
+            yield from self._changed_points(("gpu", gpu.sample.gpu_id), gpu, partial(own_metrics.gpu_points, gpu), tx)
 
     def _add_to_tasks(self, tx: Tx[Store], gpu: own_metrics.GpuReading, at_s: float) -> None:
         """Add a sample to the GPU use of each task that has the GPU, unless the sample covers time before the task's start.
@@ -205,22 +205,22 @@ class MetricPublisher:
             tx.store.tasks.history.add_sample(task.task_id, sample)
             self._has_unsaved_use = True
 
-    def _changed_points(self, key: Hashable, value: object, points: Points, now_s: float) -> Iterator[Point]:
+    def _changed_points(self, key: Hashable, value: object, points: Points, tx: Tx[Store]) -> Iterator[Point]:
         """Return the points of a value if the value has changed, or must be published again.
 
         If the value has changed, and the previous value was published more than a second ago, points of the previous value are
         returned first. They cover the time until a second ago.
         """
-        before = self._published.get(key)
+        before, now_s = self._published.get(key), tx.now_s
         silent_s = now_s - before.at_s if before is not None else SECOND_S
         if before is not None and before.value == value:
             if now_s // self._repeat_s == before.at_s // self._repeat_s:
                 return
-            yield from points(now_s, silent_s)
+            yield from points(tx.wall_s, silent_s)
         else:
             if before is not None and silent_s >= 1.5 * SECOND_S:
-                yield from before.points(now_s - SECOND_S, silent_s - SECOND_S)
-            yield from points(now_s, silent_s if silent_s < EARLY_S else SECOND_S)
+                yield from before.points(tx.wall_s - SECOND_S, silent_s - SECOND_S)
+            yield from points(tx.wall_s, silent_s if silent_s < EARLY_S else SECOND_S)
         self._published[key] = Published(value, points, now_s)
 
 

@@ -81,13 +81,13 @@ class CallRunner:
 
         if call.operation in service.steps:
             result = await _in_steps(lane, service.steps[call.operation](params, caller), receive)
-            return call.serialize(result, caller.request_id)
+            return call.serialize(result, caller.request_id, lane.steps)
 
         def handler(tx: Tx[Any]) -> dict[str, Any]:
             return operation(tx, params, caller)
 
         if call.operation in service.quick:
-            return call.serialize(lane.read_without_snapshot(handler, self._settings, self._ids), caller.request_id)
+            return call.serialize(lane.read_without_snapshot(handler, self._settings, self._ids), caller.request_id, lane.steps)
         if call.operation in service.heavy:
             if call.operation in service.reads_fleet:
                 return await self._read_fleet(call, lane, handler, caller)
@@ -97,20 +97,20 @@ class CallRunner:
                 pass  # the operation must wait for a change: run it again in the lane, where it cannot miss a change
         if call.operation in service.pieces:
             result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
-            return call.serialize(result, caller.request_id)
+            return call.serialize(result, caller.request_id, lane.steps)
         read_only = call.operation in service.heavy
         answer = lane.submit(handler, lambda: _cancel_when_gone(receive, answer), read_only=read_only, owner=caller.owner)
         result = await answer
         if call.operation in service.settle:
             await self._settled(service.settle[call.operation], lane, params, caller, receive)
-        return call.serialize(result, caller.request_id)
+        return call.serialize(result, caller.request_id, lane.steps)
 
     async def _read(
         self, call: aws.ApiCall, lane: Lane[Any], handler: Callable[[Tx[Any]], Any], caller: Caller, receive: Receive
     ) -> aws.Response:
         """Run a heavy read in a reader thread. This thread also serializes the response, because that may take long."""
         return await lane.read(
-            lambda tx: call.serialize(handler(tx), caller.request_id),
+            lambda tx: call.serialize(handler(tx), caller.request_id, lane.steps),
             self._settings,
             self._ids,
             caller.task_id or caller.principal.arn,

@@ -150,7 +150,7 @@ class MetadataRequest(TaskExchange, eq=False):
         def load(tx: Tx[Store]) -> dict[str, str] | None:
             task = task_metadata.unstopped_task(tx, run_id)
             instance = tx.store.instances.get(task.instance_id) if task is not None and task.instance_id is not None else None
-            return notice_of(instance) if instance is not None else None
+            return notice_of(tx, instance) if instance is not None else None
 
         notice: dict[str, str] | None = await self.endpoints.state.submit(load)
         if notice is None:

@@ -74,6 +74,12 @@ class MetricStore(Database):
         found = super().take_due(now_s, limit, together)
         return found + self.alarms.take_woken(now_s, max(0, min(limit, AT_ONCE) - len(found)))
 
+    def shift_due(self, by_s: float) -> None:
+        """Move the times of reconcilers, evaluate all alarms anew, and forget who wrote to which series by the old clock."""
+        super().shift_due(by_s)
+        self._collected.clear()
+        self.alarms.rebuild()
+
     def close(self) -> None:
         if not self.reads_only:
             with suppress(sqlite3.Error, CommitFailed):  # if the disk is full, the buffer is lost, as in a crash

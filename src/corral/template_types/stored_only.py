@@ -62,7 +62,7 @@ def stored_only_type(name: str) -> TemplateType:
         own = given if given is not None else name_from_tags(tx, stored_only_type(name), properties)
 
         def identity(number: int) -> str:
-            values = Values(name, facts, caller, tx.now_s, seed, properties)
+            values = Values(name, facts, caller, tx.wall_s, seed, properties)
             values.known |= {"name": own, "number": str(number)}
             found = "|".join(_text(values.reference_part(path)) for path in _references(name, facts)) or own
             return found.lower() if name.split("::")[1] in LOWER_CASE_NAMES else found
@@ -77,7 +77,7 @@ def stored_only_type(name: str) -> TemplateType:
 
     def attributes_from(tx: Tx[Store], caller: Caller, physical_id: str, properties: Properties) -> dict[str, Any]:
         facts = schemas.facts(name)
-        values = Values(name, facts, caller, tx.now_s, physical_id, properties)
+        values = Values(name, facts, caller, tx.wall_s, physical_id, properties)
         references = _references(name, facts)
         values.learn(physical_id, references)
         is_name = len(references) == 1 and references[0] not in facts.read_only

@@ -79,7 +79,7 @@ class OrderSender:
     async def _refuse(self, refused: Mapping[str, str], connection: AgentConnection) -> None:
         """Store that runs have failed, because their start cannot be ordered. `refused` maps a run id to the reason."""
         if refused:
-            now_s = self._clock.now_s()
+            now_s = self._clock.wall_s()
             seen = [Observed(run_id, stopped_at_s=now_s, reason=reason) for run_id, reason in refused.items()]
             await self._state.submit(lambda tx: host_reports.report(tx, connection.hello.host_id, seen))
 

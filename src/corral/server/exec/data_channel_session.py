@@ -239,7 +239,7 @@ class DataChannelSession:
         return ChannelMessage(type_, sequence, flags, UUID(self._ids.uuid()), kind, payload)
 
     def _now_ms(self) -> int:
-        return round(self._clock.now_s() * 1000)
+        return round(self._clock.wall_s() * 1000)
 
 
 def _object(payload: bytes) -> dict[str, Any]:

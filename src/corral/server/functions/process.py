@@ -123,7 +123,7 @@ class FunctionLog:
 
     def _add_line(self, line: bytes) -> None:
         text = line.decode(errors="backslashreplace").replace("\r", "\n").rstrip("\n")
-        encoded, at_ms = text.encode(), int(self._clock.now_s() * 1000)
+        encoded, at_ms = text.encode(), int(self._clock.wall_s() * 1000)
         self._tail = (self._tail + encoded + b"\n")[-TAIL_BYTES:]
         if not text:
             return

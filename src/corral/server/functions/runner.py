@@ -140,7 +140,7 @@ class FunctionRunner:
         code = await self._state.read(read_code, self._settings, self._ids)
         if code is None:
             return None
-        id, now_s = self._ids.hex32(), self._clock.now_s()
+        id, now_s = self._ids.hex32(), self._clock.wall_s()
         stream = f"{_date(now_s)}/[$LATEST]{id}"
         self._folder.mkdir(mode=0o700, exist_ok=True)
         output = FunctionLog(self._logs, self._clock, order.region, order.log_group, stream)

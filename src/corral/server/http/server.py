@@ -39,7 +39,7 @@ class HttpServer:
         self._sender = Sender(blobs)
         self._limits = limits
         self._clock = clock
-        self._open = OpenConnections(clock.now_s())
+        self._open = OpenConnections(clock.wall_s())
         self._exit_requested = asyncio.Event()
 
     def exit(self) -> None:
@@ -52,12 +52,12 @@ class HttpServer:
         make = partial(HttpProtocol, self._open, self._limits, self._respond, self._websocket)
         servers = [await loop.create_server(make, sock=each, backlog=BACKLOG) for each in sockets]
         while not self._exit_requested.is_set():
-            self._open.set_date(self._clock.now_s())
+            self._open.set_date(self._clock.wall_s())
             for connection in tuple(self._open.connections):
                 connection.tick()
             self._limits.tick()
             with suppress(TimeoutError):
-                async with asyncio.timeout(SECOND_S - self._clock.now_s() % SECOND_S):
+                async with asyncio.timeout(SECOND_S - self._clock.wall_s() % SECOND_S):
                     await self._exit_requested.wait()
         for server in servers:
             server.close()

@@ -1,10 +1,14 @@
-"""Scheduled actions, which change the limits of a scalable target once or repeatedly, and their execution."""
+"""Scheduled actions, which change the limits of a scalable target once or repeatedly, and their execution.
+
+Their times are wall times (`core/clock.py`).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from corral.access.caller import Caller
+from corral.core.clock import WallSeconds
 from corral.core.transactions import Tx
 from corral.decide.scaling.schedules import CronError, next_run, read_schedule
 from corral.operations.stored_resources import Params
@@ -52,13 +56,13 @@ def put_scheduled_action(tx: Tx[Store], params: Params, caller: Caller) -> dict[
         "ServiceNamespace": NAMESPACE,
         "ResourceId": resource,
         "ScalableDimension": DIMENSION,
-        "CreationTime": old.get("CreationTime", tx.now_s),
+        "CreationTime": old.get("CreationTime", tx.wall_s),
         **kept,
         **given,
     }
-    action[NEXT] = _first_run(action, tx.now_s)
+    action[NEXT] = _first_run(action, tx.wall_s)
     tx.store.stored.put(SERVICE, SCHEDULE, caller.region, key_of(resource, name), action, tx.now_s)
-    tx.due(f"target-schedule:{caller.region}/{resource}", action[NEXT])
+    tx.due(f"target-schedule:{caller.region}/{resource}", tx.steps.steady_s(action[NEXT]))
     return {}
 
 
@@ -108,7 +112,13 @@ def describe_scheduled_actions(tx: Tx[Store], params: Params, caller: Caller) ->
         return (resource is None or action["ResourceId"] == resource) and (not names or action["ScheduledActionName"] in names)
 
     found, more = PAGES.page(params, listed(tx, caller, SCHEDULE, chosen))
-    return {"ScheduledActions": [shown(action) for action in found], **more}
+    return {"ScheduledActions": [_view(action) for action in found], **more}
+
+
+def _view(action: Document) -> Document:
+    members = ("StartTime", "EndTime", "CreationTime")
+    times: Document = {member: WallSeconds(action[member]) for member in members if member in action}
+    return {**shown(action), **times}
 
 
 def delete_scheduled_action(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -122,14 +132,14 @@ def delete_scheduled_action(tx: Tx[Store], params: Params, caller: Caller) -> di
 
 
 def run_due_actions(tx: Tx[Store], region: str, resource: str) -> float | None:
-    """Run the actions of a target that are due, earliest first. Return the time of the next run."""
+    """Run the actions of a target that are due, earliest first. Return the wall time of the next run."""
     actions = list(documents_of(tx, region, SCHEDULE, resource))
-    later = [action[NEXT] for action in actions if action[NEXT] > tx.now_s]
-    for action in sorted((each for each in actions if each[NEXT] <= tx.now_s), key=lambda each: float(each[NEXT])):
+    later = [action[NEXT] for action in actions if action[NEXT] > tx.wall_s]
+    for action in sorted((each for each in actions if each[NEXT] <= tx.wall_s), key=lambda each: float(each[NEXT])):
         target, key = find_target(tx, region, resource), key_of(resource, action["ScheduledActionName"])
         if target is not None and not target["SuspendedState"]["ScheduledScalingSuspended"]:
             _run(tx, region, target, action)
-        next_s = _next_run(action, tx.now_s)
+        next_s = _next_run(action, tx.wall_s)
         if next_s is None:
             tx.store.stored.drop(SERVICE, SCHEDULE, region, key)
         else:

@@ -39,7 +39,7 @@ def stamp(at_s: float) -> str:
 
 def sentence(tx: Tx[Store], text: str) -> str:
     """Return one sentence of a cause with its time: `At 2026-01-01T00:00:00Z an instance was started.`"""
-    return f"At {stamp(tx.now_s)} {text}"
+    return f"At {stamp(tx.wall_s)} {text}"
 
 
 def begin(

@@ -98,7 +98,9 @@ def cooldown_block(tx: Tx[Store], group: Group) -> Block | None:
     if group.scaled_at_s is None or tx.now_s >= group.scaled_at_s + cooldown_s:
         return None
     until_s = group.scaled_at_s + cooldown_s
-    return Block(f"The cooldown of AutoScalingGroup {group.name} lasts until {activities.stamp(until_s)}.", until_s)
+    return Block(
+        f"The cooldown of AutoScalingGroup {group.name} lasts until {activities.stamp(tx.steps.wall_s(until_s))}.", until_s
+    )
 
 
 def waiting_block(tx: Tx[Store], group: Group) -> Block | None:

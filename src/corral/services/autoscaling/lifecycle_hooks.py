@@ -194,7 +194,7 @@ def _notify(tx: Tx[Store], group: Group, member: GroupMember, hook: Document, ac
         "LifecycleTransition": hook["LifecycleTransition"],
         "AutoScalingGroupName": group.name,
         "Service": "AWS Auto Scaling",
-        "Time": _iso(tx.now_s),
+        "Time": _iso(tx.wall_s),
         "EC2InstanceId": ec2_id(member.instance_id),
         "LifecycleActionToken": action.token,
     }

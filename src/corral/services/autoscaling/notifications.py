@@ -34,7 +34,7 @@ def notify(tx: Tx[Store], activity: ScalingActivity) -> None:
     kind = event + suffix
     message = {
         "Service": "AWS Auto Scaling",
-        "Time": _iso(tx.now_s),
+        "Time": _iso(tx.wall_s),
         "RequestId": tx.ids.uuid(),
         "Event": kind,
         "AccountId": tx.settings.account,
@@ -43,8 +43,8 @@ def notify(tx: Tx[Store], activity: ScalingActivity) -> None:
         "ActivityId": activity.id,
         "Description": activity.description,
         "Cause": activity.cause,
-        "StartTime": _iso(activity.started_at_s),
-        "EndTime": _iso(tx.now_s),
+        "StartTime": _iso(tx.steps.wall_s(activity.started_at_s)),
+        "EndTime": _iso(tx.wall_s),
         "StatusCode": activity.status,
         "StatusMessage": activity.message,
         "Progress": activity.progress,
@@ -69,7 +69,7 @@ def test_message(tx: Tx[Store], group: Group) -> dict[str, Any]:
         "AutoScalingGroupName": group.name,
         "Service": "AWS Auto Scaling",
         "Event": TEST,
-        "Time": _iso(tx.now_s),
+        "Time": _iso(tx.wall_s),
     }
 
 

@@ -1,10 +1,14 @@
-"""Operations on scheduled actions, which change the sizes of a group once or repeatedly, and their execution."""
+"""Operations on scheduled actions, which change the sizes of a group once or repeatedly, and their execution.
+
+Their times are wall times (`core/clock.py`).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from corral.access.caller import Caller
+from corral.core.clock import WallSeconds
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.scaling.schedules import CronError, next_time, read_cron
@@ -62,7 +66,7 @@ def _put(tx: Tx[Store], group: Group, params: Params) -> None:
     given = {member: params[member] for member in MEMBERS if member in params}
     if "StartTime" not in given and "Time" in params:
         given["StartTime"] = params["Time"]
-    action = _checked(given, tx.now_s, CAPACITY_MAX[group.settings.get("DesiredCapacityType", "units")])
+    action = _checked(given, tx.wall_s, CAPACITY_MAX[group.settings.get("DesiredCapacityType", "units")])
     if any(each[NEXT] == action[NEXT] for each in others):
         raise AlreadyExistsFault(f"AutoScalingGroup {group.name} already has a scheduled action at the same time.")
     action |= {
@@ -71,7 +75,7 @@ def _put(tx: Tx[Store], group: Group, params: Params) -> None:
         "ScheduledActionARN": before["ScheduledActionARN"] if before is not None else _arn(tx, group, name),
     }
     put_document(tx, group.region, SCHEDULE, group.name, name, action)
-    tx.due(f"schedule:{group.region}/{group.name}", action[NEXT])
+    tx.due(f"schedule:{group.region}/{group.name}", tx.steps.steady_s(action[NEXT]))
 
 
 def _arn(tx: Tx[Store], group: Group, name: str) -> str:
@@ -144,7 +148,8 @@ def _within(action: Document, from_s: float | None, to_s: float | None) -> bool:
 def _view(action: Document) -> Document:
     """Return an action as responses show it. StartTime and the deprecated Time are both the time of the next execution."""
     shown = {member: value for member, value in action.items() if member[0] != "_"}
-    return {**shown, "StartTime": action[NEXT], "Time": action[NEXT]}
+    times = {member: WallSeconds(action[member]) for member in ("EndTime",) if member in action}
+    return {**shown, **times, "StartTime": WallSeconds(action[NEXT]), "Time": WallSeconds(action[NEXT])}
 
 
 def delete_scheduled_action(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -183,16 +188,16 @@ def _failure(name: str, error: ApiError) -> dict[str, str]:
 
 
 def run_due_actions(tx: Tx[Store], region: str, name: str) -> float | None:
-    """Execute the actions of a group that are due, earliest first. Return the time of the next execution."""
+    """Execute the actions of a group that are due, earliest first. Return the wall time of the next execution."""
     group = tx.store.groups.get(region, name)
     if group is None:
         return None
     actions = list(documents_of(tx, region, SCHEDULE, name))
-    later = [action[NEXT] for action in actions if action[NEXT] > tx.now_s]
-    for action in sorted((each for each in actions if each[NEXT] <= tx.now_s), key=lambda each: float(each[NEXT])):
+    later = [action[NEXT] for action in actions if action[NEXT] > tx.wall_s]
+    for action in sorted((each for each in actions if each[NEXT] <= tx.wall_s), key=lambda each: float(each[NEXT])):
         if "ScheduledActions" not in group.suspended:
             group = _run(tx, group, action)
-        next_s = _recurs(action, tx.now_s)
+        next_s = _recurs(action, tx.wall_s)
         if next_s is None or ("EndTime" in action and next_s > action["EndTime"]):
             drop_document(tx, region, SCHEDULE, name, action["ScheduledActionName"])
         else:

@@ -189,4 +189,5 @@ def _next_end(tx: Tx[Store], environment: ComputeEnvironment) -> str:
     if not ends:
         return ""
     at_s, job_id = min(ends)
-    return f"; job {job_id} ends at the latest at {datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ} (its time limit)"
+    end = datetime.fromtimestamp(tx.steps.wall_s(at_s), UTC)
+    return f"; job {job_id} ends at the latest at {end:%Y-%m-%dT%H:%M:%SZ} (its time limit)"

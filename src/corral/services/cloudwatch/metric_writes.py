@@ -72,7 +72,7 @@ def hand_over_points(tx: Tx[Any], points: Sequence[Point]) -> None:
     """
     series: dict[tuple[Metric, str, int], list[tuple[float, Sample]]] = {}
     for metric, at_s, sample, unit, resolution_s in points:
-        if tx.now_s - OLDEST_S <= at_s <= tx.now_s + AHEAD_S:
+        if tx.wall_s - OLDEST_S <= at_s <= tx.wall_s + AHEAD_S:
             series.setdefault((metric, unit, resolution_s), []).append((at_s, sample))
     if series:
         payload = [[*metric, unit, resolution_s, samples] for (metric, unit, resolution_s), samples in series.items()]

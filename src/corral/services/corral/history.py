@@ -57,4 +57,8 @@ def get_usage(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
 
 def _since_s(tx: Tx[Store], params: dict[str, Any]) -> float | None:
     """Return the time of `since`, or the time of `last`, a number of seconds before now. Return None if there is neither."""
-    return max(0.0, tx.now_s - params["last"]) if "last" in params else params.get("since")
+    last_s: float | None = params.get("last")
+    if last_s is not None:
+        return max(0.0, tx.now_s - last_s)
+    since_s: float | None = params.get("since")
+    return tx.steps.steady_s(since_s) if since_s is not None else None

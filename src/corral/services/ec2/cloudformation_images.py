@@ -52,7 +52,7 @@ def _recipe(arn: str, kind: str) -> tuple[str, str]:
 
 
 def _record(tx: Tx[Store], caller: Caller, name: str, properties: Properties) -> str:
-    at = datetime.fromtimestamp(tx.now_s, UTC).strftime("%Y-%m-%dT%H-%M-%S")
+    at = datetime.fromtimestamp(tx.wall_s, UTC).strftime("%Y-%m-%dT%H-%M-%S")
     request = {
         "Name": f"{name} {at} {tx.ids.hex32()[:8]}",
         "Description": f"Image Builder: {properties['ImageRecipeArn']}",

@@ -43,7 +43,7 @@ def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
         "ImageId": image_id,
         "OwnerId": caller.account,
         "ImageLocation": params.get("ImageLocation") or f"{caller.account}/{params['Name']}",
-        "CreationDate": datetime.fromtimestamp(tx.now_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+        "CreationDate": datetime.fromtimestamp(tx.wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
         **({"SourceInstanceId": params["InstanceId"]} if "InstanceId" in params else {}),
     }
 

@@ -196,10 +196,11 @@ def _task_events(
         sum(use.read_bytes for _, use in runs), sum(use.written_bytes for _, use in runs),
     )  # fmt: skip
     reserved = task.demand.cpu_units, task.demand.memory_mib
+    created_s, started_s = (tx.steps.wall_s(at_s) for at_s in (task.created_at_s, task.started_at_s or task.created_at_s))
     event = {
         "Version": "0", "Type": "Task", **about, "AccountID": tx.settings.account, "Region": task.region,
-        "KnownStatus": task.state.value, "LaunchType": task.launch_type, "CreatedAt": round(task.created_at_s * 1000),
-        "StartedAt": round((task.started_at_s or task.created_at_s) * 1000), "Timestamp": at_ms, **_amounts(sums, *reserved),
+        "KnownStatus": task.state.value, "LaunchType": task.launch_type, "CreatedAt": round(created_s * 1000),
+        "StartedAt": round(started_s * 1000), "Timestamp": at_ms, **_amounts(sums, *reserved),
     }  # fmt: skip
     if runs:  # a task whose host did not respond has no measured runs, and gets no event
         declared: list[Declared] = [(TASK_METRICS, TASK_DIMENSIONS)]
@@ -260,7 +261,7 @@ def _metrics(*declared: Declared) -> list[dict[str, Any]]:
 
 
 def _minute_ms(tx: Tx[Store]) -> int:
-    return int(tx.now_s // 60) * 60_000
+    return int(tx.wall_s // 60) * 60_000
 
 
 def _json(event: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ from corral.services.ecs.task_spec import rules_by_container, spec_of
 from corral.store import Store
 
 UNKNOWN_TO_HOST = "the host no longer knows this run"
+CLOCKS_DIFFER_S = 300.0  # the most that the clocks of a host and of the server are expected to differ
 
 
 def hello(tx: Tx[Store], message: Hello) -> None:
@@ -66,7 +67,7 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
     for observed in _with_gpu_faults(tx, host_id, list(runs)):
         task = tx.store.tasks.of_run(run_of_attempt(observed.run_id))
         if task is not None and task.instance_id is not None and tx.store.instances.is_on(task.instance_id, host_id):
-            by_task.setdefault(task.id, (task, {}))[1][observed.run_id] = observed
+            by_task.setdefault(task.id, (task, {}))[1][observed.run_id] = _in_steady_time(tx, task, observed)
         if observed.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
             tx.stop(host_id, observed.run_id)  # the task of this run has stopped or does not exist
     for task, of_task in by_task.values():
@@ -86,6 +87,22 @@ def order_again(tx: Tx[Store], host_id: str, attempt_ids: Collection[str]) -> No
             runs = tuple(run for run in task.runs if run.attempt_id == attempt_id)
             if tx.store.instances.is_on(task.instance_id, host_id):
                 start_runs(tx, task.but(runs=runs), spec_of(tx, task))
+
+
+def _in_steady_time(tx: Tx[Store], task: Task, observed: Observed) -> Observed:
+    """Convert the times of a report, which are wall times of the host."""
+    started_s, stopped_s = observed.started_at_s, observed.stopped_at_s
+    return replace(
+        observed,
+        started_at_s=_steady_s(tx, task, started_s) if started_s is not None else None,
+        stopped_at_s=_steady_s(tx, task, stopped_s) if stopped_s is not None else None,
+    )
+
+
+def _steady_s(tx: Tx[Store], task: Task, wall_s: float) -> float:
+    """Return the steady time of an event of a run. If it is before the placement, somebody has set the wall clock since then."""
+    at_s, first_s = tx.steps.steady_s(wall_s), task.placed_at_s or 0.0
+    return min(at_s, tx.now_s) if at_s > first_s - CLOCKS_DIFFER_S else first_s
 
 
 def _with_gpu_faults(tx: Tx[Store], host_id: str, runs: list[Observed]) -> list[Observed]:

@@ -28,7 +28,8 @@ def why_queued(tx: Tx[Store], task: Task) -> str:
         reasons.append(_why_behind(tx, queued))
     if queued.not_before_s is not None:
         requeued = f" (requeue {queued.attempt} after a failure)" if queued.attempt else ""
-        reasons.append(f"waits until {datetime.fromtimestamp(queued.not_before_s, UTC):%Y-%m-%d %H:%M:%S} UTC{requeued}")
+        until = datetime.fromtimestamp(tx.steps.wall_s(queued.not_before_s), UTC)
+        reasons.append(f"waits until {until:%Y-%m-%d %H:%M:%S} UTC{requeued}")
     array = tx.store.task_queue.array(queued.array) if queued.state is QueueState.READY else None
     if array is not None:
         reasons.append(f"the array runs at most {array.limit} {'task' if array.limit == 1 else 'tasks'} at a time")

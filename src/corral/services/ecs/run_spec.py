@@ -150,7 +150,7 @@ def registry_pull(tx: Tx[Store], task: Task, spec: TaskSpec, container: Containe
     if own is None:
         return None, None
     strong = controls_host(tx, task, spec)
-    pull = pull_from_here(tx.settings, container.image, task.region, tx.now_s, controls_host=strong)
+    pull = pull_from_here(tx.settings, container.image, task.region, tx.wall_s, controls_host=strong)
     refused = image_refusal(tx, own) if strong else None
     return pull, NO_IMAGE.format(refused) if refused is not None else None
 

@@ -50,7 +50,7 @@ def task_credentials(tx: Tx[Store], task_id: str) -> tuple[str, Credentials] | N
         role,
         task.id,
         task.owner,
-        tx.now_s,
+        tx.wall_s,
         confined=confined,
         epoch=settings.sessions.of_tasks,
     )
@@ -84,8 +84,8 @@ def task_metadata(tx: Tx[Store], run_id: str, *, tags: bool) -> dict[str, Any] |
         "DesiredStatus": task.desired.value,
         "KnownStatus": task.state.value,
         "Limits": _task_limits(task, spec),
-        "PullStartedAt": _time(task.placed_at_s),
-        "PullStoppedAt": _time(task.placed_at_s),
+        "PullStartedAt": _shown(tx, task.placed_at_s),
+        "PullStoppedAt": _shown(tx, task.placed_at_s),
         "AvailabilityZone": zone_of_task(tx, task),
         "LaunchType": "FARGATE" if fargate else "EC2",
         "Containers": [_container(tx, task, run, spec) for run in task.runs],
@@ -122,9 +122,9 @@ def _container(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> dict[str,
         "KnownStatus": KNOWN_STATUS.get(run.state, run.state.value),
         "ExitCode": run.exit_code,
         "Limits": _without_none({"CPU": container["cpu"], "Memory": container.get("memory")}),
-        "CreatedAt": _time(task.placed_at_s),
-        "StartedAt": _time(run.started_at_s),
-        "FinishedAt": _time(run.stopped_at_s),
+        "CreatedAt": _shown(tx, task.placed_at_s),
+        "StartedAt": _shown(tx, run.started_at_s),
+        "FinishedAt": _shown(tx, run.stopped_at_s),
         "Type": "NORMAL",
         "LogDriver": logging["logDriver"] if logging else None,
         "LogOptions": options or (logging.get("options") if logging else None),
@@ -218,9 +218,11 @@ def _cpu(usage: Usage, instance: Instance) -> dict[str, Any]:
     }
 
 
-def _time(at_s: float | None) -> str | None:
-    if at_s is None:
-        return None
+def _shown(tx: Tx[Store], at_s: float | None) -> str | None:
+    return _time(tx.steps.wall_s(at_s)) if at_s is not None else None
+
+
+def _time(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

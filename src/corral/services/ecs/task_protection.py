@@ -71,8 +71,9 @@ def agent_task_protection(tx: Tx[Store], run_id: str, change: dict[str, Any] | N
         [failure] = found["failures"]
         return {"failure": {"Arn": failure["arn"], "Reason": failure["reason"], "Detail": failure.get("detail")}}
     [protected] = found["protectedTasks"]
-    until_s = protected.get("expirationDate")
-    until = datetime.fromtimestamp(until_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z") if until_s else None
+    until_s, until = protected.get("expirationDate"), None
+    if until_s:
+        until = datetime.fromtimestamp(tx.steps.wall_s(until_s), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {
         "protection": {
             "ExpirationDate": until,

@@ -70,6 +70,11 @@ def array_reconciler(key: str) -> str:
     return f"task-array:{key}"
 
 
+def start_time_s(tx: Tx[Store], options: QueueOptions) -> float | None:
+    """Return the start time in the tags of a task as a steady time. In the tags it is a wall time."""
+    return tx.steps.steady_s(options.not_before_s) if options.not_before_s is not None else None
+
+
 # Launch
 
 
@@ -140,7 +145,7 @@ def open_queue(tx: Tx[Store], region: str, options: QueueOptions, *, may_wait: b
         needed = find(tx, region, given, any_end)
         if needed is not None:
             needs[needed] = needs.get(needed, True) and any_end
-    not_before_s = options.not_before_s
+    not_before_s = start_time_s(tx, options)
     return LaunchQueue(
         options=options,
         needs=needs,
@@ -316,7 +321,7 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
         task = _with_time_limit(tx, task)
     after = queued or QueuedTask(task.id, task.id, QueueState.ADMITTED, roams=tx.store.claims.roams(TASK, task.id))
     if NOT_BEFORE_TAG in changed:
-        after = after.but(not_before_s=options.not_before_s)
+        after = after.but(not_before_s=start_time_s(tx, options))
     after = after.but(held=options.held, requeues=requeues)
     if queued is not None or requeues or next_state(after, None, tx.now_s) is QueueState.WAITING:
         if queued is None:

@@ -132,7 +132,7 @@ def _empty_managed(tx: Tx[Store], caller: Caller, arn: str, properties: Properti
 def _managed_attributes(tx: Tx[Store], caller: Caller, arn: str) -> dict[str, Any]:
     policy = call(tx, caller, "iam", "GetPolicy", {"PolicyArn": arn})["Policy"]
     names = ("PolicyId", "DefaultVersionId", "IsAttachable", "PermissionsBoundaryUsageCount", "AttachmentCount")
-    dates = {name: strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(policy[name])) for name in ("CreateDate", "UpdateDate")}
+    dates = {name: strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(tx.steps.wall_s(policy[name]))) for name in ("CreateDate", "UpdateDate")}
     return {"PolicyArn": arn, **{name: policy[name] for name in names}, **dates}
 
 

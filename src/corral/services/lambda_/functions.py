@@ -193,7 +193,7 @@ def _with_code(tx: Tx[Store], document: Document, code: Code) -> Document:
 
 def _store(tx: Tx[Store], document: Document, owner: str = "") -> Document:
     """Store a changed function under a new revision. Processes of earlier revisions serve no further invocations."""
-    at = datetime.fromtimestamp(tx.now_s, UTC)
+    at = datetime.fromtimestamp(tx.wall_s, UTC)
     document = {**document, "LastModified": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}+0000"}
     document["RevisionId"] = tx.ids.uuid()
     put_function(tx, document, owner)

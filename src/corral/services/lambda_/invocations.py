@@ -160,7 +160,7 @@ def _environment(tx: Tx[Store], row: Invocation, document: Document) -> dict[str
         settings.session_key,
         bytes.fromhex(tx.ids.hex32())[: sessions.NONCE_BYTES],
         role_session(settings.account, role, row.function, owner),
-        int(tx.now_s) + CREDENTIALS_S,
+        int(tx.wall_s) + CREDENTIALS_S,
         None,
         epoch=settings.sessions.epoch(None),
     )

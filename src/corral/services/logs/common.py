@@ -52,7 +52,7 @@ def group_arn(caller: Caller, name: str) -> str:
 
 
 def now_ms(tx: Tx[Any]) -> int:
-    return round(tx.now_s * 1000)
+    return round(tx.wall_s * 1000)
 
 
 def retention_start_ms(tx: Tx[Any], retention_days: int | None) -> int:

@@ -57,7 +57,7 @@ def requested_acl(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def put_bucket_acl(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller)
-    tx.store.bucket_documents.put(bucket.id, BUCKET_ACL, _required_acl(params), tx.now_s)
+    tx.store.bucket_documents.put(bucket.id, BUCKET_ACL, _required_acl(params), tx.wall_s)
     return {}
 
 

@@ -56,19 +56,19 @@ def current_document(tx: Tx[Store], bucket: Bucket, configuration: BucketConfigu
 def apply_create_options(tx: Tx[Store], bucket: Bucket, params: dict[str, Any]) -> None:
     """Store the configurations that a CreateBucket request contains."""
     if requested := acl.requested_acl(params):
-        tx.store.bucket_documents.put(bucket.id, acl.BUCKET_ACL, requested, tx.now_s)
+        tx.store.bucket_documents.put(bucket.id, acl.BUCKET_ACL, requested, tx.wall_s)
     if "ObjectOwnership" in params:
         rules = {"Rules": [{"ObjectOwnership": params["ObjectOwnership"]}]}
-        tx.store.bucket_documents.put(bucket.id, OWNERSHIP.name, rules, tx.now_s)
+        tx.store.bucket_documents.put(bucket.id, OWNERSHIP.name, rules, tx.wall_s)
     if tags := params.get("CreateBucketConfiguration", {}).get("Tags"):
-        tx.store.bucket_documents.put(bucket.id, TAGGING.name, {"TagSet": _checked_tags(tags)}, tx.now_s)
+        tx.store.bucket_documents.put(bucket.id, TAGGING.name, {"TagSet": _checked_tags(tags)}, tx.wall_s)
 
 
 def _operations(configuration: BucketConfiguration) -> dict[str, Handler]:
     def put(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         bucket = existing_bucket(tx, params, caller)
         document = configuration.validate(tx, bucket, params, caller)
-        tx.store.bucket_documents.put(bucket.id, configuration.name, document, tx.now_s)
+        tx.store.bucket_documents.put(bucket.id, configuration.name, document, tx.wall_s)
         return {}
 
     def get(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _operations(configuration: BucketConfiguration) -> dict[str, Handler]:
     def delete(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         bucket = existing_bucket(tx, params, caller)
         if configuration.default is not None and configuration.missing is not None:
-            tx.store.bucket_documents.put(bucket.id, configuration.name, None, tx.now_s)
+            tx.store.bucket_documents.put(bucket.id, configuration.name, None, tx.wall_s)
         else:
             tx.store.bucket_documents.drop(bucket.id, configuration.name)
         configuration.on_delete(tx, bucket)
@@ -106,7 +106,7 @@ def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, H
         stored = tx.store.bucket_documents.named(bucket.id, kind)
         if len(stored) >= NAMED_MAX and name not in dict(stored):
             raise errors.InvalidArgument(f"The bucket already has {NAMED_MAX} {member}s, which is the maximum: delete one first.")
-        tx.store.bucket_documents.put(bucket.id, kind, document, tx.now_s, name)
+        tx.store.bucket_documents.put(bucket.id, kind, document, tx.wall_s, name)
         return {}
 
     def get(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     if params.get("ObjectLockEnabledForBucket"):
         raise errors.no_object_lock("x-amz-bucket-object-lock-enabled")
     region = _region(params.get("CreateBucketConfiguration", {}).get("LocationConstraint"), caller.region)
-    is_new = tx.store.buckets.add(name, region, tx.now_s, caller.owner)
+    is_new = tx.store.buckets.add(name, region, tx.wall_s, caller.owner)
     if not is_new and (region, caller.region) != (FIRST_REGION, FIRST_REGION):  # as on S3, us-east-1 accepts a second create
         message = "Your previous request to create the named bucket succeeded and you already own it."
         raise errors.BucketAlreadyOwnedByYou(message, BucketName=name)

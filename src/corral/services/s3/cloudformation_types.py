@@ -225,7 +225,7 @@ def _set_tags(tx: Tx[Store], caller: Caller, bucket: str, old: Properties, new: 
         call(tx, caller, "s3", "DeleteBucketTagging", {"Bucket": bucket})
     if system := [{"Key": key, "Value": value} for key, value in new.get("_tags", {}).items()]:
         found = existing_bucket(tx, {"Bucket": bucket}, caller)
-        tx.store.bucket_documents.put(found.id, TAGGING.name, {"TagSet": [*system, *tags]}, tx.now_s)
+        tx.store.bucket_documents.put(found.id, TAGGING.name, {"TagSet": [*system, *tags]}, tx.wall_s)
 
 
 def _set_logging(tx: Tx[Store], caller: Caller, bucket: str, value: Properties | None) -> None:

@@ -75,7 +75,7 @@ def key_changed(tx: Tx[Store], bucket: Bucket, key: str) -> None:
     rules = enabled_rules(tx, bucket.id)
     current, at_s = tx.store.objects.latest(bucket.id, key), None
     if current is not None and bucket.versioning:
-        at_s = expiry.midnight_after(tx.now_s)
+        at_s = expiry.midnight_after(tx.wall_s)
     elif current is not None:
         found = expiry.expiry_time(rules, key, candidate(current))
         at_s = found[0] if found is not None else None
@@ -84,7 +84,7 @@ def key_changed(tx: Tx[Store], bucket: Bucket, key: str) -> None:
 
 def upload_started(tx: Tx[Store], bucket: Bucket, key: str, upload_id: str) -> dict[str, Any]:
     """Schedule a new upload. Returns the response members that say when a rule will abort the upload."""
-    members = abort_members(tx, bucket, key, tx.now_s)
+    members = abort_members(tx, bucket, key, tx.wall_s)
     if members:
         schedule(tx, ExpiryTarget(bucket.id, key, upload_id), members["AbortDate"])
     return members
@@ -99,7 +99,7 @@ def schedule(tx: Tx[Store], target: ExpiryTarget, at_s: float | None) -> None:
     """Schedule the next evaluation of a key or upload. If `at_s` is None, remove the key or upload from the schedule."""
     tx.store.expiries.put(target, at_s)
     if at_s is not None:
-        tx.due("expiry:", at_s)
+        tx.due("expiry:", tx.now_s + at_s - tx.expiry_s)
 
 
 def candidate(version: ObjectVersion) -> expiry.CandidateVersion:

@@ -42,7 +42,7 @@ def create_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Calle
     check_key(params["Key"])
     checksum = _upload_checksum(params)
     details = details_from_request(bucket, params)
-    tx.store.objects.add_upload(upload_id, bucket.id, params["Key"], tx.now_s, details | checksum)
+    tx.store.objects.add_upload(upload_id, bucket.id, params["Key"], tx.wall_s, details | checksum)
     return {
         "Bucket": bucket.name,
         "Key": params["Key"],

@@ -169,7 +169,7 @@ def _validate_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any]
             members |= {f"ArgumentName{number}": f"{arn}, null", f"ArgumentValue{number}": refusal}
         raise InvalidArgument("Unable to validate the following destination configurations", **members)
     for target in targets:
-        test = {"Service": "Amazon S3", "Event": "s3:TestEvent", "Time": _iso(tx.now_s), "Bucket": bucket.name}
+        test = {"Service": "Amazon S3", "Event": "s3:TestEvent", "Time": _iso(tx.wall_s), "Bucket": bucket.name}
         _send(tx, target, test | {"RequestId": caller.request_id, "HostId": caller.request_id})
 
 
@@ -204,7 +204,7 @@ def _record(
         "eventVersion": NEWER_RECORD_VERSION if event.startswith(NEWER_EVENTS) else RECORD_VERSION,
         "eventSource": "aws:s3",
         "awsRegion": bucket.region,
-        "eventTime": _iso(tx.now_s),
+        "eventTime": _iso(tx.wall_s),
         "eventName": event,
         "userIdentity": {"principalId": caller.principal.arn},
         "requestParameters": {"sourceIPAddress": caller.source_ip},
@@ -217,7 +217,7 @@ def _record(
                 "ownerIdentity": {"principalId": owner(caller)["ID"]},
                 "arn": bucket_arn(bucket.name),
             },
-            "object": {**about, "sequencer": f"{round(tx.now_s * 1e7):018X}"},
+            "object": {**about, "sequencer": f"{round(tx.wall_s * 1e7):018X}"},
         },
     }
 

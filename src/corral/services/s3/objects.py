@@ -124,7 +124,7 @@ def new_part(
     details: Mapping[str, Any],
     writer: str | None = None,
 ) -> ContentPart:
-    return ContentPart(number, blob.blob, blob.size, new_etag(tx, blob, details), checksums, tx.now_s, writer)
+    return ContentPart(number, blob.blob, blob.size, new_etag(tx, blob, details), checksums, tx.wall_s, writer)
 
 
 def check_size(params: dict[str, Any]) -> None:

@@ -113,6 +113,6 @@ def _add(
         replaced = tx.store.objects.version(bucket.id, key, NULL)
         if replaced is not None:
             wake_blob_gc(tx, tx.store.objects.drop_version(bucket.id, replaced))
-    version = ObjectVersion(number, key, version_id, True, content, size, etag, tx.now_s, details, upload_id, writers)
+    version = ObjectVersion(number, key, version_id, True, content, size, etag, tx.wall_s, details, upload_id, writers)
     tx.store.objects.add_version(bucket.id, version, is_first=not bucket.versioning)  # without versioning, this is the only version
     return version

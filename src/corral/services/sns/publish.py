@@ -344,7 +344,7 @@ def _members(tx: Tx[Store], topic: Document, subscription: Document, notificatio
         "TopicArn": topic["TopicArn"],
         **({"Subject": subject} if subject is not None else {}),
         "Message": body,
-        "Timestamp": _timestamp(tx.now_s),
+        "Timestamp": _timestamp(tx.wall_s),
         "SignatureVersion": topic["Attributes"].get("SignatureVersion", "1"),
         "Signature": "",
         "SigningCertURL": "",

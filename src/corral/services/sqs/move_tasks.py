@@ -13,7 +13,7 @@ from corral.core.transactions import Tx
 from corral.model.json_documents import read_json
 from corral.model.queue import MoveTask, Queue
 from corral.services.sqs.errors import InvalidParameterValue, ResourceNotFoundException, UnsupportedOperation
-from corral.services.sqs.queue_names import now_ms, queue_with_arn
+from corral.services.sqs.queue_names import now_ms, queue_with_arn, wall_ms
 from corral.store import Store
 
 RUNNING = "RUNNING"
@@ -63,7 +63,7 @@ def cancel_message_move_task(tx: Tx[Store], params: dict[str, Any], caller: Call
 def list_message_move_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     source, limit = _queue(tx, params["SourceArn"], "SourceArn"), params.get("MaxResults", 1)
     tasks = tx.store.queues.move_tasks(source, limit)
-    return {"Results": [_description(task) for task in tasks]} if tasks else {}
+    return {"Results": [_description(tx, task) for task in tasks]} if tasks else {}
 
 
 def task_with_handle(tx: Tx[Store], given: str) -> MoveTask:
@@ -90,7 +90,7 @@ def _handle(task: MoveTask) -> str:
     return urlsafe_b64encode(orjson.dumps({"taskId": task.id, "sourceArn": task.source_arn})).decode()
 
 
-def _description(task: MoveTask) -> dict[str, Any]:
+def _description(tx: Tx[Store], task: MoveTask) -> dict[str, Any]:
     members: dict[str, Any] = {
         "TaskHandle": _handle(task) if task.status == RUNNING else None,
         "Status": task.status,
@@ -100,6 +100,6 @@ def _description(task: MoveTask) -> dict[str, Any]:
         "ApproximateNumberOfMessagesMoved": task.moved,
         "ApproximateNumberOfMessagesToMove": task.to_move,
         "FailureReason": task.failure,
-        "StartedTimestamp": task.started_ms,
+        "StartedTimestamp": int(wall_ms(tx.steps, task.started_ms)),
     }
     return {name: value for name, value in members.items() if value is not None}

@@ -26,7 +26,7 @@ from corral.model.sqs_limits import (
     WAIT_MAX_S,
 )
 from corral.services.sqs.errors import InvalidAttributeName, InvalidAttributeValue, invalid
-from corral.services.sqs.queue_names import arn_of, now_ms, queue_with_arn
+from corral.services.sqs.queue_names import arn_of, now_ms, queue_with_arn, wall_ms
 from corral.store import Store
 
 RANGES = {
@@ -203,7 +203,7 @@ def attribute_values(tx: Tx[Store], queue: Queue, names: list[str]) -> dict[str,
             "ApproximateNumberOfMessages": str(counts.visible),
             "ApproximateNumberOfMessagesNotVisible": str(counts.in_flight),
             "ApproximateNumberOfMessagesDelayed": str(counts.delayed),
-            "CreatedTimestamp": str(queue.created_ms // 1000),
-            "LastModifiedTimestamp": str(queue.modified_ms // 1000),
+            "CreatedTimestamp": str(int(wall_ms(tx.steps, queue.created_ms)) // 1000),
+            "LastModifiedTimestamp": str(int(wall_ms(tx.steps, queue.modified_ms)) // 1000),
         }
     return found if "All" in wanted else {name: value for name, value in found.items() if name in wanted}

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from corral.access.caller import Caller
+from corral.core.clock import WallSteps
 from corral.core.transactions import Tx
 from corral.model.queue import Queue, queue_arn
 from corral.model.sqs_limits import QUEUE_NAME_MAX_CHARACTERS
@@ -62,6 +63,11 @@ def url_of(tx: Tx[Any], caller: Caller, name: str) -> str:
 
 def now_ms(tx: Tx[Any]) -> int:
     return round(tx.now_s * 1000)
+
+
+def wall_ms(steps: WallSteps, at_ms: int) -> str:
+    """Return a stored time as responses show it."""
+    return str(round(steps.wall_s(at_ms / 1000) * 1000))
 
 
 def wait_key(queue: Queue) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from corral.access.caller import Caller
+from corral.core.clock import WallSteps
 from corral.core.commands import Wait
 from corral.core.transactions import Tx
 from corral.fleet import leaving_tasks
@@ -17,12 +18,14 @@ from corral.model.sqs_limits import DEDUPLICATION_MS, IN_FLIGHT_MAX
 from corral.services.sqs.errors import NOT_FOR_THIS_TYPE, OverLimit, invalid
 from corral.services.sqs.message_content import body_digest, digest, load_attributes, select_attributes
 from corral.services.sqs.message_receipts import handle_of
-from corral.services.sqs.queue_names import arn_of, now_ms, queue_at, queue_with_arn, wait_key
+from corral.services.sqs.queue_names import arn_of, now_ms, queue_at, queue_with_arn, wait_key, wall_ms
 from corral.services.sqs.send_message import sequence_number
 from corral.store import Store
 from corral.store.messages import RECEIVE_MAX_BYTES
 
-SystemAttribute = Callable[[Queue, QueueMessage], str | None]  # returns the value, or None if the message does not have it
+SystemAttribute = Callable[
+    [WallSteps, Queue, QueueMessage], str | None
+]  # returns the value, or None if the message does not have it
 CLEARED_MAX = 100  # the most expired messages and dead letters that one call removes, in about 5 ms; then other requests run
 
 
@@ -58,7 +61,7 @@ def receive_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         store.remember_received(queue, attempt_id, given, at_ms + DEDUPLICATION_MS)
         tx.due("duplicates:", (at_ms + DEDUPLICATION_MS) / 1000)
     wanted, system = params.get("MessageAttributeNames", []), _requested_system_attributes(params)
-    return {"Messages": [_response_of(queue, message, system, wanted) for message in received]}
+    return {"Messages": [_response_of(tx, queue, message, system, wanted) for message in received]}
 
 
 def _receive_nothing(tx: Tx[Store], queue: Queue, task_id: str, wait_s: int) -> dict[str, Any]:
@@ -183,7 +186,7 @@ def _next_visible_s(tx: Tx[Store], queue: Queue) -> float | None:
 
 
 def _response_of(
-    queue: Queue, message: QueueMessage, system: list[tuple[str, SystemAttribute]], wanted: list[str]
+    tx: Tx[Store], queue: Queue, message: QueueMessage, system: list[tuple[str, SystemAttribute]], wanted: list[str]
 ) -> dict[str, Any]:
     response: dict[str, Any] = {
         "MessageId": message.message_id,
@@ -191,7 +194,7 @@ def _response_of(
         "MD5OfBody": body_digest(message.body.encode()),
         "Body": message.body,
     }
-    if system and (attributes := {name: value for name, read in system if (value := read(queue, message)) is not None}):
+    if system and (attributes := {name: value for name, read in system if (value := read(tx.steps, queue, message)) is not None}):
         response["Attributes"] = attributes
     if wanted and message.attributes and (selected := select_attributes(load_attributes(message.attributes), wanted)):
         response["MessageAttributes"] = selected
@@ -200,13 +203,13 @@ def _response_of(
 
 
 SYSTEM_ATTRIBUTES: dict[str, SystemAttribute] = {
-    "SenderId": lambda queue, message: message.sender,
-    "SentTimestamp": lambda queue, message: str(message.sent_ms),
-    "ApproximateReceiveCount": lambda queue, message: str(message.receives_before + message.receives),
-    "ApproximateFirstReceiveTimestamp": lambda queue, message: str(message.first_received_ms),
-    "SequenceNumber": lambda queue, message: sequence_number(message.id) if queue.is_fifo else None,
-    "MessageDeduplicationId": lambda queue, message: message.deduplication_id,
-    "MessageGroupId": lambda queue, message: message.group_id,
-    "AWSTraceHeader": lambda queue, message: message.trace,
-    "DeadLetterQueueSourceArn": lambda queue, message: message.source_arn,
+    "SenderId": lambda steps, queue, message: message.sender,
+    "SentTimestamp": lambda steps, queue, message: wall_ms(steps, message.sent_ms),
+    "ApproximateReceiveCount": lambda steps, queue, message: str(message.receives_before + message.receives),
+    "ApproximateFirstReceiveTimestamp": lambda steps, queue, message: wall_ms(steps, message.first_received_ms or 0),
+    "SequenceNumber": lambda steps, queue, message: sequence_number(message.id) if queue.is_fifo else None,
+    "MessageDeduplicationId": lambda steps, queue, message: message.deduplication_id,
+    "MessageGroupId": lambda steps, queue, message: message.group_id,
+    "AWSTraceHeader": lambda steps, queue, message: message.trace,
+    "DeadLetterQueueSourceArn": lambda steps, queue, message: message.source_arn,
 }

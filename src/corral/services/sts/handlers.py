@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from corral.access import sessions
 from corral.access.caller import Caller
 from corral.access.roles import find_role, role_id, user_id
+from corral.core.clock import WallSeconds
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MAX_S
@@ -98,7 +99,7 @@ def _issue(tx: Tx[Any], principal: Principal, duration_s: int, caller: Caller) -
         tx.settings.session_key,
         nonce,
         principal,
-        int(tx.now_s) + duration_s,
+        int(tx.wall_s) + duration_s,
         caller.task_id,
         confined=caller.confined,
         epoch=tx.settings.sessions.epoch(caller.task_id),
@@ -110,7 +111,7 @@ def _credentials_response(credentials: Credentials) -> dict[str, Any]:
         "AccessKeyId": credentials.session.access_key_id,
         "SecretAccessKey": credentials.secret_key,
         "SessionToken": credentials.token,
-        "Expiration": credentials.session.expires_at_s,
+        "Expiration": WallSeconds(credentials.session.expires_at_s),
     }
 
 

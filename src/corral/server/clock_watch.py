@@ -1,0 +1,76 @@
+"""Notices that somebody sets the wall clock, and stores the steady time (`core/clock.py`) for the next server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+import msgspec
+
+from corral.core.clock import ClockRecord, SteadyClock
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.node.host import kernel_boot_id
+from corral.server.lanes import Lane
+from corral.store import Store
+from corral.telemetry import MetricStore
+
+LOOK_S = 1.0
+KEEP_S = 10.0  # the record of a server that writes is at most this old
+RECORD = ("corral", "clock", "", "steady")  # the place of the record among the stored resources
+
+log = logging.getLogger("corral")
+
+
+def open_clock(store: Store) -> SteadyClock:
+    """Return the clock of a server, which continues the steady time of the last server."""
+    document = store.stored.get(*RECORD)
+    return SteadyClock(kernel_boot_id(), msgspec.convert(document, ClockRecord) if document is not None else None)
+
+
+def keep_time(tx: Tx[Store], clock: SteadyClock) -> None:
+    """Store the steady time."""
+    tx.store.stored.put(*RECORD, msgspec.to_builtins(clock.record()), tx.now_s)
+
+
+class ClockWatch:
+    def __init__(self, state: Lane[Store], metrics: Lane[MetricStore], clock: SteadyClock) -> None:
+        self._state = state
+        self._metrics = metrics
+        self._clock = clock
+        self._kept_s = clock.now_s()
+        self._writes = 0  # `Lane.writes` of the state lane when the record was stored
+
+    async def run(self) -> None:
+        await self._state.submit(self._follow)  # the wall clock may have been set while no server ran
+        while True:
+            try:
+                await self.look()
+            except ApiError as refusal:
+                log.warning("the time could not be stored: %s", refusal)
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        before_s = self._clock.steps.ahead_s
+        if self._clock.notice_step():
+            by_s = self._clock.steps.ahead_s - before_s
+            log.warning(
+                "the wall clock was set %s by %.0f s. Timeouts do not change.", "back" if by_s < 0 else "forward", abs(by_s)
+            )
+            await self._metrics.submit(partial(_shift, by_s=by_s))
+            await self._state.submit(self._follow)
+        elif self._state.writes != self._writes and self._clock.now_s() >= self._kept_s + KEEP_S:
+            await self._state.submit(partial(keep_time, clock=self._clock))
+        else:
+            return
+        self._kept_s, self._writes = self._clock.now_s(), self._state.writes
+
+    def _follow(self, tx: Tx[Store]) -> None:
+        keep_time(tx, self._clock)
+        if self._clock.steps.steps:
+            tx.mark("wall-clock:")
+
+
+def _shift(tx: Tx[MetricStore], by_s: float) -> None:
+    tx.store.shift_due(by_s)

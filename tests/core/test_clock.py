@@ -1,0 +1,93 @@
+"""Steady time: restarts, reboots, and steps of the wall clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from corral.core.clock import ClockRecord, SteadyClock, WallSteps
+from corral.core.ids import RandomIds
+from corral.core.transactions import Tx
+from corral.model.settings import Settings
+from corral.server.clock_watch import RECORD, keep_time, open_clock
+from corral.store import Store
+
+HOUR_S = 3600.0
+
+
+class Machine:
+    """The two clocks of a machine."""
+
+    def __init__(self) -> None:
+        self.boot_s, self.wall_s, self.boot_id = 100.0, 1_800_000_000.0, "first"
+
+    def passes(self, seconds: float) -> None:
+        self.boot_s += seconds
+        self.wall_s += seconds
+
+    def reboots(self, wall_s: float) -> None:
+        self.boot_s, self.wall_s, self.boot_id = 5.0, wall_s, "second"
+
+    def clock(self, last: ClockRecord | None = None) -> SteadyClock:
+        return SteadyClock(self.boot_id, last, boot_s=lambda: self.boot_s, wall_s=lambda: self.wall_s)
+
+
+@pytest.mark.parametrize("step_s", [-5 * HOUR_S, 5 * HOUR_S])
+def test_steady_time_ignores_steps_also_across_a_restart(step_s: float) -> None:
+    machine = Machine()
+    clock = machine.clock()
+    began_s = clock.now_s()
+    assert began_s == machine.wall_s
+    machine.passes(10)
+    machine.wall_s += step_s
+    assert clock.now_s() == began_s + 10 and clock.notice_step() and not clock.notice_step()
+    machine.passes(10)
+    last = msgspec.convert(msgspec.to_builtins(clock.record()), ClockRecord)
+    machine.passes(10)
+    machine.wall_s += step_s  # while no server runs
+    later = machine.clock(last)
+    assert later.now_s() == pytest.approx(began_s + 30)
+    assert later.steps.wall_s(later.now_s()) == pytest.approx(machine.wall_s)
+    shown = [later.steps.wall_s(began_s + seconds) - began_s for seconds in (5, 15)]
+    assert shown == pytest.approx([5, 15 + step_s]), "a past time is shown as the wall clock showed it"
+    assert later.steps.steady_s(machine.wall_s + 60) == pytest.approx(later.now_s() + 60)
+
+
+@pytest.mark.parametrize("away_s", [HOUR_S, -HOUR_S])
+def test_after_a_reboot_no_deadline_is_further_away(away_s: float) -> None:
+    machine = Machine()
+    clock = machine.clock()
+    machine.passes(1000)
+    last = clock.record()
+    deadline_s = last.now_s + 30
+    machine.reboots(machine.wall_s + away_s)
+    later = machine.clock(last)
+    assert later.now_s() == pytest.approx(last.now_s + max(0.0, away_s)) and deadline_s - later.now_s() <= 30
+    assert later.steps.wall_s(later.now_s()) == pytest.approx(machine.wall_s)
+
+
+def test_small_differences_are_no_steps_until_they_add_up() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    for _ in range(2):
+        machine.wall_s += 0.4
+        assert not clock.notice_step()
+    machine.wall_s += 0.4
+    assert clock.notice_step() and clock.steps.ahead_s == pytest.approx(1.2)
+    assert WallSteps().wall_s(7.0) == 7.0
+
+
+def test_the_server_stores_its_steady_time(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state.db")
+    clock = open_clock(store)
+    keep_time(Tx(store, clock.now_s(), RandomIds(), Settings()), clock)
+    document = store.stored.get(*RECORD)
+    assert document is not None
+    ahead = {**document, "now_s": document["now_s"] + HOUR_S}  # as if the wall clock had been set back since
+    store.stored.put(*RECORD, ahead, 0.0)
+    store.close()
+    later = open_clock(Store(tmp_path / "state.db"))
+    assert later.now_s() - clock.now_s() == pytest.approx(HOUR_S, abs=1e-3)
+    assert later.steps.ahead_s == pytest.approx(-HOUR_S, abs=1e-3)
