@@ -177,6 +177,9 @@ class StackStep(Struct, frozen=True):
         return replace(self, **changes)
 
 
+NO_ECHO = "_NoEcho"  # a member of the attributes of a custom resource whose other attributes are secret
+
+
 class StackResource(Struct, frozen=True):
     stack_id: str
     logical_id: str
@@ -204,6 +207,11 @@ class StackResource(Struct, frozen=True):
         """The resource with the version that exists. If a replacement could not be created, this is the earlier version."""
         is_lost = self.before is not None and self.version.physical_id is None
         return self.but(version=self.before) if is_lost else self
+
+    @property
+    def has_no_echo(self) -> bool:
+        """Whether its attributes are secret, or were before the operation in progress."""
+        return NO_ECHO in self.version.attributes or (self.before is not None and NO_ECHO in self.before.attributes)
 
     @property
     def type(self) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from corral.core.database import Database
 from corral.model.change_set import ChangeSet
-from corral.model.stack import Stack, StackEvent, StackResource
+from corral.model.stack import NO_ECHO, Stack, StackEvent, StackResource
 
 _ENCODER = msgspec.json.Encoder()
 _STACK = msgspec.json.Decoder(Stack)
@@ -33,6 +33,8 @@ class Stacks:
         self._resources: dict[str, dict[str, StackResource]] = {}  # stack → key → resource, in the order of the rows
         # Stack → what services have computed from its rows, for example its compiled template.
         self.computed: dict[str, Any] = {}
+        # The stacks that may have resources with secret attributes. None: they have not been read.
+        self._stacks_with_no_echo: set[str] | None = None
         # The stacks that were written last, and the times of their last events, because each step of an operation needs them.
         self._recent: dict[str, Stack] = {}
         self._last_event_s: dict[str, float] = {}
@@ -135,6 +137,8 @@ class Stacks:
             "physical_id = excluded.physical_id, record = excluded.record",
             (resource.stack_id, resource.key, resource.physical_id, _dumps(resource)),
         )
+        if self._stacks_with_no_echo is not None and resource.has_no_echo:
+            self._stacks_with_no_echo.add(resource.stack_id)
         known = self._resources.get(resource.stack_id)
         if known is not None:
             before = known.get(resource.key)
@@ -188,17 +192,14 @@ class Stacks:
         row = self._execute(sql, (stack_id, key)).fetchone()
         return _RESOURCE.decode(row[0]) if row else None
 
-    def with_attribute(self, stack_id: str, attribute: str) -> list[StackResource]:
-        """Return the resources of a stack that have this attribute, or had it before the operation in progress."""
-        known = self._resources.get(stack_id)
-        if known is None:
-            sql = "SELECT record FROM stack_resource WHERE stack_id = ? AND instr(record, ?)"
-            known = {record: _RESOURCE.decode(record) for (record,) in self._execute(sql, (stack_id, attribute))}
-        return [
-            each
-            for each in known.values()
-            if attribute in each.version.attributes or (each.before is not None and attribute in each.before.attributes)
-        ]
+    def with_no_echo(self, stack_id: str) -> list[StackResource]:
+        """Return the resources of a stack whose attributes are secret, or were before the operation in progress."""
+        if self._stacks_with_no_echo is None:
+            rows = self._execute("SELECT DISTINCT stack_id FROM stack_resource WHERE instr(record, ?)", (NO_ECHO,))
+            self._stacks_with_no_echo = {found for (found,) in rows}
+        if stack_id not in self._stacks_with_no_echo:
+            return []
+        return [each for each in self.resources(stack_id).values() if each.has_no_echo]
 
     def with_physical_id(self, physical_id: str) -> list[StackResource]:
         sql = "SELECT record FROM stack_resource WHERE physical_id = ?"

@@ -20,9 +20,8 @@ from corral.core.transactions import Tx
 from corral.model.function import Invocation, InvocationState
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
-from corral.model.stack import StackResource
+from corral.model.stack import NO_ECHO, StackResource
 from corral.services.cloudformation.cdk_providers import PROVIDERS
-from corral.services.cloudformation.no_echo import NO_ECHO
 from corral.store import Store
 from corral.template_types.api_calls import authorize
 from corral.template_types.generated_names import name_from_tags

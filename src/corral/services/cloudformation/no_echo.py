@@ -15,11 +15,10 @@ from typing import Any
 from urllib.parse import quote
 
 from corral.core.transactions import Tx
-from corral.model.stack import Stack
+from corral.model.stack import NO_ECHO, Stack
 from corral.store import Store
 
 HIDDEN = "****"
-NO_ECHO = "_NoEcho"  # a member of the attributes of a custom resource whose other attributes are secret
 SHORT = 4  # a value with fewer characters is hidden only as a whole word: other texts contain these characters by chance
 START = 12  # if a text contains so many characters of the beginning of a value, they are hidden
 
@@ -34,7 +33,7 @@ def secrets_of(tx: Tx[Store], stack: Stack) -> set[str]:
         if version is not None and version.no_echo
         for text in parameter_secrets(version.no_echo, version.parameters, version.values)
     }
-    for resource in tx.store.stacks.with_attribute(stack.id, NO_ECHO):
+    for resource in tx.store.stacks.with_no_echo(stack.id):
         for resource_version in (resource.version, resource.before):
             if resource_version is not None and NO_ECHO in resource_version.attributes:
                 found.update(_texts(resource_version.attributes))
