@@ -42,8 +42,8 @@ NO_ENGINE = (
     "responded when Corral started. Start Docker and restart Corral, or start the task with the root key."
 )
 ON_HOST = (
-    "CannotStartContainerError: a program in a container has started this task, and may not use {}, which gives access to the host. "
-    "Start the task with the root key, or allow corral:RunOnHost in a policy of that program's role, and start the task again."
+    "CannotStartContainerError: a program in a container has started this task, and may not use {}, which gives access to the "
+    "host. Start the task with the root key, or allow corral:RunOnHost in a policy of that program's role and start it again."
 )
 NO_SECRETS = "ResourceInitializationError: unable to pull secrets or registry auth: unable to retrieve secrets from ssm: {}"
 NO_IMAGE = "CannotPullContainerError: {}"
@@ -93,9 +93,8 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         fixed_variables=list(own_environment) if container.private_files else [],
         output_file=_output_file(tx.settings, task, run) if log is not None else "",
     )
-    return StartOrder(
-        run_spec, log, _not_isolated(tx, spec) or _kept_from_host(tx, task, spec) or no_secrets or no_files or no_image
-    )
+    refused = _not_isolated(tx, spec) or _kept_from_host(tx, task, spec)
+    return StartOrder(run_spec, log, refused or no_secrets or no_files or no_image)
 
 
 def _output_file(settings: Settings, task: Task, run: Run) -> str:
@@ -167,7 +166,7 @@ def _not_isolated(tx: Tx[Store], spec: TaskSpec) -> str | None:
 def _kept_from_host(tx: Tx[Store], task: Task, spec: TaskSpec) -> str | None:
     """Why a task of a program in a container, which may not run on the host, cannot start; None if it can.
 
-    The permissions of the request were checked in an earlier transaction. Since then, a new revision can have become the definition.
+    The permissions of the request were checked before its transaction, so a newer revision of the definition can have been used.
     """
     if not task.details.get(ONLY_IN_DOCKER):
         return None
