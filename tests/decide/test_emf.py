@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.logs.emf import BATCH_COST_MAX, BATCH_POINTS_MAX, EVENT_POINTS_MAX, batch_points, embedded_points
+from corral.decide.logs.emf import BATCH_COST_MAX, BATCH_POINTS_MAX, EVENT_POINTS_MAX, _points, batch_points, embedded_points
 from corral.model.metric import Metric, Point
 
 EVENT_MS = 1_700_000_000_000
@@ -122,3 +122,23 @@ NESTED = st.recursive(
 def test_any_document_is_accepted(root: Any) -> None:
     points({"_aws": root, "Load": 1})
     points(json.dumps(root))
+
+
+def test_the_work_of_an_event_is_bounded() -> None:
+    """Each member is read once, however many directives name it, and a list of more than 100 values is not read."""
+
+    class Counted(list):
+        reads = 0
+
+        def __iter__(self) -> Any:
+            Counted.reads += 1
+            return super().__iter__()
+
+    directive = {"Namespace": "Demo", "Metrics": [{"Name": "Load"}] * 100}
+    root = {"_aws": {"CloudWatchMetrics": [directive] * 150}, "Load": Counted([1.0] * 100)}
+    values: dict[str, Any] = {}
+    found = [point for each in [directive] * 150 for point in _points(root, each, values, "r", 0.0)]
+    assert len(found) == 15_000 and Counted.reads == 1
+    assert points(event([1.0] * 101)) == []
+    many = event() | {"Unread": [[]] * 20_000}
+    assert points(many) == [] and len(points(many | {"Unread": [[]] * 1_000})) == 1

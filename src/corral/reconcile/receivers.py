@@ -15,7 +15,7 @@ from corral.core.transactions import Receiver, Tx
 from corral.model.alarm import AlarmState, ScalingRequest
 from corral.model.group import scaling_key
 from corral.services.cloudwatch.metric_writes import receive_points
-from corral.services.logs.ingestion import ingest
+from corral.services.logs.ingestion import ingest_own
 from corral.store import Store
 from corral.telemetry import LogStore
 
@@ -78,7 +78,7 @@ def receive_run_notice(tx: Tx[LogStore], payload: dict[str, str]) -> None:
     known = tx.store.shipment(payload["run"])
     stream = tx.store.stream_by_id(known[0]) if known is not None and known[0] is not None else None
     if stream is not None:
-        ingest(tx, stream, [(round(tx.wall_s * 1000), payload["text"])])
+        ingest_own(tx, stream, [(round(tx.wall_s * 1000), payload["text"])])
 
 
 RECEIVERS: dict[str, dict[str, Receiver]] = {

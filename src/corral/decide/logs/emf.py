@@ -4,7 +4,8 @@ In the current format, the member `_aws` contains the directives and a timestamp
 The CloudWatch agent still writes the older format. An invalid directive creates no metrics, but the log event is stored.
 
 A short event can define very many datapoints, because each metric has one datapoint for each dimension set. So the number of
-datapoints per event and per batch of events is limited.
+datapoints per event and per batch of events is limited. An event with more than EVENT_VALUES_MAX values is not parsed: the largest
+useful event has 100 metrics of 100 values.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ NAME_MAX = 255
 METRICS_MAX = 100  # the maximum number of metrics in a directive
 VALUES_MAX = 100  # the maximum number of values of a metric
 DIMENSIONS_MAX = 30  # the maximum number of dimensions in a dimension set
+EVENT_VALUES_MAX = 20_000  # the maximum number of values in the JSON of an event, estimated by its commas
 EVENT_POINTS_MAX = 1_000  # the maximum number of datapoints in an event; PutMetricData has the same limit for a request
 BATCH_POINTS_MAX = 10_000  # the maximum number of datapoints in a batch; PutLogEvents accepts as many events in a request
 BATCH_COST_MAX = 4_000_000  # the maximum cost of a batch: the number of characters of all dimensions, plus ten for each value
@@ -50,22 +52,31 @@ def batch_points(events: Iterable[tuple[int, str]], region: str, limit: int = BA
 
 def embedded_points(message: str, region: str, event_ms: int) -> Iterator[Point]:
     """Yield the datapoints in a log event. `event_ms` is the time of the datapoints if the JSON contains no valid timestamp."""
+    if message.count(",") >= EVENT_VALUES_MAX:
+        return
     root = _object(message)
     metadata = root.get("_aws", root)
     if not isinstance(metadata, dict) or not isinstance(metadata.get(MARK), list):
         return
     at_s = _time_ms(metadata.get("Timestamp"), event_ms) / 1000
+    samples: dict[str, Sample | None] = {}  # several directives may name the same member, which can be a long list
     for directive in metadata[MARK]:
         if isinstance(directive, dict) and _is_name(directive.get("Namespace")):
-            yield from _points(root, directive, region, at_s)
+            yield from _points(root, directive, samples, region, at_s)
 
 
-def _points(root: dict[str, Any], directive: dict[str, Any], region: str, at_s: float) -> Iterator[Point]:
+def _points(
+    root: dict[str, Any], directive: dict[str, Any], samples: dict[str, Sample | None], region: str, at_s: float
+) -> Iterator[Point]:
     listed = directive.get("Metrics")
     sets = list(islice(_dimension_sets(root, directive.get("Dimensions")), EVENT_POINTS_MAX))
     for metric in listed[:METRICS_MAX] if isinstance(listed, list) else ():
         name: Any = metric.get("Name") if isinstance(metric, dict) else None
-        sample = _sample(root.get(name)) if _is_name(name) else None
+        if not _is_name(name):
+            continue
+        if name not in samples:
+            samples[name] = _sample(root.get(name))
+        sample = samples[name]
         if sample is None:
             continue
         unit = metric["Unit"] if metric.get("Unit") in UNITS else "None"
@@ -87,8 +98,10 @@ def _dimension_sets(root: dict[str, Any], sets: Any) -> Iterator[Dimensions]:
 def _sample(value: Any) -> Sample | None:
     """Convert a number, or a list of numbers, to a sample. Return None if the value is not valid."""
     numbers = value if isinstance(value, list) else [value]
+    if len(numbers) > VALUES_MAX:
+        return None
     good = [float(each) for each in numbers if isinstance(each, int | float) and not isinstance(each, bool)]
-    if not good or len(good) < len(numbers) or len(good) > VALUES_MAX:
+    if not good or len(good) < len(numbers):
         return None
     if not all(isfinite(each) and -LARGEST_VALUE <= each <= LARGEST_VALUE for each in good):
         return None

@@ -23,7 +23,7 @@ from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.services.ecs.lookup import split_definition
 from corral.services.ecs.task_spec import spec_of
 from corral.services.logs.common import now_ms
-from corral.services.logs.ingestion import ingest
+from corral.services.logs.ingestion import ingest_own
 from corral.store import Store
 from corral.telemetry import LogStore
 
@@ -141,7 +141,7 @@ def write_performance_events(tx: Tx[LogStore], cluster: InsightsCluster, events:
     for stream_name, messages in events.items():
         stream = tx.store.stream_by_id(tx.store.stream_id(group.id, stream_name, now_ms(tx)))
         assert stream is not None
-        ingest(tx, stream, [(now_ms(tx), message) for message in messages])
+        ingest_own(tx, stream, [(now_ms(tx), message) for message in messages])
 
 
 def _cluster_event(tx: Tx[Store], cluster: InsightsCluster, at_ms: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corral.core.transactions import Tx
-from corral.decide.logs.emf import BATCH_POINTS_MAX, batch_points
+from corral.decide.logs.emf import BATCH_POINTS_MAX, MARK, batch_points
 from corral.model.agent_protocol import LogChunk, StartOrder
 from corral.model.metric import Point
 from corral.model.run import LogTarget, Observed
@@ -24,19 +24,43 @@ NO_GROUP = (
     "Create it with: aws logs create-log-group --log-group-name {group} --region {region}"
 )
 NO_NAMES: Mapping[str, str] = {}
+PARSED_HERE_CHARACTERS = 16 * 1024  # to parse more embedded metrics would delay the other callers
 POINTS_MIN = 100  # a chunk can always produce this many datapoints, even if a host sends many chunks at once
 
 
-def ingest(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]], max_points: int = BATCH_POINTS_MAX) -> None:
-    """Store events, wake the readers that wait for them, and send the metrics in the events to the metrics lane."""
+def ingest(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]]) -> None:
+    """Store events, wake the readers that wait for them, and send the metrics in the events to the metrics lane.
+
+    Call this once for a command (see `_embedded_points`).
+    """
+    _store(tx, stream, events, *_embedded_points(tx, [(events, stream.region)], BATCH_POINTS_MAX))
+
+
+def ingest_own(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]]) -> None:
+    """Do the same for events that Corral itself has written. Their metrics are few, so they are always parsed here."""
+    _store(tx, stream, events, batch_points(events, stream.region))
+
+
+def _store(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]], points: list[Point]) -> None:
     tx.store.append(stream, events, now_ms(tx))
     if events:
         tx.changed(f"stream:{stream.id}")
-    points = batch_points(events, stream.region, max_points)
     if filters := tx.store.filters_of(stream.group_id):
-        points += _filtered_points(filters, stream.region, events)
+        points = points + _filtered_points(filters, stream.region, events)
     if points:
         hand_over_points(tx, points)
+
+
+def _embedded_points(tx: Tx[LogStore], batches: Sequence[tuple[Sequence[tuple[int, str]], str]], limit: int) -> list[list[Point]]:
+    """Return the datapoints in each batch of events. Another thread parses long events. Each batch has a region.
+
+    Call this once for a command: if it needs the thread, the command is undone and runs again with the result.
+    """
+    marked = [([event for event in events if MARK in event[1]], region) for events, region in batches]
+    if sum(len(message) for events, _ in marked for _, message in events) <= PARSED_HERE_CHARACTERS:
+        return [batch_points(events, region, limit) for events, region in marked]
+    name = ("emf", tuple((region, *events) for events, region in marked))
+    return tx.result_of(name, lambda: [batch_points(events, region, limit) for events, region in marked])
 
 
 def write_events(tx: Tx[LogStore], region: str, group: str, stream: str, events: Sequence[tuple[int, str]]) -> None:
@@ -102,7 +126,7 @@ def ship(tx: Tx[LogStore], chunks: list[LogChunk], names: Mapping[str, str] = NO
     for run_id, name in names.items():
         tx.store.name_shipment(run_id, name, now_ms(tx))
     shipped = {}
-    max_points = max(POINTS_MIN, BATCH_POINTS_MAX // max(1, len(chunks)))
+    accepted: list[tuple[LogChunk, LogStream, list[tuple[int, str]]]] = []
     for chunk in chunks:
         known = tx.store.shipment(chunk.run_id)
         if known is None:  # the run has no log stream, so the output is dropped
@@ -112,14 +136,18 @@ def ship(tx: Tx[LogStore], chunks: list[LogChunk], names: Mapping[str, str] = NO
         if stream_id is not None and chunk.start == so_far and chunk.end > so_far:
             stream = tx.store.stream_by_id(stream_id)
             if stream is not None:  # it is None if the stream was deleted in the meantime
-                ingest(tx, stream, _in_order(chunk.events, stream), max_points)
-                if chunk.dropped:
-                    tx.store.add_dropped(stream_id, chunk.dropped)
+                accepted.append((chunk, stream, _in_order(chunk.events, stream)))
             so_far = chunk.end
             tx.store.set_shipped(chunk.run_id, so_far, chunk.size, now_ms(tx))
         elif chunk.size > so_far:
             tx.store.set_shipped(chunk.run_id, so_far, chunk.size, now_ms(tx))
         shipped[chunk.run_id] = so_far
+    max_points = max(POINTS_MIN, BATCH_POINTS_MAX // max(1, len(chunks)))
+    found = _embedded_points(tx, [(events, stream.region) for _, stream, events in accepted], max_points)
+    for (chunk, stream, events), points in zip(accepted, found, strict=True):
+        _store(tx, stream, events, points)
+        if chunk.dropped:
+            tx.store.add_dropped(stream.id, chunk.dropped)
     return shipped
 
 
