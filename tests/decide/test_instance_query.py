@@ -275,3 +275,11 @@ def test_any_text_is_an_expression_or_a_clear_refusal(text: str) -> None:
         parse_instance_query(text)
     except InstanceQueryError as error:
         assert "at character" in str(error)
+
+
+def test_a_pattern_with_very_many_repetitions_is_refused_before_it_is_compiled() -> None:
+    for pattern in ("a{0,1000}" * 200, "(((a{30}){30}){30})", r"\pL" * 600, r"[\p{L}]{100}"):
+        with pytest.raises(InstanceQueryError, match="repetitions"):
+            parse_instance_query(f"attribute:a =~ '{pattern}'")
+    for pattern in ("a{0,1000}", r"(?:ab[c-e{9}]){2,5}\d{12}", r"(?P<x>\p{L}{3})+", "[]]{4}"):
+        parse_instance_query(f"attribute:a =~ '{pattern}'")

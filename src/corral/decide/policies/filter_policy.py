@@ -162,6 +162,7 @@ def _policy(document: Mapping[str, Any], scope: str) -> FilterPolicy:
     alternatives: tuple[FilterPolicy, ...] = ()
     for key, value in document.items():
         if _is_or(key, value):
+            _check_length(value)
             alternatives = tuple(_policy(each, scope) for each in value)
         elif isinstance(value, dict):
             if scope != BODY:
@@ -186,7 +187,14 @@ def _is_or(key: str, value: Any) -> bool:
     )
 
 
+def _check_length(values: list[Any]) -> None:
+    """Refuse a long list before its elements are read: the complexity of a policy is at least the length of each list."""
+    if len(values) > COMBINATIONS_MAX:
+        raise FilterPolicyError("Filter policy is too complex")
+
+
 def _conditions(values: list[Any]) -> tuple[FilterCondition, ...]:
+    _check_length(values)
     plain = [each for each in values if not isinstance(each, dict | list)]
     others = [_condition(each) for each in values if isinstance(each, dict | list)]
     return (FilterCondition(_one_of(plain)), *others) if plain else tuple(others)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
 from msgspec import Struct
 
 from corral.decide.logs.pattern.conditions import (
@@ -23,6 +22,7 @@ from corral.decide.logs.pattern.conditions import (
     read_tree,
 )
 from corral.decide.logs.pattern.reader import Reader
+from corral.model.json_documents import parse_json
 from corral.model.message_hint import EVERY_MESSAGE, Contains, Hint, all_of, any_of
 
 STEP = re.compile(r"\.(?P<name>[A-Za-z0-9_-]+|\*)|\.?\[(?P<index>\d{1,9}|\*)\]")
@@ -153,6 +153,6 @@ def _compares(test: Comparison, value: str | int | float) -> bool:
 
 def _parsed(message: str) -> Any:
     try:
-        return orjson.loads(message)
+        return parse_json(message)
     except ValueError:
         return None
