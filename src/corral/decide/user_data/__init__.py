@@ -19,7 +19,7 @@ from corral.decide.user_data.shell import Script, read_script
 from corral.model.json_documents import read_json
 
 CONFIG_FILE = "/etc/ecs/ecs.config"
-UNPACKED_MAX_BYTES = 256 * 1024
+UNPACKED_MAX_BYTES = 64 * 1024
 WRITTEN_MAX = 256 * 1024  # all writes to the file of the ECS agent together can have this many characters; later ones are skipped
 NESTING_MAX = 64  # the most levels of a YAML document
 ATTRIBUTES_MAX = 10

@@ -19,6 +19,7 @@ from corral.services.ec2 import (
     instance_types,
     instances,
     key_pairs,
+    launch_specs,
     launch_templates,
     network_acls,
     route_tables,
@@ -52,6 +53,9 @@ def _operation(name: str, handler: Handler) -> Handler:
     return operation
 
 
-PREPARE = {"CreateKeyPair": key_pairs.generate_key}
+PREPARE = {
+    "CreateKeyPair": key_pairs.generate_key,
+    **dict.fromkeys(("RunInstances", "CreateLaunchTemplate", "CreateLaunchTemplateVersion"), launch_specs.read_user_data_early),
+}
 DECLARED = {name: handler for type_ in tags.TYPES.values() for name, handler in handlers(type_).items()}
 HANDLERS: dict[str, Handler] = {name: _operation(name, handler) for name, handler in (DECLARED | FUNCTIONS).items()}

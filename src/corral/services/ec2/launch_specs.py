@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as NotBase64
+from contextlib import suppress
 from functools import lru_cache
 
 import orjson
 
 from corral.access.caller import Caller
+from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.user_data import AgentSettings, read_user_data
 from corral.fleet.instances import InstanceRequest
@@ -123,6 +125,16 @@ def agent_settings(data: Params) -> AgentSettings:
     if len(raw) > USER_DATA_MAX_BYTES:
         raise errors.InvalidParameterValue(f"User data is limited to {USER_DATA_MAX_BYTES} bytes: this user data has {len(raw)}.")
     return _read(raw, orjson.dumps(data["_init"]) if data.get("_init") else b"")
+
+
+def read_user_data_early(params: Params) -> Params:
+    """Read the user data of a request in another thread, because that takes long if it is a long script.
+
+    The handler then finds the settings in the cache. If the user data is not valid, the handler refuses it.
+    """
+    with suppress(ApiError):
+        agent_settings(params.get("LaunchTemplateData", params))
+    return params
 
 
 @lru_cache(maxsize=64)  # the instances of a group have the same user data
