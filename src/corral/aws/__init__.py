@@ -20,8 +20,10 @@ The body of an S3 request may be too large for memory. So the server recognises 
     response = call.serialize(result, request_id)  # response.stream is the value of the result member call.streams_out
 """
 
+from corral.aws.catalogue import SERVICE_BY_SIGNING_NAME
 from corral.aws.form_encoding import PARAMETERS_MAX
 from corral.aws.http import BODY_MAX_BYTES, Request, Response
+from corral.aws.parse.effort import Effort, effort_of
 from corral.aws.recognition import (
     ApiCall,
     not_served,
@@ -41,7 +43,9 @@ __all__ = [
     "BODY_MAX_BYTES",
     "NESTING_MAX",
     "PARAMETERS_MAX",
+    "SERVICE_BY_SIGNING_NAME",
     "ApiCall",
+    "Effort",
     "Identity",
     "PendingVerification",
     "PlainBody",
@@ -53,6 +57,7 @@ __all__ = [
     "SecretLookup",
     "WrongResult",
     "begin_verification",
+    "effort_of",
     "normalize_s3_request",
     "not_served",
     "presumed_protocol",

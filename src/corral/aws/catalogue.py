@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+MIB = 1024 * 1024
+# The limit of a body for services that accept 1 MiB of data (log events, messages, metrics, templates). A character of this data
+# takes up to six bytes in JSON, and three in a form.
+ESCAPED = 8 * MIB
+FILES = 16 * MIB  # the limit for services that accept files: the code of functions, and the manifests of images
+
 
 class AwsService(Struct, frozen=True):
     """The values that identify one service in a request. `name` is botocore's name for the service."""
@@ -17,6 +23,7 @@ class AwsService(Struct, frozen=True):
     api_version: str
     protocols: tuple[str, ...]  # the protocols that clients use; the first one is preferred
     target_prefix: str | None = None  # the part of the X-Amz-Target header before the dot
+    body_max_bytes: int = 4 * MIB
 
 
 SERVICES: tuple[AwsService, ...] = (
@@ -24,18 +31,19 @@ SERVICES: tuple[AwsService, ...] = (
     AwsService("autoscaling", "autoscaling", "2011-01-01", ("query",)),
     AwsService("autoscaling-plans", "autoscaling-plans", "2018-01-06", ("json",), "AnyScaleScalingPlannerFrontendService"),
     AwsService("batch", "batch", "2016-08-10", ("rest-json",)),
-    AwsService("cloudformation", "cloudformation", "2010-05-15", ("query",)),
+    AwsService("cloudformation", "cloudformation", "2010-05-15", ("query",), body_max_bytes=ESCAPED),
     AwsService(
         "cloudwatch",
         "monitoring",
         "2010-08-01",
         ("json", "query", "smithy-rpc-v2-cbor"),
         "GraniteServiceVersion20100801",
+        ESCAPED,
     ),
-    AwsService("corral", "corral", "2026-11-01", ("json",), "Corral"),  # Corral's own operations (`services/corral`)
+    AwsService("corral", "corral", "2026-11-01", ("json",), "Corral", FILES),  # Corral's own operations (`services/corral`)
     AwsService("dynamodb", "dynamodb", "2012-08-10", ("json",), "DynamoDB_20120810"),
     AwsService("ec2", "ec2", "2016-11-15", ("ec2",)),
-    AwsService("ecr", "ecr", "2015-09-21", ("json",), "AmazonEC2ContainerRegistry_V20150921"),
+    AwsService("ecr", "ecr", "2015-09-21", ("json",), "AmazonEC2ContainerRegistry_V20150921", FILES),
     AwsService("ecs", "ecs", "2014-11-13", ("json",), "AmazonEC2ContainerServiceV20141113"),
     AwsService("elbv2", "elasticloadbalancing", "2015-12-01", ("query",)),
     AwsService("events", "events", "2015-10-07", ("json",), "AWSEvents"),
@@ -43,12 +51,12 @@ SERVICES: tuple[AwsService, ...] = (
     AwsService("iam", "iam", "2010-05-08", ("query",)),
     AwsService("kinesis", "kinesis", "2013-12-02", ("json",), "Kinesis_20131202"),
     AwsService("kms", "kms", "2014-11-01", ("json",), "TrentService"),
-    AwsService("lambda", "lambda", "2015-03-31", ("rest-json",)),
-    AwsService("logs", "logs", "2014-03-28", ("json",), "Logs_20140328"),
-    AwsService("s3", "s3", "2006-03-01", ("rest-xml",)),
+    AwsService("lambda", "lambda", "2015-03-31", ("rest-json",), body_max_bytes=FILES),
+    AwsService("logs", "logs", "2014-03-28", ("json",), "Logs_20140328", ESCAPED),
+    AwsService("s3", "s3", "2006-03-01", ("rest-xml",), body_max_bytes=ESCAPED),
     AwsService("secretsmanager", "secretsmanager", "2017-10-17", ("json",), "secretsmanager"),
     AwsService("sns", "sns", "2010-03-31", ("query",)),
-    AwsService("sqs", "sqs", "2012-11-05", ("json", "query"), "AmazonSQS"),  # old clients still use the query protocol
+    AwsService("sqs", "sqs", "2012-11-05", ("json", "query"), "AmazonSQS", ESCAPED),  # old clients still use the query protocol
     AwsService("ssm", "ssm", "2014-11-06", ("json",), "AmazonSSM"),
     AwsService("sts", "sts", "2011-06-15", ("query",)),
 )

@@ -20,6 +20,7 @@ from corral.aws.timestamps import seconds_from_number, seconds_from_result
 from corral.aws.wire_errors import NESTING_MAX, ParseError, WrongResult
 
 EPOCH_TAG = 1
+BODY_MAX_BYTES = 2 * 1024 * 1024  # CloudWatch, whose requests may have 1 MB, is the only service with this protocol
 
 _UNSIGNED, _NEGATIVE, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
 _INDEFINITE = 31
@@ -40,6 +41,8 @@ def value_from_cbor(body: bytes) -> Any:
     """Decode the value of a body. An empty body is an empty map."""
     if not body:
         return {}
+    if len(body) > BODY_MAX_BYTES:
+        raise ParseError.syntax(f"the body is larger than {BODY_MAX_BYTES} bytes")
     try:
         value, end = _item(body, 0, 0)
     except IndexError:

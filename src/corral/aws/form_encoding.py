@@ -90,9 +90,9 @@ def form_tree(pairs: Iterable[tuple[str, str]]) -> FormTree:
             if root.get(name).__class__ is not dict:
                 root[name] = value
             continue
-        *outer, last = name.split(".")
-        if len(outer) >= SEGMENTS_MAX:
+        if name.count(".") >= SEGMENTS_MAX:
             raise ParseError.syntax(f"a parameter name has more than {SEGMENTS_MAX} parts between dots")
+        *outer, last = name.split(".")
         node = root
         for part in outer:
             child = node.get(part)

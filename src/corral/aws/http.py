@@ -43,7 +43,7 @@ def encodings(header: str) -> list[str]:
     return [element.strip() for element in header.split(",") if element.strip()]
 
 
-def decompressed_body(request: Request) -> bytes:
+def decompressed_body(request: Request, max_bytes: int = BODY_MAX_BYTES) -> bytes:
     """Return the decompressed body. For example, botocore compresses large PutMetricData requests."""
     encoding = request.headers.get("content-encoding")
     if encoding is None or encoding == "identity":
@@ -52,11 +52,11 @@ def decompressed_body(request: Request) -> bytes:
         raise ParseError.syntax(f"content encoding {encoding!r} is not supported: use gzip or none")
     unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
-        body = unpacker.decompress(request.body, BODY_MAX_BYTES + 1)  # the limit protects the memory from decompression bombs
+        body = unpacker.decompress(request.body, max_bytes + 1)  # the limit protects the memory from decompression bombs
     except zlib.error:
         raise ParseError.syntax("the body is not valid gzip") from None
-    if len(body) > BODY_MAX_BYTES:
-        raise ParseError.syntax(f"the body is larger than {BODY_MAX_BYTES} bytes when decompressed")
+    if len(body) > max_bytes:
+        raise ParseError.syntax(f"the body is larger than {max_bytes} bytes when decompressed")
     if not unpacker.eof:
         raise ParseError.syntax("the gzip body is truncated")
     return body

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from corral.aws import catalogue, unserved_services
 from corral.aws.catalogue import AwsService
 from corral.aws.form_encoding import FORM_TYPE, pairs_from_body, pairs_from_text
-from corral.aws.http import Request, Response, decompressed_body
+from corral.aws.http import BODY_MAX_BYTES, Request, Response, decompressed_body
 from corral.aws.models import plain_model, service_model
+from corral.aws.parse.effort import Effort, effort_of
 from corral.aws.protocols import PROTOCOLS, CompiledShapes, LocatedParams, Parse, Serialize
 from corral.aws.rest_routes import route
 from corral.aws.s3 import normalize_s3_request
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 NO_PARAMS: LocatedParams = MappingProxyType({})
 CBOR_PROTOCOL = "smithy-rpc-v2-cbor"
+SMALL_MAX_PARAMETERS = 500  # converting the tree of a longer form takes milliseconds
 
 _COMPILING = Lock()  # several threads compile shapes; a thread must not use a shape that another one still compiles
 
@@ -136,6 +138,26 @@ class ApiCall(Struct, frozen=True):
         """Return a copy with the request's body. Use it for small bodies after `recognise_head`, which needs no body."""
         return replace(self, request=replace(self.request, body=body))
 
+    @property
+    def is_compressed(self) -> bool:
+        return "content-encoding" in self.request.headers and self.codecs.wire not in ("query", "ec2") and bool(self.request.body)
+
+    def decompressed(self) -> ApiCall:
+        """Return a copy whose body is not compressed. Raises an ApiError if the body is not valid."""
+        request = self.request
+        try:
+            body = decompressed_body(request, catalogue.SERVICE_BY_NAME[self.service].body_max_bytes)
+        except ParseError as error:
+            raise to_api_error(error, self.service, self.protocol) from None
+        headers = {name: value for name, value in request.headers.items() if name != "content-encoding"}
+        return replace(self, request=replace(request, headers=headers, body=body))
+
+    def effort(self) -> Effort:
+        """Return how long `params` takes. The body must be decompressed. A form has been decoded before, by `recognise`."""
+        if self.codecs.wire in ("query", "ec2"):
+            return Effort.SMALL if len(self.located) <= SMALL_MAX_PARAMETERS else Effort.LARGE
+        return effort_of(self.codecs.wire, self.request.body)
+
     def params(self) -> dict[str, Any]:
         """Parse the input. Raises an ApiError if the input does not match the model.
 
@@ -168,6 +190,11 @@ class ApiCall(Struct, frozen=True):
     def serialize_error(self, error: ApiError, request_id: str) -> Response:
         """Serialize an error. If the model defines this error, boto3 raises it as `client.exceptions.<code>`."""
         return serialize_error(self.codecs.wire, self.codecs.service_model, self.request, error, request_id)
+
+
+def codecs_of(service: str, operation: str, protocol: str, wire: str) -> OperationCodecs:
+    """Return the parser and the serializer of an operation (`OperationCodecs` describes the two protocols)."""
+    return _operation(service, operation, protocol, wire)
 
 
 def recognise(request: Request) -> ApiCall:
@@ -377,7 +404,8 @@ def _action(request: Request) -> dict[str, str] | None:
     """Return the parameters of the query string and the form. Return None if they do not include `Action`."""
     pairs = pairs_from_text(request.query) if "Action=" in request.query else []
     if request.headers.get("content-type", "").startswith(FORM_TYPE) or request.body.startswith(b"Action="):
-        pairs += pairs_from_body(decompressed_body(request))
+        service = catalogue.SERVICE_BY_SIGNING_NAME.get(scope_service(request) or "")
+        pairs += pairs_from_body(decompressed_body(request, service.body_max_bytes if service is not None else BODY_MAX_BYTES))
     parameters = dict(pairs)
     return parameters if "Action" in parameters else None
 

@@ -1,6 +1,7 @@
 """Parses untrusted XML into a tree.
 
-It refuses DTDs, so entities are never expanded. It limits the depth and the number of elements.
+It refuses DTDs, so entities are never expanded. It limits the depth, and the number of elements and attributes. The numbers are
+estimated before the body is parsed: expat reads a start tag as a whole, however many attributes and namespaces it has.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from xml.parsers import expat
 from corral.aws.wire_errors import NESTING_MAX, ParseError
 
 ELEMENTS_MAX = 200_000  # the largest valid request is CompleteMultipartUpload with 10,000 parts, which has half as many elements
+
+
+ATTRIBUTES_MAX = 50_000  # documents of S3 have few, but `xmlns` may be repeated
 
 
 class Element:
@@ -36,7 +40,7 @@ class _Builder:
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self._count += 1
         if self._count > ELEMENTS_MAX:
-            raise ParseError.syntax(f"more than {ELEMENTS_MAX} elements")
+            raise _too_many_elements()
         if len(self._open) >= NESTING_MAX:
             raise ParseError.too_deep()
         element = Element(_local(name), {_local(key): value for key, value in attributes.items()} if attributes else None)
@@ -55,6 +59,10 @@ class _Builder:
 
 
 def tree_from_xml(body: bytes) -> Element:
+    if body.count(b"<") > 2 * ELEMENTS_MAX:  # an element has up to two tags
+        raise _too_many_elements()
+    if min(body.count(b"="), (body.count(b'"') + body.count(b"'")) // 2) > ATTRIBUTES_MAX:
+        raise ParseError.syntax(f"more than {ATTRIBUTES_MAX} attributes")
     parser = expat.ParserCreate("utf-8", "}")  # ignore the declared encoding; expat returns names as `namespace}name`
     parser.buffer_text = True
     builder = _Builder()
@@ -68,6 +76,10 @@ def tree_from_xml(body: bytes) -> Element:
         raise ParseError.syntax(f"the body is not well-formed XML: {expat.errors.messages[error.code]}") from None
     assert builder.root is not None, "expat raises an error if the document has no root"
     return builder.root
+
+
+def _too_many_elements() -> ParseError:
+    return ParseError.syntax(f"more than {ELEMENTS_MAX} elements")
 
 
 def _refuse_dtd(*args: Any) -> None:

@@ -160,7 +160,7 @@ class S3Request(Struct, eq=False):
             body.finish()
         return await self.s3.calls.run(call, caller, self.receive)
 
-    def _head_params(self) -> dict[str, Any]:
+    async def _head_params(self) -> dict[str, Any]:
         """Return the parameters that name resources. They come from the head of the request, or from the fields of a form."""
         # If a parameter is repeated in the query, the first value is used.
         query, headers = dict(reversed(pairs_from_text(self.call.request.query))), self.head.headers

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -28,12 +29,15 @@ from corral.model.settings import Settings
 from corral.operations.services import SERVICES, Fetch, Handler, Service, Settle
 from corral.server.authentication import Authentication
 from corral.server.http.connection import ClientGone, HttpConnection
-from corral.server.http.request_body import Receive, give_back, whole_body
+from corral.server.http.request_body import Receive, check_size, give_back, whole_body
 from corral.server.http.unverified_memory import UnverifiedMemory
 from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation
 
-LARGE_BODY_BYTES = 256 * 1024  # a larger body is hashed and decoded in a thread
+if TYPE_CHECKING:
+    from corral.server.parser_processes import ParserProcesses
+
+LARGE_BODY_BYTES = 256 * 1024  # a larger body is hashed in a thread
 SHARED_S = 0.25  # so long, equal requests of clients that poll may share a response
 SHARED_MAX = 16  # the number of responses that are kept for this
 DECODERS = 2  # the number of these threads
@@ -53,6 +57,7 @@ class CallRunner:
         self._decoders: ThreadPoolExecutor | None = None
         # Operation, region and body of a request → `Lane.writes` when it arrived, when it arrived, and its response, maybe to come.
         self._shared: dict[tuple[str, str, bytes], tuple[int, float, asyncio.Future[aws.Response]]] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # caller → the lock for its large bodies
 
     async def off_loop(self, function: Callable[[], T]) -> T:
         """Run a slow function in a thread, so that the event loop can serve other requests in the meantime."""
@@ -60,19 +65,43 @@ class CallRunner:
             self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decoding")
         return await asyncio.get_running_loop().run_in_executor(self._decoders, function)
 
-    async def decode(self, request: aws.Request, function: Callable[[], T]) -> T:
-        """Run a function that decodes the body of a verified request. Use a thread if the body is large or compressed."""
-        if len(request.body) <= LARGE_BODY_BYTES and "content-encoding" not in request.headers:
-            return function()
+    async def recognise(self, request: aws.Request) -> aws.ApiCall:
+        """Decode the form of a verified request. Use a thread if that takes long."""
+        if "content-encoding" not in request.headers and aws.effort_of("query", request.body) is aws.Effort.SMALL:
+            return aws.recognise(request)
+        return await self._decoded(self.off_loop(partial(aws.recognise, request)))
+
+    async def params(self, call: aws.ApiCall, caller: Caller) -> dict[str, Any]:
+        """Parse the body of a verified request: here, in a thread or in another process, depending on how long it takes.
+
+        A caller's large bodies are parsed one after the other, so that callers take turns.
+        """
+        if not call.is_compressed and call.effort() is aws.Effort.SMALL:
+            return call.params()
+        async with self._turns.setdefault(caller.task_id or caller.principal.arn, asyncio.Lock()):
+            if call.is_compressed:
+                call = await self.off_loop(call.decompressed)
+            if call.effort() is aws.Effort.HUGE:
+                return await self._decoded(self._parsers.params(call))
+            return await self._decoded(self.off_loop(call.params))
+
+    @cached_property
+    def _parsers(self) -> ParserProcesses:
+        from corral.server.parser_processes import ParserProcesses  # imported here, because few requests need it
+
+        return ParserProcesses()
+
+    async def _decoded(self, result: Awaitable[T]) -> T:
         try:
-            return await self.off_loop(function)
+            return await result
         finally:
             self.memory.trim_soon()
 
-    async def run(self, call: aws.ApiCall, caller: Caller, receive: Receive) -> aws.Response:
-        """Run a call whose body has arrived completely, and return the response."""
+    async def run(self, call: aws.ApiCall, caller: Caller, receive: Receive, params: dict[str, Any] | None = None) -> aws.Response:
+        """Run a call whose body has arrived completely, and return the response. `params` are its parameters, if already parsed."""
         service, operation = served(call)
-        params = await self.decode(call.request, call.params)
+        if params is None:
+            params = await self.params(call, caller)
         lane = self._lanes[service.lanes.get(call.operation, service.lane)]
         if call.operation in service.fetch:
             params = await self._fetched(service.fetch[call.operation], lane, params, caller)
@@ -174,6 +203,7 @@ class ServiceCall(Struct, eq=False):
     receive: Receive
     connection: HttpConnection
     calls: CallRunner
+    parsed: dict[str, Any] | None = None  # the parameters, if the check of permissions has needed them
 
     @property
     def action(self) -> str:
@@ -191,8 +221,10 @@ class ServiceCall(Struct, eq=False):
             identity = pending.finish(body_sha256)
         finally:
             give_back(self.connection, taken)
+        service = aws.SERVICE_BY_SIGNING_NAME.get(identity.service)
+        check_size(body, service.body_max_bytes if service is not None else aws.BODY_MAX_BYTES)
         if call is None:
-            call = self.call = await calls.decode(request, partial(aws.recognise, request))
+            call = self.call = await calls.recognise(request)
             if call.signing_name != identity.service:
                 raise aws.wrong_service(request, call.signing_name)
         return identity
@@ -200,13 +232,17 @@ class ServiceCall(Struct, eq=False):
     def required(self, caller: Caller) -> RequiredOperation:
         call = self._recognised()
         served(call)  # raise an error if the operation is not served
-        return RequiredOperation(call.service, call.operation, call.params, len(call.request.body))
+        return RequiredOperation(call.service, call.operation, partial(self._params, caller))
 
     def denied(self, message: str) -> ApiError:
         return self._recognised().denied(message)
 
     async def run(self, caller: Caller) -> aws.Response:
-        return await self.calls.run(self._recognised(), caller, self.receive)
+        return await self.calls.run(self._recognised(), caller, self.receive, self.parsed)
+
+    async def _params(self, caller: Caller) -> dict[str, Any]:
+        self.parsed = await self.calls.params(self._recognised(), caller)
+        return self.parsed
 
     def _recognised(self) -> aws.ApiCall:
         assert self.call is not None, "authenticate must be called before this"

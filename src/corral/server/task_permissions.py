@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from corral.access.authorization import RolePolicies
 
 ROLES_CACHED_MAX = 1_000
-LARGE_BODY_BYTES = 100_000  # a larger body is parsed in a thread, because parsing it on the event loop would delay other requests
 
 
 class RequiredOperation(Struct, frozen=True):
@@ -29,8 +27,8 @@ class RequiredOperation(Struct, frozen=True):
 
     service: str
     operation: str
-    params: Callable[[], dict[str, Any]]  # returns the parameters that name resources
-    body_bytes: int = 0  # the size of the body that `params` parses
+    # The parameters that name resources, or a function that parses them.
+    params: dict[str, Any] | Callable[[], Awaitable[dict[str, Any]]]
 
 
 class RestrictedExchange(Protocol):
@@ -66,8 +64,7 @@ class TaskPermissions:
         role = self._role(caller)
         if is_open and not role.identity.denies_anything:
             return
-        large = required.body_bytes > LARGE_BODY_BYTES
-        params = await asyncio.to_thread(required.params) if large else required.params()
+        params = await required.params() if callable(required.params) else required.params
 
         def decide(tx: Tx[Store]) -> str | None:
             needed = needed_permissions(tx, caller, required.service, operation, params)

@@ -41,6 +41,7 @@ UNVERIFIED_MIN_BYTES_PER_S = 64 * 1024  # the minimum rate of an unverified body
 UNPACED_MAX_BYTES = 1024 * 1024
 # A body up to this size does not wait for memory, because the number of connections limits the total.
 UNCOUNTED_MAX_BYTES = 16 * 1024
+DOCUMENT_MAX_BYTES = aws.SERVICE_BY_SIGNING_NAME["s3"].body_max_bytes  # the maximum size of an XML document
 WRITE_THREADS = 8
 DIGEST_THREADS = 4  # separate threads, because the write threads wait for digests
 TOO_SLOW = "Your socket connection to the server was not read from or written to within the timeout period."
@@ -62,12 +63,12 @@ class BodyReceiver:
         self._threads = ThreadPoolExecutor(WRITE_THREADS, thread_name_prefix="blobs")
 
     async def to_memory(self, receive: Receive, body: aws.RequestBody) -> tuple[bytes, dict[str, str]]:
-        """Return a whole body of at most BODY_MAX_BYTES, and its trailers."""
+        """Return a whole body of at most DOCUMENT_MAX_BYTES, and its trailers."""
         parts, size, more = [], 0, True
         while more:
             data, more = await next_piece(receive)
             size += len(data)
-            if size > aws.BODY_MAX_BYTES:
+            if size > DOCUMENT_MAX_BYTES:
                 raise MaxMessageLengthExceeded("Your request was too large.")
             parts.append(body.feed(data))
         trailers = body.finish()
@@ -324,8 +325,7 @@ async def whole_body(headers: Mapping[str, str], receive: Receive, connection: H
         raise _too_large(max_bytes)
     if not connection.has_more:
         body, _ = await receive()
-        if len(body) > max_bytes:
-            raise _too_large(max_bytes)
+        check_size(body, max_bytes)
         return body, 0
     size = int(declared) if declared.isdigit() else max_bytes
     memory, holder = connection.place.memory, connection.place
@@ -360,6 +360,11 @@ async def _unverified_body(receive: Receive, memory: UnverifiedMemory, max_bytes
         if more and len(body) > UNPACED_MAX_BYTES:
             await memory.pace(len(data))
     return bytes(body)
+
+
+def check_size(body: bytes, max_bytes: int) -> None:
+    if len(body) > max_bytes:
+        raise _too_large(max_bytes)
 
 
 def _too_large(max_bytes: int) -> ApiError:

@@ -170,7 +170,7 @@ class MetricsRequest(Struct, eq=False):
         return identity
 
     def required(self, caller: Caller) -> RequiredOperation:
-        return RequiredOperation("corral", "Metrics", dict)
+        return RequiredOperation("corral", "Metrics", {})
 
     def denied(self, message: str) -> ApiError:
         return Unauthorized(message)

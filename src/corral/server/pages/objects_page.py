@@ -88,7 +88,7 @@ class ObjectRead(Struct, frozen=True):
     params: dict[str, Any]
 
     def required(self, caller: Caller) -> RequiredOperation:
-        return RequiredOperation("s3", "GetObject", lambda: self.params)
+        return RequiredOperation("s3", "GetObject", self.params)
 
     def denied(self, message: str) -> ApiError:
         return ObjectsDenied(message)

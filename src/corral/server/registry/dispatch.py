@@ -103,7 +103,7 @@ class RegistryExchange(Struct, eq=False):
         if operation is None:
             return None  # the path is /v2/: the request only tests the password
         names = [name for name in (route.name, plain_name(query["from"], caller.region) if "from" in query else "") if name]
-        return RequiredOperation("ecr", operation, lambda: {"repositoryNames": names})
+        return RequiredOperation("ecr", operation, {"repositoryNames": names})
 
     def denied(self, message: str) -> ApiError:
         return Denied(message)
