@@ -1,6 +1,6 @@
 """kill -9 of server, agent and spawner in random order, under load: nothing acknowledged is lost, nothing happens twice.
 
-CORRAL_KILLS=300 is a long run.
+The load is tasks, logs, Batch arrays, services, stacks, functions and SNS (`crash_load.py`). CORRAL_KILLS=500 is a long run.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from corral.node.spawner_recovery import EXIT_STATUS_LOST, MAY_HAVE_RUN, NEVER_STARTED
 from harness import Corral, container, eventually, wait_stopped
+from scenarios.crash_load import KINDS, OtherServices
 
 KILLS = int(os.environ.get("CORRAL_KILLS", "6"))
 CALLS = 50 * KILLS
@@ -58,6 +59,7 @@ class Load:
         self.up = threading.Event()
         self.up.set()
         self._local = threading.local()
+        self.others = OtherServices(self.client, shared)
 
     def client(self, service: str):
         clients = self._local.__dict__
@@ -66,7 +68,7 @@ class Load:
         return clients[service]
 
     def call(self, number: int) -> None:
-        kind = random.Random(number).choices(["run", "stop", "log"], [5, 1, 4])[0]
+        kind = random.Random(number).choices(["run", "stop", "log", *KINDS], [50, 10, 40, *KINDS.values()])[0]
         while not self._answered(kind, number):
             self.up.wait()
             if kind != "run":
@@ -76,7 +78,7 @@ class Load:
 
     def _answered(self, kind: str, number: int) -> bool:
         try:
-            getattr(self, kind)(number)
+            getattr(self.others if kind in KINDS else self, kind)(number)
         except (BotoCoreError, ClientError) as error:
             if isinstance(error, ClientError) and error.response["ResponseMetadata"]["HTTPStatusCode"] < 500:
                 raise  # a refusal is an answer, and there is no reason for one
@@ -123,6 +125,7 @@ def test_kill_minus_nine_under_load(own_corral, tmp_path):
     corral.client("logs").create_log_group(logGroupName="/own")
     corral.client("logs").create_log_stream(logGroupName="/own", logStreamName="own")
     load, order = Load(corral, shared), random.Random(KILLS).sample(VICTIMS, len(VICTIMS))
+    load.others.prepare()
     with ThreadPoolExecutor(THREADS) as pool:
         calls = [pool.submit(load.call, number) for number in range(CALLS)]
         for kill in range(KILLS):
@@ -144,7 +147,8 @@ def test_kill_minus_nine_under_load(own_corral, tmp_path):
     check_own_events(logs, ledger)
     assert len(tasks) == len(set(ledger.run.values())), "a token was taken twice"
     started = {path.name for path in (shared / "starts").iterdir()}
-    assert started <= set(ledger.run.values())
+    assert started <= set(ledger.run.values()), "a task ran that no response names"
+    load.others.check(120 + 3 * KILLS)
     assert not (shared / "doubled").exists(), f"a GPU was promised twice: {(shared / 'doubled').read_text()}"
     [instance] = ecs.describe_container_instances(containerInstances=ecs.list_container_instances()["containerInstanceArns"])[
         "containerInstances"
