@@ -67,7 +67,8 @@ def fill(path: Path, count: int) -> None:
     caller = StackCaller(ACCOUNT, REGION, root_user(ACCOUNT))
     arns = [f"arn:aws:cloudformation:{REGION}:{ACCOUNT}:stack/{ROOT}{f'-{at}' if at else ''}/{at}" for at in range(count)]
     nested = f"{{Type: {STACK_TYPE}, Properties: {{TemplateURL: http://localhost:4566/none/none}}}}"
-    template = "Resources: {%s}" % ", ".join(f"N{at}: {nested}" for at in range(BRANCHES))
+    branches = ", ".join(f"N{at}: {nested}" for at in range(BRANCHES))
+    template = f"Resources: {{{branches}}}"
     store.begin()
     for at, arn in enumerate(arns):
         parent = arns[(at - 1) // BRANCHES] if at else ""
