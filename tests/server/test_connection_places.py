@@ -10,10 +10,12 @@ from corral.core.errors import ApiError
 from corral.server.http.connection_limits import (
     CLAIMS_SHARE,
     OVERFLOW,
+    REFUSED_AT_ONCE,
+    REFUSED_MAX,
+    REFUSED_PER_S,
+    REFUSED_S,
     STRANGERS_SHARE,
     VERIFIED_IDLE_MIN_S,
-    WRONG_MAX,
-    WRONG_S,
     ConnectionLimits,
     Place,
 )
@@ -51,7 +53,9 @@ class Client:
 def test_the_peer_with_the_most_strangers_makes_room_and_its_idlest_first() -> None:
     limits = ConnectionLimits(MAX)
     few = [Client(limits, "192.0.2.7") for _ in range(5)]
-    many = [Client(limits, "192.0.2.8") for _ in range(MAX - 5)]
+    many = [Client(limits, "192.0.2.8", is_new=True) for _ in range(MAX - 5)]
+    for client in many:
+        client.is_new = False
     many[0].place.is_active()
     new = [Client(limits, "192.0.2.7") for _ in range(10)]
     assert [client for client in few + many + new if client.is_closed] == many[1:11]
@@ -63,7 +67,7 @@ def test_the_peer_with_the_most_strangers_makes_room_and_its_idlest_first() -> N
 
 def test_new_connections_stay_open_for_a_while_if_all_places_are_verified() -> None:
     limits = ConnectionLimits(MAX)
-    verified = [Client(limits, "192.0.2.7") for _ in range(MAX)]
+    verified = [Client(limits, "192.0.2.7", is_new=True) for _ in range(MAX)]
     for client in verified:
         client.place.verify()
     new = [Client(limits, "192.0.2.8", is_new=True) for _ in range(OVERFLOW + 3)]
@@ -103,21 +107,33 @@ def test_the_reserved_places_are_shared_by_the_peers() -> None:
     assert not others[2].is_closed, "a verified connection has left its reserved place"
 
 
-def test_a_peer_with_wrong_signatures_has_no_reserved_places_for_a_minute() -> None:
+def test_a_peer_with_refused_requests_has_no_reserved_places_for_a_minute() -> None:
     limits = ConnectionLimits(MAX)
     wrong, ours = Client(limits, "192.0.2.8"), Client(limits, "192.0.2.7")
-    for _ in range(WRONG_MAX):
+    for _ in range(REFUSED_MAX):
         wrong.place.claim()
-        wrong.place.refuse(is_wrong=True)
+        assert wrong.place.refuse(ApiError("")) == 0.0
     wrong.place.give_back()
     again = Client(limits, "192.0.2.8")
     for client in (again, ours):
         client.place.claim()
     assert not again.place.peer.claimants and list(ours.place.peer.claimants) == [ours.place]
-    for _ in range(WRONG_S + 1):
+    for _ in range(REFUSED_S + 1):
         limits.tick()
     again.place.claim()
     assert list(again.place.peer.claimants) == [again.place]
+
+
+def test_a_peer_with_many_strangers_and_refused_requests_gets_its_errors_late() -> None:
+    limits = ConnectionLimits(MAX)
+    clients = [Client(limits, "192.0.2.8", is_new=True) for _ in range(MAX)]
+    delays = [clients[0].place.refuse(ApiError("")) for _ in range(REFUSED_MAX)]
+    assert delays == [0.0] * (REFUSED_MAX - 1) + [MAX / REFUSED_PER_S]
+    assert Client(limits, "192.0.2.7").place.refuse(ApiError("")) == 0.0
+    for client in clients[REFUSED_AT_ONCE:]:
+        client.place.verify()
+        assert client.place.refuse(ApiError("")) == 0.0
+    assert clients[0].place.refuse(ApiError("")) == 0.0
 
 
 def test_names_of_peers() -> None:

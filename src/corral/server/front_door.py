@@ -10,6 +10,7 @@ respond         return the result, or the error in the format of the client's pr
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -131,7 +132,8 @@ class FrontDoor:
             try:
                 identity = await exchange.authenticate(self._authentication)
             except ApiError as refusal:
-                connection.place.refuse(is_wrong=refusal.status < 500 and _has_credentials(request))
+                if delay_s := connection.place.refuse(refusal):
+                    await asyncio.sleep(delay_s)
                 raise
             if identity is not ANONYMOUS:
                 connection.authenticated()
@@ -224,10 +226,6 @@ class FrontDoor:
             source_ip=request.address,
             endpoint_url=f"http://{host}" if (host := headers.get("host")) else "",
         )
-
-
-def _has_credentials(request: aws.Request) -> bool:
-    return "authorization" in request.headers or "Signature=" in request.query
 
 
 def _wait_s(headers: Mapping[str, str]) -> float:

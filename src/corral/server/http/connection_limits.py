@@ -5,8 +5,8 @@ a stranger of the peer (`peers.py`) that has the most strangers: the one that ha
 without credentials cannot use up all connections, and a peer with many connections does not harm other peers.
 
 A stranger *claims* an access key while the body of a request arrives whose head names a valid access key. A number of places is
-reserved for such connections. Only a valid signature keeps the place. A peer that sends wrong signatures loses the reserved places
-for a minute.
+reserved for such connections. Only a valid signature keeps the place. A peer that sends many requests without valid credentials
+loses the reserved places for a minute, and gets its errors late if it has many connections.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from corral.server.http.unverified_memory import HEADS_MAX_BYTES, UnverifiedMemo
 CONNECTIONS_MAX = 4000
 OVERFLOW = 64  # up to this many new connections above the maximum stay open for a second, so that their requests get an error
 STRANGERS_SHARE = 2  # a peer may keep half of the maximum as strangers for longer than a second
+CLOSED_PER_S = 250  # the most of them that are closed at a time, because others wait meanwhile, and the clients connect again
 CLAIMS_SHARE = 8  # an eighth of the maximum is reserved for strangers that claim an access key
 VERIFIED_IDLE_MIN_S = 10  # a verified connection without a request for this long makes room for a new verified one
-WRONG_MAX = 20  # the wrong signatures of a peer within WRONG_S after which it has no reserved places
-WRONG_S = 60
+REFUSED_MAX = 20  # the refused requests of a peer within REFUSED_S after which it has no reserved places
+REFUSED_S = 60
+REFUSED_AT_ONCE = 32  # if such a peer has more strangers, its errors are delayed
+REFUSED_PER_S = 200  # so that it gets about this many of them
 FILES_MAX = 1 << 20  # Corral does not raise its limit of open files above this
 
 
@@ -47,15 +50,19 @@ class Connection(Protocol):
 
 
 class Peer:
-    """The connections of one peer that are not verified, and its wrong signatures."""
+    """The connections of one peer that are not verified, and the number of its refused requests."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.connections = 0  # also the verified ones
         self.strangers: dict[Place, None] = {}  # the one whose last request is the oldest comes first
         self.claimants: dict[Place, None] = {}  # the oldest first
-        self.wrong_signatures = 0
-        self.wrong_since_s = 0
+        self.refused = 0
+        self.refused_since_s = 0
+
+    @property
+    def is_suspended(self) -> bool:
+        return self.refused >= REFUSED_MAX
 
 
 class Place:
@@ -78,7 +85,7 @@ class Place:
 
     def claim(self) -> None:
         """Take a reserved place until `verify` or `refuse` is called: the head of a request names a valid access key."""
-        if self._group is self.peer.strangers and not self._limits.is_suspended(self.peer):
+        if self._group is self.peer.strangers and not self.peer.is_suspended:
             self._move(self.peer.claimants)
             self._limits.limit_claimants()
 
@@ -92,12 +99,15 @@ class Place:
             self._move(self._limits.verified)
             self.is_verified = True
 
-    def refuse(self, *, is_wrong: bool) -> None:
-        """Record that a request had no valid credentials. If `is_wrong` is true, its credentials were wrong."""
+    def refuse(self, error: ApiError) -> float:
+        """Record that a request had no valid credentials. Return the number of seconds after which the client gets the error."""
         if self._group is self.peer.claimants:
             self._move(self.peer.strangers)
-        if is_wrong and not self.is_verified:
-            self._limits.count_wrong(self.peer)
+        if self.is_verified or error.status >= 500:
+            return 0.0
+        self._limits.count_refused(self.peer)
+        strangers = len(self.peer.strangers)
+        return strangers / REFUSED_PER_S if self.peer.is_suspended and strangers > REFUSED_AT_ONCE else 0.0
 
     def give_back(self) -> None:
         """Give the place and all memory back."""
@@ -172,27 +182,32 @@ class ConnectionLimits:
         """Close strangers of peers that have too many for longer than a second. The server calls this method once a second."""
         self._seconds += 1
         for peer in tuple(self._peers.values()):
-            while len(peer.strangers) > self.connections_max // STRANGERS_SHARE:
-                oldest = next(iter(peer.strangers))
-                if oldest.connection.is_new:
-                    break
-                oldest.evict(self._too_many_strangers(peer))
-            if self._seconds - peer.wrong_since_s > WRONG_S:
-                peer.wrong_signatures = 0
+            self._close_strangers(peer)
+            if self._seconds - peer.refused_since_s > REFUSED_S:
+                peer.refused = 0
             self._forget_if_unused(peer)
 
-    def count_wrong(self, peer: Peer) -> None:
-        if not peer.wrong_signatures:
-            peer.wrong_since_s = self._seconds
-        peer.wrong_signatures += 1
+    def _close_strangers(self, peer: Peer) -> None:
+        """Close the strangers that a peer has too many, except new ones."""
+        for _ in range(min(CLOSED_PER_S, len(peer.strangers) - self.connections_max // STRANGERS_SHARE)):
+            oldest = next(iter(peer.strangers))
+            if oldest.connection.is_new:
+                return
+            oldest.evict(self._too_many_strangers(peer))
 
-    def is_suspended(self, peer: Peer) -> bool:
-        return peer.wrong_signatures >= WRONG_MAX
+    def count_refused(self, peer: Peer) -> None:
+        if not peer.refused:
+            peer.refused_since_s = self._seconds
+        peer.refused += 1
 
     def limit_claimants(self) -> None:
-        """Close the oldest claimant of the peer that has the most claimants, if there are more claimants than reserved places."""
+        """Close the oldest claimant of the peer that has the most claimants, if there are more claimants than reserved places.
+
+        This counts as a refused request: the peer has claimed an access key and has not sent the rest of its request.
+        """
         if sum(len(peer.claimants) for peer in self._peers.values()) > self.connections_max // CLAIMS_SHARE:
             largest = max(self._peers.values(), key=lambda peer: len(peer.claimants))
+            self.count_refused(largest)
             next(iter(largest.claimants)).evict(self._too_many_claimants())
 
     def make_room_for_verified(self, place: Place) -> None:
@@ -241,7 +256,7 @@ class ConnectionLimits:
         return next((each for group in (most_strangers, most_claimants) for each in group if each is not place), place)
 
     def _forget_if_unused(self, peer: Peer) -> None:
-        if not peer.connections and not peer.wrong_signatures:
+        if not peer.connections and not peer.refused:
             self._peers.pop(peer.name, None)
 
 
