@@ -5,10 +5,11 @@ Four other callers send requests at a steady pace meanwhile (`attack.Load`).
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from pathlib import Path
 
-from attack import Load
+from attack import Figures, Load
 from client import REGION, Caller
 from local import corral
 from rows import Bench, Row, percentile
@@ -30,6 +31,7 @@ STACKS, BRANCHES = 10_000, 10
 DELETES_MIN_PER_S = 500.0
 OTHERS_MAX_MS = 50.0
 GIVE_UP_S = 300.0
+BEFORE_S = 5.0
 ACCOUNT = "123456789012"
 ROOT = "bomb"
 
@@ -43,6 +45,8 @@ def rows(bench: Bench) -> list[Row]:
         local.wait_ready()
         call, load = Caller(local.port), Load(local)
         try:
+            before = load.during(BEFORE_S).times_s
+            load.figures = Figures()
             began = time.perf_counter()
             call("cloudformation", "DeleteStack", StackName=ROOT)
             while left := stacks_left(local.data / "state.db"):
@@ -57,7 +61,15 @@ def rows(bench: Bench) -> list[Row]:
         worst = f"worst {max(others) * 1e3:.0f} ms of {len(others)} requests; {len(load.figures.failures)} failed"
     return [
         Row(f"delete {count} nested stacks", count / took_s, "stacks/s", budget=DELETES_MIN_PER_S),
-        Row("  requests of other callers meanwhile, p99", percentile(others, 99) * 1e3, "ms", budget=OTHERS_MAX_MS, note=worst),
+        Row(
+            "  requests of other callers meanwhile, p99",
+            percentile(others, 99) * 1e3,
+            "ms",
+            percentile(before, 99) * 1e3,
+            "before",
+            OTHERS_MAX_MS,
+            worst,
+        ),
     ]
 
 
@@ -89,8 +101,6 @@ def fill(path: Path, count: int) -> None:
 
 
 def stacks_left(path: Path) -> int:
-    import sqlite3
-
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
         found: int = connection.execute("SELECT count(*) FROM stack WHERE deleted_at IS NULL").fetchone()[0]
     return found

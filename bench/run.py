@@ -38,6 +38,7 @@ NAMES = (
     "queue_fleet",
     "service_scaling",
     "stacks",
+    "many_stacks",
     "logs",
     "filtering",
     "queues",

@@ -213,6 +213,8 @@ def test_refusals_say_what_to_do(ecs):
     ):
         with pytest.raises(ecs.exceptions.InvalidParameterException, match="DAEMON scheduling strategy does not support"):
             ecs.create_service(serviceName="strict", taskDefinition="strict", schedulingStrategy="DAEMON", **refused)
+    with pytest.raises(ecs.exceptions.InvalidParameterException, match="a service can have 5000 tasks"):
+        ecs.create_service(serviceName="strict", taskDefinition="strict", desiredCount=1_000_000)
     daemon = {"serviceName": "strict-daemon", "taskDefinition": "strict", "schedulingStrategy": "DAEMON"}
     for percentages, why in (
         ({"maximumPercent": 150}, "does not support values above 100 for maximumPercent"),

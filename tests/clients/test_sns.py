@@ -518,6 +518,14 @@ def test_content_based_deduplication(fifo: Topic) -> None:
     assert queue.texts() == ["m", "n"]
 
 
+def test_a_fifo_topic_has_at_most_a_hundred_subscriptions(fifo: Topic) -> None:
+    endpoint = "arn:aws:sqs:us-east-1:123456789012:queue-{}.fifo"
+    for number in range(100):
+        fifo.sns.subscribe(TopicArn=fifo.arn, Protocol="sqs", Endpoint=endpoint.format(number))
+    with pytest.raises(fifo.sns.exceptions.SubscriptionLimitExceededException, match="already has 100 subscriptions"):
+        fifo.sns.subscribe(TopicArn=fifo.arn, Protocol="sqs", Endpoint=endpoint.format(100))
+
+
 def test_fifo_topics_accept_queues_only(fifo: Topic) -> None:
     params = {"TopicArn": fifo.arn, "Protocol": "http", "Endpoint": "http://example.com"}
     refused(fifo.sns.subscribe, "InvalidParameter", "Invalid protocol type: http", **params)

@@ -9,8 +9,10 @@ import pytest
 
 from corral.core.errors import ApiError
 from corral.fleet.instances import ENDS_MAX
+from corral.model.ecs_service import SERVICE_TASKS_MAX
 from corral.operations.services import SERVICES
 from corral.reconcile.ecs_service_tasks import STARTS_MAX, STOPS_MAX
+from corral.services.ecs.services import find_service, set_desired_count
 from virtual_clock.group_world import CALLER, refused
 from virtual_clock.service_world import CLUSTER, USER_DATA, ServiceWorld
 
@@ -38,6 +40,13 @@ def test_a_service_starts_and_stops_a_bounded_number_of_tasks_per_transaction(wo
         assert (shown["runningCount"], shown["pendingCount"]) == (desired, 0)
         assert shown["events"][0]["message"] == "(service web) has reached a steady state."
     assert world.count("state != 'STOPPED'") == 0
+
+
+def test_scaling_stops_at_the_quota_of_tasks(world: ServiceWorld) -> None:
+    world.define()
+    world.serve(desiredCount=0)
+    world.run(lambda tx: set_desired_count(tx, find_service(tx, CALLER, CLUSTER, "web"), 1_000_000) and None)
+    assert world.service()["desiredCount"] == SERVICE_TASKS_MAX
 
 
 def test_a_deleted_service_stops_a_bounded_number_of_tasks_per_transaction(world: ServiceWorld) -> None:

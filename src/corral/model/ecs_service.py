@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from corral.model.task import Task
 
+SERVICE_TASKS_MAX = 5_000  # ECS's quota of tasks of one service
 STARTED_BY = "ecs-svc/"  # `startedBy` of a service's tasks is this prefix and the number of the deployment
 REPLICA, DAEMON = "REPLICA", "DAEMON"  # scheduling strategies
 ACTIVE, DRAINING, INACTIVE = "ACTIVE", "DRAINING", "INACTIVE"  # states of a service

@@ -3,6 +3,7 @@ known, this table uses it.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, usual_wording
+from corral.model.ecs_service import SERVICE_TASKS_MAX
 from corral.model.task import STRATEGIES, UNKNOWN_STRATEGY
 
 CLIENT = "ClientException"
@@ -30,6 +31,9 @@ def _entries(most: int, name: str = "{name}") -> Limit:
 CPU = Limit(min=0, code=CLIENT, text="Invalid 'cpu' setting for container: {value}.")
 MEMORY = Limit(min=6, code=CLIENT, text="'memory' and 'memoryReservation' of a container must be at least {min} MiB.")
 STRATEGY = Limit(max=20, text="A capacity provider strategy can contain at most {max} capacity providers.")
+TASKS_OF_SERVICE = Limit(
+    min=0, max=SERVICE_TASKS_MAX, text="desiredCount must be between {min} and {max}: a service can have {max} tasks. Use several."
+)
 STARTED_BY = Limit(max=128, text="startedBy can have up to {max} characters.")
 ENVIRONMENT_FILES = Limit(max=10, code=CLIENT, text="A container can have at most {max} environmentFiles.")
 
@@ -70,6 +74,9 @@ TABLE = ConstraintTable(
             pattern=r"[a-zA-Z0-9_./\\-]{1,128}",
             text="Invalid attribute name '{value}': use 1 to 128 letters, digits and - _ . / \\",
         ),
+        # Services
+        "CreateService.desiredCount": TASKS_OF_SERVICE,
+        "UpdateService.desiredCount": TASKS_OF_SERVICE,
         # Tasks
         "RunTask.count": Limit(min=1, max=10, text="Count must be between {min} and {max}."),
         "RunTask.startedBy": STARTED_BY,

@@ -12,7 +12,7 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import withdraw
-from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, REPLICA, EcsService
+from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, REPLICA, SERVICE_TASKS_MAX, EcsService
 from corral.model.group import scaling_key
 from corral.operations.pagination import Pagination, names
 from corral.services.ecs import errors, fargate
@@ -184,7 +184,7 @@ def list_services(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 def set_desired_count(tx: Tx[Store], service: EcsService, count: int) -> EcsService:
     """Change how many tasks a service runs. UpdateService and scaling policies call this function."""
-    changed = service.but(desired=count, is_steady=False, problem="")
+    changed = service.but(desired=min(count, SERVICE_TASKS_MAX), is_steady=False, problem="")
     _write(tx, changed)
     return changed
 

@@ -14,7 +14,7 @@ from corral.model.task import StopCode
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
-STOPS_MAX = 500  # the most tasks that one call stops, so that the transaction stays short
+STOPS_MAX = 100  # the most tasks that one call stops, so that the transaction stays short
 
 
 def stop_all(tx: Tx[Store], reason: str, pause_s: float) -> dict[str, Any]:

@@ -32,6 +32,9 @@ from corral.services.sqs.queue_names import QUEUE_ARN, queue_with_arn
 from corral.store import Store
 from corral.store.stored_resources import Document
 
+# The most subscriptions of a topic. AWS allows 100 for a FIFO topic, and millions for another topic. Corral delivers a message to
+# all subscriptions in one transaction, so it has a limit of its own.
+FIFO_SUBSCRIPTIONS_MAX, SUBSCRIPTIONS_MAX = 100, 1_000
 FILTER_POLICIES_MAX = 200  # the maximum number of subscriptions of one topic that have a filter policy
 # AWS confirms a subscription with one of these protocols at once, if the endpoint belongs to the caller's account. Other
 # subscriptions wait for a confirmation.
@@ -67,6 +70,11 @@ def subscribe(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
             if any(other["Attributes"].get(name, _default(name)) != value for name, value in given.items()):
                 raise errors.invalid("Attributes", "Subscription already exists with different attributes")
             return _subscribed(other, params)
+    most = FIFO_SUBSCRIPTIONS_MAX if is_fifo(topic) else SUBSCRIPTIONS_MAX
+    if len(others) >= most:
+        raise errors.SubscriptionLimitExceededException(
+            f"The topic {topic['TopicArn']} already has {most} subscriptions: delete some of them, or use several topics."
+        )
     if "FilterPolicy" in given:
         _check_filter_count(others)
     if message_max_bytes(topic) > MESSAGE_DEFAULT_BYTES and (
