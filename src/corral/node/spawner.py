@@ -56,7 +56,7 @@ from corral.node.spawner_timers import Timers
 from corral.process.log_times import add_times_to_output
 from corral.process.option_pairs import option_pairs
 
-STARTS_PER_TURN = 16  # maximum number of starts per turn of the loop, so that exits, stops and timers do not wait for many starts
+STARTS_PER_TURN = 32  # maximum number of starts per turn of the loop, so that exits, stops and timers do not wait for many starts
 IDLE_S = 120.0  # the spawner exits after this time without a living run and without a client; the next agent starts a new one
 LINGER_FIRST_S = 0.001  # the first delay until the lock of a run is checked again; each further delay is twice as long
 LINGER_MAX_S = 1.0
