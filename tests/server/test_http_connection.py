@@ -14,6 +14,7 @@ from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Mess
 
 from corral.server.http.connection import (
     HEAD_MAX_S,
+    HEADERS_MAX,
     IDLE_MAX_S,
     REQUESTS_MAX,
     ClientGone,
@@ -394,6 +395,34 @@ def test_headers_that_never_end(run: Run) -> None:
         client = await Client().connect()
         client.writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x-many: yes\r\n" * 100_000)
         assert (await asyncio.wait_for(client.reader.readline(), DEADLINE_S)).startswith(b"HTTP/1.1 431")
+        client.close()
+
+    run(check)
+
+
+def test_no_header_above_the_maximum_is_parsed(run: Run) -> None:
+    async def check() -> None:
+        client = await Client(empty).connect()
+        client.protocol.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a:\r\n" * 60_000 + b"\r\n")
+        assert client.protocol._header_count == HEADERS_MAX + 1
+        assert (await client.rest()).startswith(b"HTTP/1.1 431") and not client.requests
+        client.close()
+
+    run(check)
+
+
+@pytest.mark.parametrize(("size", "is_refused"), [(1, True), (100, False)])
+def test_a_body_in_many_small_chunks(run: Run, size: int, is_refused: bool) -> None:
+    async def check() -> None:
+        client = await Client().connect()
+        connection = await client.request(CHUNKED)
+        parsed = 0
+        for _ in range(4):
+            if not client.protocol.transport.is_closing():
+                client.protocol.data_received((b"%x\r\n" % size + b"y" * size + b"\r\n") * (65_536 // (size + 6)))
+                parsed += len((await connection.receive())[0])
+        assert client.protocol.transport.is_closing() == is_refused
+        assert (parsed < 30_000) == is_refused
         client.close()
 
     run(check)

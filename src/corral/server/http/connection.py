@@ -25,7 +25,7 @@ from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import OpenConnections, StallTimer
 
 HEADERS_MAX_BYTES = 64 * 1024
-HEADERS_MAX = 1000  # the maximum number of headers in a head that arrives in several segments
+HEADERS_MAX = 1000  # the maximum number of headers
 HEAD_MAX_S = 20  # the maximum time from the first byte of a request to the end of its head
 IDLE_MAX_S = 75  # a connection without a request for this long is closed
 REQUESTS_MAX = 100  # requests that a client may send before the first of them has its response
@@ -48,6 +48,10 @@ class ClientGone(Exception):
 
 class NotServed(Exception):
     """Raised for a request that cannot be served. The message is the body of the response."""
+
+
+class TooManyHeaders(Exception):
+    """Raised at the first header above the maximum, so that the parser does not parse the others."""
 
 
 def headers_too_large() -> ApiError:
@@ -236,7 +240,8 @@ class HttpProtocol(asyncio.Protocol):
     _in_head = False  # the head of a request has begun to arrive and is not complete
     # The bytes of an incomplete head that are counted in the memory of heads. 0 for a head that arrives at once.
     _head_bytes = 0
-    # The number of bytes since the last byte of a head or body: chunk extensions, trailers, and line breaks between requests.
+    # The number of bytes outside of heads and bodies: sizes and extensions of chunks, trailers, and line breaks between requests.
+    # An eighth of the bytes of a body is deducted, so that a body may have any number of chunks, but not too many small ones.
     _other_bytes = 0
     _upgrading: aws.Request | None = None  # the request for a websocket
     _seconds = 0  # the time since the last head began to arrive, without the time in which requests were served
@@ -290,6 +295,9 @@ class HttpProtocol(asyncio.Protocol):
         except httptools.HttpParserError as error:
             # This is not logged, because only the client can correct the request. Docker sends such a request (a TLS handshake)
             # before each pull from a registry on localhost.
+            if isinstance(error.__context__, TooManyHeaders):
+                self.turn_away(headers_too_large())
+                return
             self._refuse_bytes(str(error.__context__) if isinstance(error.__context__, NotServed) else NOT_HTTP)
             return
         if self._in_head:
@@ -320,6 +328,8 @@ class HttpProtocol(asyncio.Protocol):
         if not self._in_head:
             return  # a trailer of a chunked body: it must not replace a header, because the signature does not cover trailers
         self._header_count += 1
+        if self._header_count > HEADERS_MAX:
+            raise TooManyHeaders
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -349,7 +359,8 @@ class HttpProtocol(asyncio.Protocol):
             self.pause_reading()
 
     def on_body(self, body: bytes) -> None:
-        self._other_bytes = 0
+        size = len(body)
+        self._other_bytes = max(0, self._other_bytes - size - size // 8)
         if self._requests:  # otherwise this is the rest of a refused body
             self._requests[-1].arrived(body)
 
@@ -472,7 +483,7 @@ class HttpProtocol(asyncio.Protocol):
             self.turn_away(ServiceUnavailable("Corral is receiving too many incomplete requests. Retry later."))
             return
         self._head_bytes += size
-        if self._head_bytes > HEADERS_MAX_BYTES or self._header_count > HEADERS_MAX:
+        if self._head_bytes > HEADERS_MAX_BYTES:
             self.turn_away(headers_too_large())
 
     def _give_back_head(self) -> None:
