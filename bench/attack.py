@@ -64,13 +64,13 @@ class Arena:
 def gzip_forms(arena: Arena, known_key: bool) -> None:
     """15 KB each, which become 16 MB of escapes when they are decompressed."""
     body = gzip.compress(escapes(), 9)
-    _repeat(arena, _form(arena, body, known_key, {"content-encoding": "gzip"}) + body, 8)
+    repeat(arena, _form(arena, body, known_key, {"content-encoding": "gzip"}) + body, 8)
 
 
 def plain_forms(arena: Arena, known_key: bool) -> None:
     """16 MB of escapes each."""
     body = escapes()
-    _repeat(arena, _form(arena, body, known_key, {}) + body, 4)
+    repeat(arena, _form(arena, body, known_key, {}) + body, 4)
 
 
 def large_bodies(arena: Arena) -> None:
@@ -95,7 +95,8 @@ def silent_connections(arena: Arena) -> None:
     _hold(arena, 6_000, b"", b"")
 
 
-ATTACKS: dict[str, Callable[[Arena], None]] = {
+Attacks = dict[str, Callable[[Arena], None]]
+ATTACKS: Attacks = {
     "gzip forms, unsigned": partial(gzip_forms, known_key=False),
     "gzip forms, wrong signature": partial(gzip_forms, known_key=True),
     "16 MB forms, unsigned": partial(plain_forms, known_key=False),
@@ -123,7 +124,7 @@ def _form(arena: Arena, body: bytes, known_key: bool, headers: dict[str, str]) -
     return "\r\n".join(lines).replace("x-amz-content-sha256;", "").encode()
 
 
-def _repeat(arena: Arena, request: bytes, connections: int) -> None:
+def repeat(arena: Arena, request: bytes, connections: int) -> None:
     """Send a request again and again, on several connections."""
 
     def one() -> None:
@@ -267,18 +268,18 @@ class Load:
             self.figures.memory_mb = max(self.figures.memory_mb, machine.rss_mb(self._local.pids["server"]))
 
 
-def run(bench: Bench, names: list[str], seconds: float) -> Iterator[list[str]]:
+def run(bench: Bench, attacks: Attacks, seconds: float, p99_max_ms: float = P99_MAX_MS) -> Iterator[list[str]]:
     """One line of the table for each attack."""
-    for name in names:
+    for name, attack in attacks.items():
         with corral(bench, "attacked", "none") as local:
             load = Load(local)
             try:
-                yield [name, *_attacked(local, load, ATTACKS[name], seconds)]
+                yield [name, *_attacked(local, load, attack, seconds, p99_max_ms)]
             finally:
                 load.stop()
 
 
-def _attacked(local: Local, load: Load, attack: Callable[[Arena], None], seconds: float) -> list[str]:
+def _attacked(local: Local, load: Load, attack: Callable[[Arena], None], seconds: float, p99_max_ms: float) -> list[str]:
     before = load.during(BEFORE_S)
     arena = Arena(local.port, time.monotonic() + seconds)
     process = multiprocessing.get_context("fork").Process(target=attack, args=(arena,), daemon=True)
@@ -294,7 +295,7 @@ def _attacked(local: Local, load: Load, attack: Callable[[Arena], None], seconds
     took_s = time.monotonic() - ended
     after = load.during(2.0)
     p99_ms = _p99_ms(attacked)
-    is_good = p99_ms < P99_MAX_MS and attacked.memory_mb < MEMORY_MAX_MB and used_mb <= normal_mb and not attacked.failures
+    is_good = p99_ms < p99_max_ms and attacked.memory_mb < MEMORY_MAX_MB and used_mb <= normal_mb and not attacked.failures
     return [
         f"{_p99_ms(before):.1f}",
         f"{p99_ms:.1f}",
@@ -314,20 +315,20 @@ def _p99_ms(figures: Figures) -> float:
 
 HEADINGS = (
     "attack", "p99 before, ms", "p99, ms", "max, ms", "p99 after, ms", "requests of others", "memory, MB", "memory normal after",
-    f"p99 < {P99_MAX_MS:.0f} ms, memory < {MEMORY_MAX_MB:.0f} MB",
+    f"p99 below its limit, memory < {MEMORY_MAX_MB:.0f} MB",
 )  # fmt: skip
 
 
-def main() -> int:
+def main(attacks: Attacks, p99_max_ms: float = P99_MAX_MS) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help=f"parts of the names of attacks: {', '.join(ATTACKS)}")
+    parser.add_argument("names", nargs="*", help=f"parts of the names of attacks: {', '.join(attacks)}")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each attack")
     options = parser.parse_args()
-    names = [name for name in ATTACKS if not options.names or any(part in name for part in options.names)]
+    wanted = {name: attacks[name] for name in attacks if not options.names or any(part in name for part in options.names)}
     bench = Bench(Path(tempfile.mkdtemp(prefix="corral-attack-", dir=machine.real_disk())), quick=False)
     table = Table(*HEADINGS)
     try:
-        for line in run(bench, names, options.seconds):
+        for line in run(bench, wanted, options.seconds, p99_max_ms):
             table.add_row(*line)
             print("  ".join(line), flush=True)
     finally:
@@ -338,4 +339,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.pop("CORRAL_ACCESS_KEY", None)
-    sys.exit(main())
+    sys.exit(main(ATTACKS))
