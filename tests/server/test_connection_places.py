@@ -9,6 +9,7 @@ import pytest
 from corral.core.errors import ApiError
 from corral.server.http.connection_limits import (
     CLAIMS_SHARE,
+    CONTAINERS_SHARE,
     OVERFLOW,
     REFUSED_AT_ONCE,
     REFUSED_MAX,
@@ -78,6 +79,33 @@ def test_new_connections_stay_open_for_a_while_if_all_places_are_verified() -> N
     new[-1].place.verify()
     assert [client for client in verified if client.is_closed] == [verified[4]] and verified[4].error is None
     assert len(limits.verified) == MAX
+
+
+def test_containers_have_a_part_of_the_connections_and_the_task_with_the_most_makes_room() -> None:
+    limits = ConnectionLimits(MAX)
+
+    def verified(task_id: str | None, count: int) -> list[Client]:
+        made = []
+        for _ in range(count):
+            client = Client(limits, "192.0.2.7", is_new=True)
+            made.append(client)
+            try:
+                client.place.verify(task_id)
+            except ApiError as error:
+                client.place.evict(error)
+        return made
+
+    half = MAX // CONTAINERS_SHARE
+    greedy = verified("greedy", half + 5)
+    assert [client.is_closed for client in greedy] == [False] * half + [True] * 5, "the task itself has the most"
+    other = verified("other", half)
+    assert [client.is_closed for client in greedy[:half]] == [True] * (half // 2) + [False] * (half // 2)
+    assert [client.is_closed for client in other] == [False] * (half // 2) + [True] * (half // 2)
+    root = verified(None, MAX - half)
+    assert not any(client.is_closed for client in root)
+    for client in greedy + other + root:
+        client.place.give_back()
+    assert limits.count == 0 and not limits.of_tasks and not limits.verified
 
 
 def test_a_peer_keeps_a_limited_number_of_strangers() -> None:

@@ -136,7 +136,7 @@ class FrontDoor:
                     await asyncio.sleep(delay_s)
                 raise
             if identity is not ANONYMOUS:
-                connection.authenticated()
+                connection.authenticated((identity.task_id or "") if identity.confined else None)
             caller = self._caller(identity, request, request_id)
             if caller.confined:
                 await self._permissions.check(caller, exchange)

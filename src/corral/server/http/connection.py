@@ -131,12 +131,15 @@ class HttpConnection:
     def place(self) -> Place:
         return self._protocol.place
 
-    def authenticated(self) -> None:
-        """Record that this request had valid credentials. Raise an error if there are too many connections."""
+    def authenticated(self, task_id: str | None = None) -> None:
+        """Record that this request had valid credentials. Raise an error if there are too many connections.
+
+        `task_id` is the task of a program in a container.
+        """
         place = self._protocol.place
         if not place.is_verified:
             try:
-                place.verify()
+                place.verify(task_id)
             except ApiError:
                 self.keep_alive = False
                 raise

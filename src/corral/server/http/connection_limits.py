@@ -7,6 +7,9 @@ without credentials cannot use up all connections, and a peer with many connecti
 A stranger *claims* an access key while the body of a request arrives whose head names a valid access key. A number of places is
 reserved for such connections. Only a valid signature keeps the place. A peer that sends many requests without valid credentials
 loses the reserved places for a minute, and gets its errors late if it has many connections.
+
+Programs in containers have valid credentials, but their connections must not keep others out either. So all of them together have a
+part of the connections, and the task with the most makes room for other tasks.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ OVERFLOW = 64  # up to this many new connections above the maximum stay open for
 STRANGERS_SHARE = 2  # a peer may keep half of the maximum as strangers for longer than a second
 CLOSED_PER_S = 250  # the most of them that are closed at a time, because others wait meanwhile, and the clients connect again
 CLAIMS_SHARE = 8  # an eighth of the maximum is reserved for strangers that claim an access key
+CONTAINERS_SHARE = 2  # programs in containers may have half of the maximum
 VERIFIED_IDLE_MIN_S = 10  # a verified connection without a request for this long makes room for a new verified one
 REFUSED_MAX = 20  # the refused requests of a peer within REFUSED_S after which it has no reserved places
 REFUSED_S = 60
@@ -68,12 +72,13 @@ class Peer:
 class Place:
     """The place of one connection in the limits."""
 
-    __slots__ = ("_group", "_limits", "connection", "is_verified", "peer")
+    __slots__ = ("_group", "_limits", "connection", "is_verified", "peer", "task_id")
 
     def __init__(self, limits: ConnectionLimits, connection: Connection, peer: Peer) -> None:
         self.connection = connection
         self.peer = peer
         self.is_verified = False
+        self.task_id: str | None = None  # the task of a program in a container, if its request was the first with valid credentials
         self._limits = limits
         self._group: dict[Place, None] | None = None  # None: the place was given back
         self._move(peer.strangers)
@@ -89,15 +94,20 @@ class Place:
             self._move(self.peer.claimants)
             self._limits.limit_claimants()
 
-    def verify(self) -> None:
-        """Record that a request of this connection had valid credentials.
+    def verify(self, task_id: str | None = None) -> None:
+        """Record that a request of this connection had valid credentials. `task_id` is the task of a program in a container.
 
         Raise an error if there are too many verified connections. The caller must close the connection then.
         """
         if self._group is not None and not self.is_verified:
+            if task_id is not None:
+                self._limits.make_room_for_task(task_id)
             self._limits.make_room_for_verified(self)
             self._move(self._limits.verified)
             self.is_verified = True
+            if task_id is not None:
+                self.task_id = task_id
+                self._limits.of_tasks.setdefault(task_id, {})[self] = None
 
     def refuse(self, error: ApiError) -> float:
         """Record that a request had no valid credentials. Return the number of seconds after which the client gets the error."""
@@ -147,6 +157,7 @@ class ConnectionLimits:
         self.verified_memory = UnverifiedMemory()  # for bodies of connections that were verified before
         self.heads_memory = UnverifiedMemory(HEADS_MAX_BYTES)
         self.verified: dict[Place, None] = {}
+        self.of_tasks: dict[str, dict[Place, None]] = {}  # task id → the verified places of its containers, the oldest first
         self.count = 0  # the connections that have a place
         self._peers: dict[str, Peer] = {}
         self._names = PeerNames()
@@ -175,6 +186,10 @@ class ConnectionLimits:
         self.count -= 1
         place.peer.connections -= 1
         self._forget_if_unused(place.peer)
+        if place.task_id is not None:
+            del self.of_tasks[place.task_id][place]
+            if not self.of_tasks[place.task_id]:
+                del self.of_tasks[place.task_id]
         for memory in (self.memory, self.verified_memory, self.heads_memory):
             memory.release(place)
 
@@ -210,6 +225,17 @@ class ConnectionLimits:
             self.count_refused(largest)
             next(iter(largest.claimants)).evict(self._too_many_claimants())
 
+    def make_room_for_task(self, task_id: str) -> None:
+        """Close the oldest connection of the task that has the most, if containers have too many.
+
+        Raise an error if it is the task itself that has the most.
+        """
+        if sum(map(len, self.of_tasks.values())) >= self.connections_max // CONTAINERS_SHARE:
+            most = max(self.of_tasks.values(), key=len)
+            if len(most) <= len(self.of_tasks.get(task_id, ())):
+                raise self._too_many_of_containers()
+            next(iter(most)).evict(self._too_many_of_containers())
+
     def make_room_for_verified(self, place: Place) -> None:
         """Close another connection if there are too many: a stranger, or else the verified connection that is idle for the longest.
 
@@ -236,6 +262,14 @@ class ConnectionLimits:
         message = (
             f"The client {peer.name} has more than {maximum} connections on which it has sent no valid credentials, which is the "
             "maximum. Close connections that you do not use, then retry."
+        )
+        return ServiceUnavailable(message)
+
+    def _too_many_of_containers(self) -> ApiError:
+        maximum = self.connections_max // CONTAINERS_SHARE
+        message = (
+            f"Programs in containers have {maximum} connections, which is their maximum, and this task has the most of them. Close "
+            "connections that you do not use, then retry."
         )
         return ServiceUnavailable(message)
 
