@@ -42,8 +42,9 @@ def test_limits(run: Containers, dockerd: Dockerd):
     [arn] = run.start(
         shell("ulimit -n; df -m /dev/shm /scratch | awk 'NR>1{print $2, $6}'; ls /dev/nothing; touch /x 2>&1; sleep 300", cpu=512,
               memory=64, memoryReservation=32, linuxParameters=linux, readonlyRootFilesystem=True,
-              ulimits=[{"name": "nofile", "softLimit": 99, "hardLimit": 100}], dockerLabels={"who": "me"},
-              dockerSecurityOptions=["no-new-privileges"], systemControls=[{"namespace": "net.core.somaxconn", "value": "99"}]),
+              ulimits=[{"name": "nofile", "softLimit": 99, "hardLimit": 100}],
+              dockerLabels={"who": "me", "corral.pause": "of another task"}, dockerSecurityOptions=["no-new-privileges"],
+              systemControls=[{"namespace": "net.core.somaxconn", "value": "99"}]),
         networkMode="bridge",
     )  # fmt: skip
     [container] = run.until(arn)["containers"]
@@ -53,6 +54,7 @@ def test_limits(run: Containers, dockerd: Dockerd):
     for words in (
         '"CpuShares":512', f'"Memory":{64 << 20}', f'"MemoryReservation":{32 << 20}', f'"MemorySwap":{64 << 20}', '"who":"me"',
         '"CapAdd":["NET_ADMIN"]', '"CapDrop":["CHOWN"]', '"SecurityOpt":["no-new-privileges"]', '"net.core.somaxconn":"99"',
+        '"corral.pause":""',
     ):  # fmt: skip
         assert words in shown
     run.stop(arn)

@@ -12,7 +12,8 @@ from corral.node.docker_api import DockerApi, EngineError, EngineGone
 from corral.node.docker_launch import ContainerInfo
 from corral.node.docker_networks import NAMES
 from corral.node.docker_runs import DockerRun, DockerRuns
-from corral.node.docker_task_resources import LABEL_PAUSE, TaskResources, address
+from corral.node.docker_settings import LABEL_PAUSE
+from corral.node.docker_task_resources import TaskResources, address
 
 CHECK_S = 10.0  # seconds between two checks; each network event also causes a check
 
@@ -64,10 +65,10 @@ class NetworkWatch:
         for container in await self._resources.networks.restore(self._members()):
             about = await self._api.get(f"/containers/{container}/json")
             task_id = about["Config"]["Labels"].get(LABEL_PAUSE)
-            if task_id is not None:
+            if task_id:
                 self._resources.adopt(task_id, about)
-            for run in self._runs.of_task(task_id) if task_id is not None else self._runs.by_id.values():
-                if run.is_alive and (task_id is not None or run.id == container) and run.known.observed.about is not None:
+            for run in self._runs.of_task(task_id) if task_id else self._runs.by_id.values():
+                if run.is_alive and (task_id or run.id == container) and run.known.observed.about is not None:
                     self._update_address(run, about)
 
     def _update_address(self, run: DockerRun, about: ContainerInfo) -> None:

@@ -23,6 +23,7 @@ INSIDE_NETWORK = "corral-inside"
 LABEL_HOST = "corral.host"  # the id of the host, which identifies the data folder to which a container belongs
 LABEL_RUN = "corral.run"
 LABEL_TASK = "corral.task"
+LABEL_PAUSE = "corral.pause"  # the task of a pause container; empty for all other containers
 LABEL_CONTAINER = "com.amazonaws.ecs.container-name"
 LABEL_RECORD = "corral.kept"  # a RunRecord as JSON
 
@@ -140,7 +141,10 @@ def record_of(spec: RunSpec) -> RunRecord:
 
 
 def labels(spec: RunSpec, host_id: str) -> dict[str, str]:
-    """Return the labels that ECS sets, and the labels by which Corral finds the container."""
+    """Return the labels that ECS sets, and the labels by which Corral finds the container.
+
+    Each label that Corral reads has a value here. Otherwise the task definition or the image could set it.
+    """
     task = _task(spec)
     return {
         **_container(spec).get("dockerLabels", {}),
@@ -152,6 +156,7 @@ def labels(spec: RunSpec, host_id: str) -> dict[str, str]:
         LABEL_HOST: host_id,
         LABEL_RUN: spec.run_id,
         LABEL_TASK: spec.task_id,
+        LABEL_PAUSE: "",
         LABEL_RECORD: msgspec.json.encode(record_of(spec)).decode(),
     }
 

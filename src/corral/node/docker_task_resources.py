@@ -17,6 +17,7 @@ from corral.node.docker_networks import INSIDE_SUBNET, NAMES, TaskNetworks, shad
 from corral.node.docker_settings import (
     INSIDE_NETWORK,
     LABEL_HOST,
+    LABEL_PAUSE,
     LABEL_TASK,
     NETWORK,
     needs_pause,
@@ -25,7 +26,6 @@ from corral.node.docker_settings import (
     volumes,
 )
 
-LABEL_PAUSE = "corral.pause"
 ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # Docker's name → the kernel's name
 SUBNET_TAKEN = (
     f"CannotStartContainerError: the interface {{0}} has the same subnet as the network {INSIDE_NETWORK} ({INSIDE_SUBNET}), and "
@@ -96,7 +96,7 @@ class TaskResources:
         """
         for listed in there:
             task_id = listed["Labels"].get(LABEL_PAUSE)
-            if task_id is None or task_id in self.with_pause:
+            if not task_id or task_id in self.with_pause:
                 continue
             if listed["State"] in ("created", "exited", "dead", "removing"):
                 await self.remove(listed["Id"])
