@@ -217,12 +217,23 @@ def test_the_stack_of_a_container(corral: Corral, inside: Inside) -> None:
     inside.cloudformation.create_change_set(**previous, ChangeSetName="c")
     for call, params in ((cloudformation.update_stack, previous), (cloudformation.execute_change_set, change)):
         code, text, _ = refused(call, **params)
-        assert code == "ValidationError" and f"{inside.principal} wrote the template of stack inside and may not" in text
+        assert code == "ValidationError" and f"{inside.principal} wrote the template or the parameters of stack inside and" in text
     inside.cloudformation.execute_change_set(**change)
     assert ended(cloudformation, "inside")["StackStatus"] == "UPDATE_COMPLETE"
     cloudformation.update_stack(StackName="inside", TemplateBody=template)
     assert ended(cloudformation, "inside")["StackStatus"] == "UPDATE_COMPLETE"
     cloudformation.update_stack(**previous)  # the template is now that of the root user
+    assert ended(cloudformation, "inside")["StackStatus"] == "UPDATE_COMPLETE"
+    # The container can still send parameters for it. In the host's definition of a task, such a parameter may be a command.
+    theirs = {**previous, "Parameters": [{"ParameterKey": "P", "ParameterValue": "theirs"}]}
+    inside.cloudformation.create_change_set(**theirs, ChangeSetName="c")
+    assert "wrote the template or the parameters of" in refused(cloudformation.execute_change_set, **change)[1]
+    inside.cloudformation.update_stack(**theirs)
+    assert ended(cloudformation, "inside")["StackStatus"] == "UPDATE_COMPLETE"
+    kept = {"StackName": "inside", "TemplateBody": template.replace("{T:", "{U:")}
+    use_previous = [{"ParameterKey": "P", "UsePreviousValue": True}]
+    assert "wrote the template or the parameters of" in refused(cloudformation.update_stack, **kept, Parameters=use_previous)[1]
+    cloudformation.update_stack(**kept, Parameters=[{"ParameterKey": "P", "ParameterValue": "theirs"}])
     assert ended(cloudformation, "inside")["StackStatus"] == "UPDATE_COMPLETE"
     iam.delete_role_policy(RoleName=ROLE, PolicyName="stacks")
 

@@ -91,7 +91,7 @@ class StackVersion(Struct, frozen=True):
     notification_arns: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
     imports: tuple[str, ...] = ()  # the names of the exports that the template imports
-    writer: str | None = None  # `Caller.writer` of the caller whose request had the template
+    writer: str | None = None  # `Caller.writer` of the caller who sent the template or the parameters
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)

@@ -302,14 +302,14 @@ def _version(spec: StackSpec, number: int) -> StackVersion:
 
 
 def _check_writer(tx: Tx[Store], stack: Stack) -> None:
-    """Raise ValidationError if a container wrote the template, and the caller may run programs on the host, but not the container.
+    """Raise ValidationError if a container sent the template or parameters, and may not run programs on the host as the caller may.
 
-    The caller executes a change set of the container, or uses the previous template of the container.
+    The caller executes a change set of the container, or uses the previous template or a previous parameter of the container.
     """
     writer, caller = stack.version.writer, caller_of(stack)
     if writer is None or writer == caller.writer or not may_run_on_host(tx, caller):
         return
-    if (refusal := writer_refusal(tx, f"the template of stack {stack.name}", [writer])) is not None:
+    if (refusal := writer_refusal(tx, f"the template or the parameters of stack {stack.name}", [writer])) is not None:
         raise ValidationError(refusal)
 
 

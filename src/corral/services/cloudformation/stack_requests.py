@@ -77,8 +77,14 @@ def stack_spec(
         disable_rollback=params.get("DisableRollback", False),
         client_token=params.get("ClientRequestToken", ""),
         policy=checked_policy(params["StackPolicyBody"]) if "StackPolicyBody" in params else "",
-        writer=earlier.writer if earlier is not None and params.get("UsePreviousTemplate") else caller.writer,
+        writer=caller.writer or (earlier.writer if earlier is not None and _uses_previous(params) else None),
     )
+
+
+def _uses_previous(params: Mapping[str, Any]) -> bool:
+    """Whether a request uses the previous template, or the previous value of a parameter."""
+    given = params.get("Parameters") or ()
+    return bool(params.get("UsePreviousTemplate")) or any(each.get("UsePreviousValue") for each in given)
 
 
 def _parameter_values(
