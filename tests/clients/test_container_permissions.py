@@ -322,6 +322,42 @@ def test_a_container_that_starts_tasks(corral: Corral, role: Any, task_id: str) 
     inside.ecs.delete_service(service="on-host")
 
 
+def test_the_secrets_of_a_definition_need_a_permission(corral: Corral, role: Any) -> None:
+    """Corral reads the secrets of a task, so who names them must be allowed to read them, or to pass a role that is."""
+    parameter = f"arn:aws:ssm:us-east-1:{ACCOUNT}:parameter/ours/token"
+    iam, inside = corral.client("iam"), role(allow(["ecs:*", "batch:*", "iam:PassRole"]))
+    iam.create_role(RoleName="fetcher", AssumeRolePolicyDocument=policy(TRUST_TASKS))
+
+    def attempt(call: Any) -> str:
+        try:
+            call()
+        except ClientError as error:
+            return str(error)
+        return ""
+
+    def register(given: str, **more: Any) -> list[str]:
+        secret = {"secrets": [{"name": "X", "valueFrom": given}]}
+        log = {"logConfiguration": {"logDriver": "json-file", "secretOptions": [{"name": "x", "valueFrom": given}]}}
+        plain = {"name": "main", "image": "busybox", "memory": 64, "command": ["env"]}
+        needs = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}]
+        job = {"image": "busybox", "command": ["env"], "resourceRequirements": needs, **secret, **more}
+        calls: list[Any] = [
+            lambda: inside.ecs.register_task_definition(family="s", containerDefinitions=[plain | secret], **more),
+            lambda: inside.ecs.register_task_definition(family="s", containerDefinitions=[plain | log], **more),
+            lambda: inside.batch.register_job_definition(jobDefinitionName="s", type="container", containerProperties=job),
+        ]
+        return [attempt(call) for call in calls]
+
+    for given in ("/ours/token", parameter, f"{parameter}:1"):
+        for more in ({}, {"executionRoleArn": "fetcher"}, {"executionRoleArn": "no-such-role"}):
+            assert all(f"ssm:GetParameters on resource: {parameter} " in text for text in register(given, **more)), (given, more)
+    read = policy(allow("ssm:GetParameters", parameter))
+    iam.put_role_policy(RoleName="fetcher", PolicyName="read", PolicyDocument=read)
+    assert register("/ours/token", executionRoleArn="fetcher") == [""] * 3
+    iam.put_role_policy(RoleName=role.name, PolicyName="read", PolicyDocument=read)
+    assert register("/ours/token") == [""] * 3
+
+
 def test_roles_must_be_passed(corral: Corral, role: Any) -> None:
     corral.client("iam").create_role(RoleName="admin", Path="/strong/", AssumeRolePolicyDocument=policy(TRUST_TASKS))
     inside = role(allow("ecs:*"), allow("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/weak/*"))

@@ -87,21 +87,30 @@ def refusal(tx: Tx[Store], caller: Caller, role: RolePolicies, needed: Sequence[
     return None
 
 
-def may_run_on_host(tx: Tx[Store], caller: Caller) -> bool:
-    """Whether a caller may decide what runs on the host. A program in a container may if its role allows `corral:RunOnHost`."""
+def may(tx: Tx[Store], caller: Caller, permission: Permission) -> bool:
+    """Whether a caller has a permission. A program in a container has those that its role allows."""
     if not caller.confined:
         return True
     role = policies_of_role(tx, caller.account, caller.principal.name)
-    return refusal(tx, caller, role, [RUN_ON_HOST], is_open=False) is None
+    return refusal(tx, caller, role, [permission], is_open=False) is None
 
 
-def role_may_run_on_host(tx: Tx[Store], role: str) -> bool:
-    """Whether a program in a container with this role may decide what runs on the host. `role` is a name or an ARN.
+def may_run_on_host(tx: Tx[Store], caller: Caller) -> bool:
+    """Whether a caller may decide what runs on the host. A program in a container may if its role allows `corral:RunOnHost`."""
+    return may(tx, caller, RUN_ON_HOST)
+
+
+def role_may(tx: Tx[Store], role: str, permission: Permission) -> bool:
+    """Whether a program in a container with this role has a permission. `role` is a name or an ARN.
 
     If it is empty, it is the role of tasks without a role.
     """
     principal = role_session(tx.settings.account, role.rpartition("/")[2] or HOST_ROLE, "", "")
-    return may_run_on_host(tx, Caller(tx.settings.account, "", principal, confined=True))
+    return may(tx, Caller(tx.settings.account, "", principal, confined=True), permission)
+
+
+def role_may_run_on_host(tx: Tx[Store], role: str) -> bool:
+    return role_may(tx, role, RUN_ON_HOST)
 
 
 def trust_refusal(tx: Tx[Store], caller: Caller, role_arn: str, trust: str, params: dict[str, str]) -> str | None:

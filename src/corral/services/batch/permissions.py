@@ -13,6 +13,7 @@ from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QU
 from corral.services.batch.task_documents import all_task_properties
 from corral.services.ecs import host_access
 from corral.services.ecs.lookup import split_definition
+from corral.services.ecs.permissions import read_secrets
 from corral.store import Store
 
 ACTIONS = {"CancelJobs": "CancelJob", "TerminateJobs": "TerminateJob"}  # operation → action, where their names differ
@@ -38,6 +39,8 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     share: Context = {"batch:shareidentifier": (params["shareIdentifier"],)} if params.get("shareIdentifier") else {}
     action, arns = f"batch:{ACTIONS.get(operation, operation)}", _arns(tx, caller, operation, params)
     needed = on_resources(action, arns, {**share, **request_tags(params)})
+    if operation == "RegisterJobDefinition":
+        needed += [each for task in _new_tasks(params) for each in read_secrets(tx, caller, task)]
     tasks = _stored_tasks(tx, caller, params) if operation == "SubmitJob" else []
     roles = [task.get(member) for task in tasks for member in ("taskRoleArn", "executionRoleArn")]
     return needed + [pass_role(tx, caller, role, "ecs-tasks") for role in dict.fromkeys(roles) if role]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from corral.access.authorization import role_may
 from corral.access.caller import Caller
 from corral.access.permissions import Params, Permission, pass_role, request_tags
 from corral.core.errors import ApiError
@@ -21,7 +22,8 @@ from corral.services.ecs.host_access import runs_on_host
 from corral.services.ecs.lookup import find_definition, short, split_definition
 from corral.services.ecs.run_spec import controls_host
 from corral.services.ecs.service_deployments import service_of_deployment
-from corral.services.ecs.task_spec import spec_of
+from corral.services.ecs.task_spec import secrets_of, spec_of
+from corral.services.ssm.parameter_names import arn, parse_reference
 from corral.store import Store
 
 # The last part of a resource's ARN, the request members that can name the resource, and the operations.
@@ -52,6 +54,8 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         return _launch(tx, caller, operation, params)
     arns = _arns(caller, operation, params) or [NO_RESOURCE]
     needed = [Permission(f"ecs:{operation}", each, _context(caller, _cluster_in(each, params), params)) for each in arns]
+    if operation == "RegisterTaskDefinition":
+        return needed + read_secrets(tx, caller, params)
     if operation in DEPLOY and params.get("taskDefinition"):
         return needed + _pass_roles(tx, caller, _definition(tx, caller, params["taskDefinition"])[1], {})
     return needed
@@ -111,6 +115,27 @@ def _pass_roles(tx: Tx[Store], caller: Caller, document: Params, overrides: Para
     """The permissions to pass the roles of a task definition that the request does not override."""
     given = [document.get(member) for member in ("taskRoleArn", "executionRoleArn") if not overrides.get(member)]
     return [pass_role(tx, caller, role, "ecs-tasks") for role in dict.fromkeys(given) if role]
+
+
+def read_secrets(tx: Tx[Store], caller: Caller, definition: Params) -> list[Permission]:
+    """The permissions to read the parameters that the containers of a task definition get as secrets.
+
+    The caller does not need those of the execution role. It must be allowed to pass that role.
+    """
+    containers = definition.get("containerDefinitions") or ()
+    given = dict.fromkeys(secret.get("valueFrom") or "" for container in containers for secret in secrets_of(container))
+    needed = [Permission("ssm:GetParameters", _parameter_arn(caller, each)) for each in given]
+    role = definition.get("executionRoleArn")
+    return [each for each in needed if not role or not role_may(tx, role, each)]
+
+
+def _parameter_arn(caller: Caller, given: str) -> str:
+    """The ARN of a parameter. For anything else, such as a secret of Secrets Manager, return `given`."""
+    try:
+        found = parse_reference(caller, given)
+    except ApiError:
+        return given
+    return arn(caller.account, found.region, found.name)
 
 
 def _arns(caller: Caller, operation: str, params: Params) -> list[str]:

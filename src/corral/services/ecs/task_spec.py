@@ -155,7 +155,7 @@ def _only_in_docker(containers: Mapping[str, ContainerSpec]) -> tuple[ContainerS
 
 def _secret_fault(container: dict[str, Any]) -> str | None:
     """Return the refusal of a secret of Secrets Manager, which Corral does not serve."""
-    for secret in _secrets(container):
+    for secret in secrets_of(container):
         if secret["valueFrom"].split(":")[2:3] == [SECRETS_MANAGER]:
             return (
                 f"Container {container['name']}: Corral does not serve secrets of Secrets Manager ('{secret['name']}'). "
@@ -219,7 +219,7 @@ def _container(definition: dict[str, Any]) -> ContainerSpec:
         command=_command(definition),
         environment={pair["name"]: pair.get("value", "") for pair in definition["environment"]},
         **_gpu_values(definition),
-        secrets=_secrets(definition),
+        secrets=secrets_of(definition),
         environment_files=_environment_files(definition),
         private_files=(),
         only_in_container=next((field for field in ONLY_IN_CONTAINERS if definition.get(field)), None),
@@ -241,7 +241,7 @@ def _gpu_values(definition: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _secrets(definition: dict[str, Any]) -> tuple[dict[str, str], ...]:
+def secrets_of(definition: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
     return (*definition.get("secrets", ()), *definition.get("logConfiguration", {}).get("secretOptions", ()))
 
 
