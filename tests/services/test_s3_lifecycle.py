@@ -15,7 +15,7 @@ from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core, Tx
+from corral.core.transactions import COMMANDS_S, Core, Tx
 from corral.decide.objects.expiry import DAY_S, evaluate_key, midnight_after
 from corral.model.blob import MD5, StoredBlob
 from corral.model.principal import root_user
@@ -40,6 +40,7 @@ class World:
         self.clock = VirtualClock(NOON)
         self.store = Store(None)
         self.core = Core(self.store, settings=Settings(), clock=self.clock, ids=SeededIds(Random(0)), reconcilers=STATE)
+        self.core.timer = lambda: self.store.connection.total_changes * 2 * COMMANDS_S / REMOVALS_MAX
         self.ask("CreateBucket")
         if versions:
             self.ask("PutBucketVersioning", VersioningConfiguration={"Status": "Enabled"})
