@@ -18,7 +18,7 @@ from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core, Tx
+from corral.core.transactions import COMMANDS_S, Core, Tx
 from corral.decide.objects.manifest import DOCKER_IMAGE
 from corral.model.blob import StoredBlob
 from corral.model.image import RegistryImage, Repository
@@ -153,6 +153,7 @@ def test_many_layers_are_deleted_in_several_transactions(world: World):
 
     world.ask(push_all)
     world.clock.advance(2 * HOUR_S)
+    world.core.timer = lambda: world.store.connection.total_changes * 2 * COMMANDS_S / LAYERS_MAX
     gone = []
     while world.core.next_due_s() is not None:
         world.core.transact([])

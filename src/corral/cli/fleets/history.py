@@ -131,7 +131,7 @@ def scale_out_of_group(
         steps = _alarm_steps(BY_ALARM.search(cause), began, wakes if before == 0 else [], alarm_change, with_alarm=before == 0)
         match = BY_ALARM.search(cause)
         steps.append(TimeLineStep("policy", f"policy {match['policy'] if match else ''} sets {before} → {after}", began))
-    steps.append(_launch_step(launch, name))
+    steps.append(_launch_step(launch, name, task["joined"] if task is not None else None))
     if task is not None:
         steps.append(TimeLineStep("joined", "instance joined the cluster", task["joined"]))
         steps += _task_steps(task)
@@ -188,10 +188,11 @@ def _alarm_steps(
     return steps
 
 
-def _launch_step(launch: dict[str, Any], instance: str) -> TimeLineStep:
+def _launch_step(launch: dict[str, Any], instance: str, joined: datetime | None) -> TimeLineStep:
     status = launch["StatusCode"]
-    if status == "Successful":
-        return TimeLineStep("instance", f"instance {instance} launched", launch.get("EndTime"))
+    if status == "Successful":  # the activity can end a little later than the instance joins the cluster
+        ended = launch.get("EndTime")
+        return TimeLineStep("instance", f"instance {instance} launched", min(ended, joined) if ended and joined else ended)
     if status in ("Failed", "Cancelled"):
         return TimeLineStep(
             "instance",
