@@ -13,6 +13,7 @@ from command import processes_about
 from containers.running import Containers, shell
 from corral.core.clock import VirtualClock
 from corral.model.run import RunSpec
+from corral.node import pause_image
 from corral.node.docker_cleanup import RESOURCES_KEPT_S
 from corral.node.docker_engine import DockerEngine
 from corral.server.deleted_folder import EXIT_CODE
@@ -23,6 +24,7 @@ from harness import eventually
 
 pytestmark = pytest.mark.xdist_group("docker")
 
+PAUSE = f"ancestor={pause_image.IMAGE}:{pause_image.TAG}"
 VPC = {"awsvpcConfiguration": {"subnets": ["subnet-1"]}}
 VOLUMES = [{"name": "own", "host": {}}]
 MOUNTS = [{"sourceVolume": "own", "containerPath": "/own"}]
@@ -155,11 +157,11 @@ def test_down_leaves_no_pause_container_of_an_ended_task(own_docker_corral, dock
     run(shell("true"), networkMode="awsvpc", networkConfiguration=VPC)
     [lives] = run.start(shell("sleep 3000"), networkMode="awsvpc", networkConfiguration=VPC)
     run.until(lives)
-    assert len(dockerd.containers("label=corral.pause", held, "status=running")) == 2
+    assert len(dockerd.containers(PAUSE, held, "status=running")) == 2
     corral.stop()
-    left = eventually(lambda: len(found := dockerd.containers("label=corral.pause", held)) == 1 and found)
+    left = eventually(lambda: len(found := dockerd.containers(PAUSE, held)) == 1 and found)
     corral.start()
-    assert dockerd.containers("label=corral.pause", held) == left, "a running task keeps its network"
+    assert dockerd.containers(PAUSE, held) == left, "a running task keeps its network"
     run.stop(lives)
 
 
