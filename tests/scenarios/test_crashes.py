@@ -179,7 +179,7 @@ def check_tasks(tasks, ledger: Ledger, shared: Path, logs) -> None:
         stream = f"crash/main/{task['taskArn'].rpartition('/')[2]}"
         events = logs.get_log_events(logGroupName="/tests", logStreamName=stream, startFromHead=True)["events"]
         lines = [f"line {at} of {name}" for at in range(1, 6)] + [f"end of {name}"]
-        assert [event["message"] for event in events] == lines
+        assert [event["message"] for event in events] == lines, f"{name}: {task}"
 
 
 def check_own_events(logs, ledger: Ledger) -> None:
