@@ -268,11 +268,11 @@ class Load:
             self.figures.memory_mb = max(self.figures.memory_mb, machine.rss_mb(self._local.pids["server"]))
 
 
-def run(bench: Bench, attacks: Attacks, seconds: float, p99_max_ms: float = P99_MAX_MS) -> Iterator[list[str]]:
+def run(bench: Bench, attacks: Attacks, seconds: float, p99_max_ms: float, others: type[Load]) -> Iterator[list[str]]:
     """One line of the table for each attack."""
     for name, attack in attacks.items():
         with corral(bench, "attacked", "none") as local:
-            load = Load(local)
+            load = others(local)
             try:
                 yield [name, *_attacked(local, load, attack, seconds, p99_max_ms)]
             finally:
@@ -319,7 +319,9 @@ HEADINGS = (
 )  # fmt: skip
 
 
-def main(attacks: Attacks, p99_max_ms: float = P99_MAX_MS) -> int:
+def main(attacks: Attacks, p99_max_ms: float = P99_MAX_MS, others: type[Load] = Load) -> int:
+    """Run the attacks that the command line names, and print what `others` noticed."""
+    os.environ.pop("CORRAL_ACCESS_KEY", None)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help=f"parts of the names of attacks: {', '.join(attacks)}")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each attack")
@@ -328,7 +330,7 @@ def main(attacks: Attacks, p99_max_ms: float = P99_MAX_MS) -> int:
     bench = Bench(Path(tempfile.mkdtemp(prefix="corral-attack-", dir=machine.real_disk())), quick=False)
     table = Table(*HEADINGS)
     try:
-        for line in run(bench, wanted, options.seconds, p99_max_ms):
+        for line in run(bench, wanted, options.seconds, p99_max_ms, others):
             table.add_row(*line)
             print("  ".join(line), flush=True)
     finally:
@@ -338,5 +340,4 @@ def main(attacks: Attacks, p99_max_ms: float = P99_MAX_MS) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.pop("CORRAL_ACCESS_KEY", None)
     sys.exit(main(ATTACKS))

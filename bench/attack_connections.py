@@ -6,26 +6,17 @@ Unix account if this script runs as root, and as the same account otherwise. `sa
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import cycle
-from pathlib import Path
 
-import machine
-from attack import CALLERS, HEADINGS, MIB, PACE_S, SECONDS, Arena, Load, _attacked, _form, _hold, _pump, _repeat
+from attack import CALLERS, MIB, PACE_S, Arena, Load, _form, _hold, _pump, main, repeat
 from client import Unanswered, Wire
-from local import corral
-from rich.console import Console
-from rich.table import Table
-from rows import Bench
 
 OTHER_ACCOUNT = 65534
 
@@ -48,7 +39,7 @@ def large_unfinished(arena: Arena) -> None:
 def wrong_signatures(arena: Arena) -> None:
     """Requests with wrong signatures on 8 connections, as fast as they are answered."""
     body = b"Action=GetCallerIdentity&Version=2011-06-15"
-    _repeat(arena, _form(arena, body, True, {}) + body, 8)
+    repeat(arena, _form(arena, body, True, {}) + body, 8)
 
 
 def reconnecting(arena: Arena) -> None:
@@ -104,38 +95,8 @@ class NewConnections(Load):
             due = max(due + PACE_S, time.perf_counter() - 1.0)
 
 
-def run(bench: Bench, names: list[str], seconds: float) -> Iterator[list[str]]:
-    """One line of the table for each attack, in the form of `attack.run`."""
-    for name in names:
-        with corral(bench, "attacked", "none") as local:
-            load = NewConnections(local)
-            try:
-                yield [name, *_attacked(local, load, ATTACKS[name], seconds)]
-            finally:
-                load.stop()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help=f"parts of the names of attacks: {', '.join(ATTACKS)}")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each attack")
-    options = parser.parse_args()
+if __name__ == "__main__":
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    names = [name for name in ATTACKS if not options.names or any(part in name for part in options.names)]
-    bench = Bench(Path(tempfile.mkdtemp(prefix="corral-attack-", dir=machine.real_disk())), quick=False)
-    table = Table(*HEADINGS)
-    try:
-        for line in run(bench, names, options.seconds):
-            table.add_row(*line)
-            print("  ".join(line), flush=True)
-    finally:
-        shutil.rmtree(bench.folder, ignore_errors=True)
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
-    return int(any(line == "NO" for line in table.columns[-1].cells))
-
-
-if __name__ == "__main__":
-    os.environ.pop("CORRAL_ACCESS_KEY", None)
-    sys.exit(main())
+    sys.exit(main(ATTACKS, others=NewConnections))

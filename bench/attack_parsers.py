@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import sys
 import time
 from base64 import b64encode
@@ -129,5 +128,4 @@ ATTACKS: dict[str, Callable[[Arena], None]] = {
 
 
 if __name__ == "__main__":
-    os.environ.pop("CORRAL_ACCESS_KEY", None)
     sys.exit(main(ATTACKS, p99_max_ms=50.0))
