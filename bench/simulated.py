@@ -15,9 +15,10 @@ from rows import Bench
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.errors import ApiError
 from corral.core.ids import RandomIds, simulated_gpu_id
-from corral.core.transactions import Core, Tx
+from corral.core.transactions import Tx
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.principal import root_user

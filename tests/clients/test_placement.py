@@ -10,9 +10,9 @@ import pytest
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.errors import ApiError
 from corral.core.ids import RandomIds
-from corral.core.transactions import Core
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.instance import host_instance_id

@@ -11,21 +11,11 @@ import pytest
 
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command, Wait
+from corral.core.core import COMMANDS_S, RECONCILERS_S, RETRY_S, Core, Outcome
 from corral.core.database import CommitFailed
 from corral.core.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.core.ids import SeededIds
-from corral.core.transactions import (
-    COMMANDS_S,
-    MARKS_MAX_PER_TRANSACTION,
-    RECONCILERS_S,
-    RETRY_S,
-    Core,
-    OncePerTransaction,
-    Outcome,
-    Reconciler,
-    Together,
-    Tx,
-)
+from corral.core.transactions import MARKS_MAX_PER_TRANSACTION, OncePerTransaction, Reconciler, Together, Tx
 from corral.model.agent_protocol import Hello, StartOrder
 from corral.model.gpu import GpuDevice
 from corral.model.instance import HOST_POOL, host_instance_id

@@ -13,11 +13,12 @@ import pytest
 
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command, Wait
+from corral.core.core import Core, Outcome
 from corral.core.database import CommitFailed, Handover
 from corral.core.errors import InternalFailure, ServiceUnavailable, api_error
 from corral.core.handovers import RETRY_MAX_S, Delivery, Done, forget_finished, receive
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core, Outcome, Tx
+from corral.core.transactions import Tx
 from corral.model.settings import Settings
 from corral.store import Store
 

@@ -11,8 +11,9 @@ from random import Random
 from typing import Any
 
 from corral.core.clock import WallClock
+from corral.core.core import Core
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core, Tx
+from corral.core.transactions import Tx
 from corral.model.settings import Settings
 from corral.server.lanes import Lane
 from corral.store import Store

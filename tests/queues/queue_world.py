@@ -10,9 +10,10 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.database import CommitFailed
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core, Tx
+from corral.core.transactions import Tx
 from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.reconcile import STATE

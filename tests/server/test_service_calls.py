@@ -11,8 +11,8 @@ from corral import aws
 from corral.access.caller import Caller
 from corral.blobs import Blobs
 from corral.core.clock import WallClock
+from corral.core.core import Core
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core
 from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.server.http.connection_limits import UnverifiedMemory

@@ -12,10 +12,11 @@ import pytest
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core, Outcome
 from corral.core.database import CommitFailed
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core, Outcome, Tx
+from corral.core.transactions import Tx
 from corral.model.alarm import AlarmState
 from corral.model.metric import Metric, Point
 from corral.model.principal import root_user

@@ -14,8 +14,8 @@ import pytest
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core
 from corral.decide.logs.emf import batch_points
 from corral.model.agent_protocol import Hello, Measured
 from corral.model.gpu import GpuDevice

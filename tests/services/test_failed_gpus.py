@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from corral.core.clock import VirtualClock
+from corral.core.core import Core
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core
 from corral.model.agent_protocol import SILENT_S, Hello, HostOptions
 from corral.model.gpu import GpuDevice, GpuHealth
 from corral.model.gpu_metrics import GpuSample

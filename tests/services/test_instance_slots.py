@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.errors import ApiError
 from corral.core.ids import RandomIds
-from corral.core.transactions import Core, Tx
+from corral.core.transactions import Tx
 from corral.fleet import instances
 from corral.fleet.instances import InstanceRequest
 from corral.model.agent_protocol import HostOptions

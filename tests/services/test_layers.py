@@ -16,9 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import COMMANDS_S, Core
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
-from corral.core.transactions import COMMANDS_S, Core, Tx
+from corral.core.transactions import Tx
 from corral.decide.objects.manifest import DOCKER_IMAGE
 from corral.model.blob import StoredBlob
 from corral.model.image import RegistryImage, Repository

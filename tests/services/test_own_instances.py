@@ -14,8 +14,9 @@ from corral.cli.screens.status import instance_gpus, overcommitted_line
 from corral.cli.screens.top_tables import frame
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.ids import RandomIds
-from corral.core.transactions import Core, Tx
+from corral.core.transactions import Tx
 from corral.fleet import instances
 from corral.fleet.instance_cost import cost_report
 from corral.fleet.instances import InstanceRequest

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import COMMANDS_S, Core
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
-from corral.core.transactions import COMMANDS_S, Core, Tx
+from corral.core.transactions import Tx
 from corral.decide.objects.expiry import DAY_S, evaluate_key, midnight_after
 from corral.model.blob import MD5, StoredBlob
 from corral.model.principal import root_user

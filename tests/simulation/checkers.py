@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from corral.core.transactions import Outcome, Tx
+from corral.core.core import Outcome
+from corral.core.transactions import Tx
 from corral.decide.placement.backfill import longest_time_s
 from corral.decide.placement.place import serve
 from corral.model.instance import HOST_POOL

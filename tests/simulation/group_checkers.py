@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.core.transactions import Outcome
+from corral.core.core import Outcome
 from corral.model.group import LAUNCH_STATES, TERMINATION_STATES, Group, GroupMember, LifecycleState
 from corral.model.instance import InstanceState
 from corral.services.autoscaling.handlers import HANDLERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from corral.core.transactions import Outcome
+from corral.core.core import Outcome
 from corral.model.metric import Metric
 from simulation.checkers import Checker, Violation
 from simulation.clients import CALLER, Request

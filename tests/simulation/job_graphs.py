@@ -15,9 +15,10 @@ from random import Random
 from typing import Any
 
 from corral.core.commands import Command
+from corral.core.core import Core, Outcome
 from corral.core.errors import ApiError, api_error
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core, Outcome, Reconciler
+from corral.core.transactions import Reconciler
 from corral.fleet import instances, spot_interruptions
 from corral.model.instance import InstanceState
 from corral.model.job import JobState

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from corral.core.clock import Clock, WallView
 from corral.core.commands import Command
+from corral.core.core import Outcome
 from corral.core.database import CommitFailed, Database, Handover
 from corral.core.handovers import Done, receive
-from corral.core.transactions import Outcome, Receiver, Reconciler, Tx
+from corral.core.transactions import Receiver, Reconciler, Tx
 from corral.store import Store
 from corral.store.revisions import Definitions
 from corral.telemetry import LogStore, MetricStore

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from corral.core.transactions import Outcome
+from corral.core.core import Outcome
 from corral.decide.placement.place import room_for_newcomer
 from corral.model.task import Demand
 from corral.services.ecs.task_spec import task_spec

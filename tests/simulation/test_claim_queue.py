@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
-from corral.core.transactions import Core
+from corral.core.core import Core
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
 from corral.model.run import Observed

@@ -11,9 +11,10 @@ import pytest
 from msgspec import structs
 
 from corral.core.commands import Command, ParkedCommands
+from corral.core.core import Core, Outcome
 from corral.core.database import Handover
 from corral.core.handovers import Delivery, PendingDelivery
-from corral.core.transactions import Core, Outcome, Tx
+from corral.core.transactions import Tx
 from corral.core.undo_log import UndoLog
 from corral.decide.placement.place import place, room_for_claim
 from corral.fleet import hosts, instances

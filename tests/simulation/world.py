@@ -11,9 +11,10 @@ from random import Random
 from typing import Any
 
 from corral.core.clock import VirtualClock
+from corral.core.core import Core
 from corral.core.handovers import Delivery
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core, Reconciler, Tx
+from corral.core.transactions import Reconciler, Tx
 from corral.fleet import hosts
 from corral.model.instance import HOST_POOL, InstanceState, host_instance_id
 from corral.model.placement import INSTANCE, TASK

@@ -15,11 +15,11 @@ import pytest
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.database import Database, Handover
 from corral.core.errors import ApiError
 from corral.core.handovers import Delivery, Done, forget_finished, receive
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core
 from corral.decide.templates import compile_template, parameter_values
 from corral.decide.templates.stack_plan import MOVES
 from corral.model.instance import InstanceState

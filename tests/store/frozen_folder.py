@@ -17,8 +17,8 @@ from typing import Any
 from corral.aws.direct_input import direct_input
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.reconcile import LOGS, METRICS, STATE

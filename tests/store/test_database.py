@@ -16,10 +16,10 @@ import pytest
 
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.database import APPLICATION_ID
 from corral.core.errors import Refused, ServiceUnavailable
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core
 from corral.model.settings import Settings
 from corral.process.data_folder import lock_folder
 from corral.store import Store

@@ -7,8 +7,9 @@ from random import Random
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core, Tx
+from corral.core.transactions import Tx
 from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.model.task import TaskState

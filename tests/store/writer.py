@@ -9,8 +9,9 @@ from pathlib import Path
 
 from corral.core.clock import WallClock
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.ids import RandomIds
-from corral.core.transactions import Core, Tx
+from corral.core.transactions import Tx
 from corral.model.settings import Settings
 from corral.store import Store
 from store.rows import claim, hello

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.core.commands import Command
-from corral.core.transactions import Outcome
+from corral.core.core import Outcome
 from corral.model.instance import ec2_id
 from corral.operations.services import SERVICES
 from virtual_clock.group_world import CALLER

@@ -12,9 +12,9 @@ import pytest
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
+from corral.core.core import Core, Outcome
 from corral.core.errors import ApiError
 from corral.core.ids import RandomIds
-from corral.core.transactions import Core, Outcome
 from corral.fleet import instances
 from corral.model.group import GroupMember
 from corral.model.instance import InstanceState

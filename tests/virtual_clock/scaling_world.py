@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from corral.core.commands import Command
+from corral.core.core import Core, Outcome
 from corral.core.database import Handover
 from corral.core.errors import ApiError
 from corral.core.handovers import receive
 from corral.core.ids import RandomIds
-from corral.core.transactions import Core, Outcome
 from corral.model.metric import Metric, Point
 from corral.model.settings import ScalingTimes, Settings
 from corral.reconcile import METRICS

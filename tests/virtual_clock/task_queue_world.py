@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.core.commands import Command
-from corral.core.transactions import Outcome
+from corral.core.core import Outcome
 from corral.model.run import Observed
 from corral.model.task import Task, TaskState
 from corral.services.ecs import host_reports

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from corral.core.commands import Command
+from corral.core.core import Outcome
 from corral.core.errors import ApiError
-from corral.core.transactions import Outcome
 from corral.model.run import Observed
 from corral.model.settings import ScalingTimes, Settings
 from corral.services.ecs import host_reports

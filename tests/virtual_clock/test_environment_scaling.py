@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.core.transactions import Core, Outcome
+from corral.core.core import Core, Outcome
 from corral.fleet import spot_interruptions
 from corral.model.instance import InstanceState
 from corral.model.job import JobState

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from corral.core.commands import Command
-from corral.core.transactions import Outcome
+from corral.core.core import Outcome
 from corral.model.instance import ec2_id
 from corral.model.job import CHILD_FAILED, DEPENDENCY_FAILED, TIMED_OUT, ExitRule, JobState
 from corral.model.task import StopCode

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from corral.core.commands import Command
-from corral.core.transactions import Outcome
+from corral.core.core import Outcome
 from corral.model.agent_protocol import HostOptions, StartOrder
 from corral.model.job import JobState
 from corral.model.run import Observed

@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 
+from corral.core.core import Core, Outcome
 from corral.core.errors import ApiError, api_error
 from corral.core.ids import SeededIds
-from corral.core.transactions import Core, Outcome, Reconciler, Tx
+from corral.core.transactions import Reconciler, Tx
 from corral.model.placement import Claim
 from corral.model.task import Task
 from corral.model.task_queue import EndNotice, QueuedTask, TaskArray

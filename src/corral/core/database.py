@@ -1,6 +1,6 @@
 """A SQLite database with one writing connection: checks and opens it, manages its transactions, and opens read-only connections.
 
-Such a database is a store. It also has four tables that the core (`core/transactions.py`) uses: `due` and `watch` say when a
+Such a database is a store. It also has four tables that the core (`core/core.py`) uses: `due` and `watch` say when a
 reconciler runs, and `outbox` and `inbox` have messages to and from other stores. The key of a reconciler, for example `pool:hosts`,
 has the name of the reconciler and the name of the thing.
 """

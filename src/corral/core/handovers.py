@@ -30,8 +30,9 @@ import orjson
 from msgspec import Struct
 
 from corral.core.commands import Command
+from corral.core.core import Core, Outcome
 from corral.core.database import CommitFailed, Handover
-from corral.core.transactions import Core, Outcome, OwnedStore, Receiver, Tx
+from corral.core.transactions import OwnedStore, Receiver, Tx
 
 REMOVE_S = 1.0  # if no transaction has deleted the outbox rows of received hand-overs in this time, one is started for them
 RETRY_MIN_S = 1.0  # the pause before the first retry of a delivery; each further pause is twice as long, up to RETRY_MAX_S

@@ -31,10 +31,11 @@ from corral.configuration.settings import UP, UP_OPTIONS
 from corral.core import ids
 from corral.core.clock import WallClock, WallView
 from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.database import is_missing, validate_file
 from corral.core.errors import Refused
 from corral.core.handovers import forget_finished
-from corral.core.transactions import Core, Tx
+from corral.core.transactions import Tx
 from corral.model.agent_protocol import HostOptions
 from corral.model.container_network import GATEWAY as CONTAINERS_GATEWAY
 from corral.model.principal import root_user

@@ -17,11 +17,12 @@ from typing import Any, Generic, TypeVar
 
 from corral.core.clock import Clock, WallSteps
 from corral.core.commands import Command, NeedsThread
+from corral.core.core import Core, Outcome
 from corral.core.database import Handover
 from corral.core.errors import ServiceUnavailable
 from corral.core.handovers import Delivery, Done, receive
 from corral.core.ids import Ids
-from corral.core.transactions import Core, Outcome, Receiver, S, Tx
+from corral.core.transactions import Receiver, S, Tx
 from corral.model.agent_protocol import HostOrders
 from corral.model.histogram import DURATIONS_S, SIZES, Histogram
 from corral.model.settings import Settings
