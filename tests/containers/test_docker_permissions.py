@@ -14,7 +14,7 @@ from harness import container as host_container
 pytestmark = pytest.mark.xdist_group("docker")
 
 PROGRAM = """
-import boto3, json, os
+import boto3, json, os, socket
 from botocore.exceptions import ClientError
 
 def attempt(call, **params):
@@ -24,9 +24,17 @@ def attempt(call, **params):
     except ClientError as error:
         return error.response["Error"]["Code"]
 
+def spoof():
+    try:
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
+        return "done"
+    except PermissionError:
+        return "no raw packets"
+
 evil = {"name": "x", "image": "corral/host", "memory": 64, "command": ["id"]}
 ecs, s3 = boto3.client("ecs"), boto3.client("s3")
 print(json.dumps([
+    spoof(),
     attempt(s3.put_object, Bucket=os.environ["BUCKET"], Key="inside.env", Body=b"X_A=1"),
     attempt(ecs.register_task_definition, family="evil", containerDefinitions=[evil]),
     attempt(boto3.client("iam").list_roles),
@@ -48,10 +56,12 @@ def test_a_container_reads_and_writes_data_and_needs_policies_for_the_rest(corra
     iam.put_role_policy(RoleName="describer", PolicyName="p", PolicyDocument=document(ALLOW))
     container, volumes = python(PROGRAM)
     container["environment"].append({"name": "BUCKET", "value": bucket})
-    refused = ["done", "AccessDeniedException", "AccessDenied"]
+    refused = ["no raw packets", "done", "AccessDeniedException", "AccessDenied"]
     for role, last in (("describer", "done"), (None, "AccessDeniedException")):
         task = run(container, volumes=volumes, **({"taskRoleArn": role} if role else {}))
         assert json.loads(run.printed(task)[-1]) == [*refused, last]
+    raw = {"capabilities": {"add": ["NET_RAW"]}}
+    assert run(shell("ping -c 1 127.0.0.1", linuxParameters=raw))["containers"][0]["exitCode"] == 0, "root may give it raw packets"
     files = {"environmentFiles": [{"type": "s3", "value": f"arn:aws:s3:::{bucket}/inside.env"}]}
     assert run.printed(run(shell("echo $X_A", **files))) == ["1"]
     iam.create_role(RoleName="admin", AssumeRolePolicyDocument=document(TRUST))

@@ -53,8 +53,8 @@ def test_limits(run: Containers, dockerd: Dockerd):
     shown = dockerd("inspect", "--format", "{{json .HostConfig}}{{json .Config.Labels}}", container["runtimeId"])
     for words in (
         '"CpuShares":512', f'"Memory":{64 << 20}', f'"MemoryReservation":{32 << 20}', f'"MemorySwap":{64 << 20}', '"who":"me"',
-        '"CapAdd":["NET_ADMIN"]', '"CapDrop":["CHOWN"]', '"SecurityOpt":["no-new-privileges"]', '"net.core.somaxconn":"99"',
-        '"corral.pause":""',
+        '"CapAdd":["NET_ADMIN"]', '"CapDrop":["CHOWN","NET_RAW"]', '"SecurityOpt":["no-new-privileges"]',
+        '"net.core.somaxconn":"99"', '"corral.pause":""',
     ):  # fmt: skip
         assert words in shown
     run.stop(arn)

@@ -22,7 +22,10 @@ GIVES: dict[str, list[Any]] = {
     f"{CONTAINER}.privileged": [True],
     f"{CONTAINER}.linuxParameters.devices": [[{"hostPath": "/dev/sda"}]],
     f"{CONTAINER}.linuxParameters.capabilities.add": [
-        [each] for each in ("ALL", "SYS_ADMIN", "SYS_PTRACE", "SYS_MODULE", "CAP_NET_ADMIN", "AUDIT_CONTROL", "sys_rawio", "FUTURE")
+        [each]
+        for each in (
+            "ALL", "SYS_ADMIN", "SYS_PTRACE", "SYS_MODULE", "CAP_NET_ADMIN", "NET_RAW", "AUDIT_CONTROL", "sys_rawio", "FUTURE",
+        )
     ],
     f"{CONTAINER}.dockerSecurityOptions": [
         [each]

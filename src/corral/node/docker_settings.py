@@ -31,6 +31,7 @@ CPU_SHARES_MIN = 2
 CPU_PERIOD_US = 100_000
 LOG_FILE_BYTES = 256 * 1024 * 1024  # the engine keeps two log files of this size per container
 NANOSECONDS = 10**9
+RAW_PACKETS = "NET_RAW"  # the capability to send packets with any sender
 
 
 class RunRecord(Struct, frozen=True):
@@ -264,7 +265,7 @@ def _host_config(spec: RunSpec, context: CreateContext) -> dict[str, Any]:
         "Privileged": bool(container.get("privileged")),
         "ReadonlyRootfs": bool(container.get("readonlyRootFilesystem")),
         "CapAdd": capabilities.get("add", []),
-        "CapDrop": capabilities.get("drop", []),
+        "CapDrop": _dropped(capabilities),
         "SecurityOpt": container.get("dockerSecurityOptions", []),
         "Dns": container.get("dnsServers", []),
         "DnsSearch": container.get("dnsSearchDomains", []),
@@ -294,6 +295,16 @@ def _host_config(spec: RunSpec, context: CreateContext) -> dict[str, Any]:
         elif mode is not None:
             config[field] = mode
     return config
+
+
+def _dropped(capabilities: Mapping[str, Any]) -> list[str]:
+    """Return the capabilities that the container does not get. NET_RAW is one of them, unless the definition adds it.
+
+    With NET_RAW, a program can redirect the packets of all containers on its network to itself, and read their credentials.
+    """
+    dropped: list[str] = capabilities.get("drop", [])
+    added = {each.upper().removeprefix("CAP_") for each in capabilities.get("add", ())}
+    return dropped if added & {"ALL", RAW_PACKETS} else list(dict.fromkeys([*dropped, RAW_PACKETS]))
 
 
 def _network(spec: RunSpec, context: CreateContext) -> str:

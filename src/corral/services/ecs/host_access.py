@@ -27,10 +27,11 @@ HARMLESS_MODES = {  # modes with namespaces of the task or of its containers, an
 }
 ONLY_IN_DOCKER = "onlyInDocker"  # the member of Task.details for tasks that must not run as plain processes
 # Linux capabilities that affect only the container itself. With any other capability, a container could control the host, read
-# data of the host, or change settings of its kernel. The capabilities in the first two lines are those of each Docker container.
+# data of the host, or change settings of its kernel; with NET_RAW, it could read the credentials of other containers. The
+# capabilities in the first two lines are those that each container of Corral has.
 HARMLESS_CAPABILITIES = frozenset(
-    {"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP",
-     "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+    {"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID",
+     "SETPCAP", "SETUID", "SYS_CHROOT",
      "IPC_LOCK", "IPC_OWNER", "LEASE", "LINUX_IMMUTABLE", "NET_BROADCAST", "SYS_NICE", "SYS_RESOURCE"}
 )  # fmt: skip
 # Any other security option can replace a profile that confines the container, and its value can be a file of the host.
