@@ -29,6 +29,9 @@ MALFORMED_EXPORT = (
     "Template format error: Output O is malformed. The Name field of every Export member must be specified and consist only of "
     "alphanumeric characters, colons, or hyphens."
 )
+SUB_VALUES = (
+    "Template error: every value of the context object of every Fn::Sub object must be a string or a function that returns a string"
+)
 LONG = "x" * 4000
 EXPORTS = {"net-Vpc": "vpc-9", "Long": LONG}
 HEAD = """
@@ -160,7 +163,8 @@ def test_functions(text: str, result: Any) -> None:
     "text, message",
     [
         ("!Sub '${Subnets}'", "Template error: variable Subnets in Fn::Sub expression does not resolve to a string"),
-        ("!Sub ['${a}', {a: [b]}]", "Template error: variable a in Fn::Sub expression does not resolve to a string"),
+        ("!Sub ['${a}', {a: [b]}]", SUB_VALUES),
+        ("!Sub ['${a}', {a: !Ref AWS::NoValue}]", SUB_VALUES),
         ("!Select [3, !Ref Subnets]", "Template error: Fn::Select  cannot select nonexistent value at index 3"),
         ("!Select [-1, [a]]", "Template error: Fn::Select requires a list argument with a valid index value as its first element"),
         ("!Select [0, !Ref Env]",
@@ -247,10 +251,6 @@ Resources:
 @pytest.mark.parametrize(
     "output, message",
     [
-        (
-            "{Value: !Ref Cond}",
-            "Template format error: Unresolved resource dependencies [Cond] in the Outputs block of the template",
-        ),
         ("{Value: !GetAtt A.List}", "Template format error: The Value field of every Outputs member must evaluate to a String."),
         ("{Value: !Ref AWS::NoValue}", "Template format error: The Value field of every Outputs member must evaluate to a String."),
         ("{Value: a, Export: {Name: !GetAtt A.List}}", MALFORMED_EXPORT),
@@ -266,6 +266,70 @@ def test_refused_outputs(output: str, message: str) -> None:
     with pytest.raises(TemplateError) as refused:
         evaluation.outputs(ref, get_att)
     assert refused.value.message == message
+
+
+CONDITIONAL = "Conditions: {Never: !Equals [a, b]}\nResources: {A: {Type: X}, Cond: {Type: X, Condition: Never}}\n"
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (CONDITIONAL + "Outputs: {O: {Value: !Ref Cond}}",
+         "Template format error: Unresolved resource dependencies [Cond] in the Outputs block of the template"),
+        (CONDITIONAL + "Outputs: {O: {Value: !If [Never, !Ref Cond, a]}, P: {Value: !Ref Cond, Condition: Never}}", None),
+        ("Conditions: {Never: !Equals [a, b]}\nResources: {A: {Type: X, DeletionPolicy: !If [Never, Retain, Keep]}}",
+         "Template format error: Unrecognized DeletionPolicy Keep for resource A"),
+        ("Resources: {A: {Type: X, DeletionPolicy: !Ref B}, B: {Type: X}}",
+         "Template format error: Unresolved resource dependencies [B] in the Resources block of the template"),
+    ],
+)  # fmt: skip
+def test_templates_that_the_parameters_make_unfit(text: str, message: str | None) -> None:
+    if message is None:
+        evaluate(text)
+        return
+    with pytest.raises(TemplateError) as refused:
+        evaluate(text)
+    assert refused.value.message == message
+
+
+def test_policies_by_functions() -> None:
+    text = """
+Parameters: {Env: {Type: String, Default: prod}}
+Mappings: {M: {prod: {Policy: Snapshot}}}
+Conditions: {IsProd: !Equals [!Ref Env, prod]}
+Resources:
+  A: {Type: X, DeletionPolicy: !If [IsProd, Retain, Delete], UpdateReplacePolicy: !FindInMap [M, !Ref Env, Policy]}
+  B: {Type: X, DeletionPolicy: !If [IsProd, !Ref AWS::NoValue, Retain], UpdateReplacePolicy: Retain}
+"""
+    found = evaluate(text).resources
+    assert [(each.deletion_policy, each.update_replace_policy) for each in found.values()] == [
+        ("Retain", "Snapshot"), (None, "Retain"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        ("!FindInMap [M, b, c]", "Template error: Unable to get mapping for M::b::c"),
+        ("!Join ['', [!FindInMap [M, b, c], !Ref A]]", "Template error: Unable to get mapping for M::b::c"),
+        ("!Select [2, [!Ref A, b]]", None),  # the list contains a value of a resource
+        ("!Select [!FindInMap [M, b, c], !GetAtt A.List]", "Template error: Unable to get mapping for M::b::c"),
+        ("!Select [9, !GetAZs '']", "Template error: Fn::Select  cannot select nonexistent value at index 9"),
+        ("!If [Never, !Select [2, [a]], b]", None),
+    ],
+)
+def test_functions_without_a_value_are_found_before_the_steps(value: str, message: str | None) -> None:
+    head = (
+        "Mappings: {M: {a: {c: d}}}\nConditions: {Never: !Equals [a, b]}\nResources: {A: {Type: X}, B: {Type: X, Properties: {P: "
+    )
+    for text in (head + value + "}}}", head + "a}}}\nOutputs: {O: {Value: " + value + "}}"):
+        found = evaluate(text)
+        if message is None:
+            found.check_functions(("Fn::FindInMap", "Fn::Select"))
+            continue
+        with pytest.raises(TemplateError) as refused:
+            found.check_functions(("Fn::FindInMap", "Fn::Select"))
+        assert refused.value.message == message
 
 
 SUBNETS = {"s-1": "vpc-1", "s-2": "vpc-1", "s-3": "vpc-2"}

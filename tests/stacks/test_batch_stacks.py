@@ -173,3 +173,25 @@ def test_replace_compute_environment_decides_whether_an_environment_is_replaced(
     [shown] = environments(world).values()
     assert shown["computeResources"]["type"] == "SPOT"
     assert shown["tags"]["aws:cloudformation:logical-id"] == "Environment"
+
+
+def test_enum_values_in_another_case() -> None:
+    """The CDK writes `managed`, and public templates write `Managed` and `Container`. AWS's handlers accept them."""
+    written = queue_on("EC2")
+    environment = written["Resources"]["Environment"]["Properties"]
+    environment["Type"] = "managed"
+    environment["ComputeResources"] |= {"Type": "Ec2", "AllocationStrategy": "best_fit_progressive"}
+    container = {**CONTAINER, "ResourceRequirements": [{"Type": "vcpu", "Value": "1"}, {"Type": "Memory", "Value": "64"}]}
+    given = {"Type": "Container", "PlatformCapabilities": ["Ec2"], "ContainerProperties": container}
+    written["Resources"]["Definition"] = {"Type": "AWS::Batch::JobDefinition", "Properties": given}
+    world = World()
+    stack = world.create(written)
+    assert stack.status is StackStatus.CREATE_COMPLETE, world.events(stack)
+    [made] = environments(world).values()
+    found = made["computeResources"]
+    assert (made["type"], found["type"], found["allocationStrategy"]) == ("MANAGED", "EC2", "BEST_FIT_PROGRESSIVE")
+    [registered] = described(world, "DescribeJobDefinitions")
+    requirements = {each["type"] for each in registered["containerProperties"]["resourceRequirements"]}
+    assert (registered["type"], requirements) == ("container", {"VCPU", "MEMORY"})
+    environment["Type"] = "manged"
+    assert "manged" in str(world.events(world.create(written, "wrong")))

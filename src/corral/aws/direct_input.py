@@ -66,6 +66,26 @@ def _renamed(shape: Shape, value: Any) -> Any:
     return value
 
 
+def with_model_case(service: str, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the input with the model's case of enum values, for example MANAGED for `managed`."""
+    shape = service_model(service, SERVICE_BY_NAME[service].protocols[0]).operation_model(operation).input_shape
+    return dict(_in_model_case(shape, params)) if shape is not None else dict(params)
+
+
+def _in_model_case(shape: Shape, value: Any) -> Any:
+    if isinstance(value, str) and (enum := shape.constraints.get("enum")) and value not in enum:
+        return next((each for each in enum if each.lower() == value.lower()), value)
+    if isinstance(value, Mapping) and shape.type_name == "structure":
+        return {
+            name: _in_model_case(shape.members[name], inner) if name in shape.members else inner for name, inner in value.items()
+        }
+    if isinstance(value, Mapping) and shape.type_name == "map":
+        return {name: _in_model_case(shape.value, inner) for name, inner in value.items()}
+    if isinstance(value, list) and shape.type_name == "list":
+        return [_in_model_case(shape.member, each) for each in value]
+    return value
+
+
 @cache
 def members_of(service: str, shape: str) -> frozenset[str]:
     """Return the names of the members of a structure in the model of a service."""

@@ -11,12 +11,16 @@ from typing import Any
 from corral.access.authorization import policies_of_role, refusal
 from corral.access.caller import Caller
 from corral.access.permissions import Permission
-from corral.aws.direct_input import denied, direct_input
+from corral.aws.direct_input import denied, direct_input, with_model_case
 from corral.aws.direct_input import request_of as request_of
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import UNKNOWN_RESOURCE
 from corral.operations.services import SERVICES, needed_permissions
 from corral.template_types.resource_types import TemplateType
+
+# The services whose resource handlers on AWS ignore the case of enum values. The CDK's constructs for Batch write `managed`, and
+# public templates write `Managed` and `Container`. Other handlers refuse such values.
+ANY_CASE = frozenset({"batch"})
 
 
 def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +34,10 @@ def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapp
     """
     served = SERVICES[service]
     own = {name: value for name, value in params.items() if name.startswith("_")}
-    converted = direct_input(service, operation, {name: value for name, value in params.items() if name not in own}) | own
+    given = {name: value for name, value in params.items() if name not in own}
+    if service in ANY_CASE:
+        given = with_model_case(service, operation, given)
+    converted = direct_input(service, operation, given) | own
     if served.lane == "state":
         authorize(tx, caller, service, operation, converted)
     if operation in served.prepare:

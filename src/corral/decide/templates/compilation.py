@@ -36,6 +36,7 @@ POLICIES = {
     "DeletionPolicy": ("Delete", "Retain", "Snapshot", "RetainExceptOnCreate"),
     "UpdateReplacePolicy": ("Delete", "Retain", "Snapshot"),
 }
+POLICY_FUNCTIONS = ("Ref", "Fn::FindInMap", "Fn::If")
 EXPORT_NAME = re.compile(r"[A-Za-z0-9:-]{1,255}")
 ALPHANUMERIC = re.compile(r"[A-Za-z0-9]+")
 
@@ -267,11 +268,7 @@ def _resource(name: str, members: Any, found: References) -> ResourceDeclaration
     kind = _text(members, "Type")
     if kind is None:
         raise TemplateError(f"Template format error: [{path}] Every Resources object must contain a Type member.")
-    policies = {}
-    for key, allowed in POLICIES.items():
-        policies[key] = policy = _text(members, key)
-        if policy is not None and policy not in allowed:
-            raise TemplateError(f"Template format error: Unrecognized {key} {policy} for resource {name}")
+    policies = {key: _policy(members, key, name, found.scope) for key in POLICIES}
     parts = {key: _object(members, key, path) for key in ("Properties", "Metadata", "CreationPolicy", "UpdatePolicy")}
     for part in parts.values():
         found.scan(part)
@@ -290,6 +287,24 @@ def _resource(name: str, members: Any, found: References) -> ResourceDeclaration
         update_policy=parts["UpdatePolicy"],
         metadata=parts["Metadata"],
     )
+
+
+def _policy(members: dict[str, Any], key: str, name: str, scope: Scope) -> Any:
+    """Return DeletionPolicy or UpdateReplacePolicy: a text, or one of POLICY_FUNCTIONS, which cannot refer to resources."""
+    raw = members.get(key)
+    if function_of(raw) not in POLICY_FUNCTIONS:
+        return checked_policy(_text(members, key), key, name)
+    found = References(scope)
+    found.scan(raw)
+    if names := [*sorted(found.required | found.optional), *found.unresolved]:
+        raise unresolved(names, "Resources")
+    return raw
+
+
+def checked_policy(policy: str | None, key: str, name: str) -> str | None:
+    if policy is not None and policy not in POLICIES[key]:
+        raise TemplateError(f"Template format error: Unrecognized {key} {policy} for resource {name}")
+    return policy
 
 
 def _depends_on(members: dict[str, Any], found: References) -> list[str]:

@@ -5,10 +5,12 @@ A raw value is a value of the template that still contains functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from corral.decide.templates.compilation import circular, is_export_name, malformed_export, unresolved
+from msgspec.structs import replace
+
+from corral.decide.templates.compilation import checked_policy, circular, is_export_name, malformed_export, unresolved
 from corral.decide.templates.functions import NO_VALUE, Functions, GetAtt, Ref
 from corral.decide.templates.graph import cyclic
 from corral.decide.templates.references import sub_arguments, sub_parts
@@ -52,9 +54,45 @@ class Evaluation:
         for name, raw in template.conditions.items():
             self.conditions[name] = functions.holds(raw)
         self.resources: dict[str, ResourceDeclaration] = {
-            name: resource for name, resource in template.resources.items() if self._exists(resource.condition)
+            name: self._with_policies(resource, functions)
+            for name, resource in template.resources.items()
+            if self._exists(resource.condition)
         }
         self.dependencies: dict[str, frozenset[str]] = self._dependencies()
+        self._check_outputs()
+
+    def check_functions(self, names: Collection[str]) -> None:
+        """Evaluate the calls of the named functions that need no resource. Raise TemplateError if one has no value.
+
+        Then a template is refused at once, and not when a step evaluates the call: for example Fn::FindInMap with a key that the
+        mapping lacks. Branches of Fn::If that are not taken do not count.
+        """
+        functions = self._functions(_not_known, _not_known)
+        waiting: list[Any] = [
+            part
+            for each in self.resources.values()
+            for part in (each.properties, each.metadata, each.creation_policy, each.update_policy)
+        ]
+        outputs = [each for each in self.template.outputs.values() if self._exists(each.condition)]
+        waiting += [part for each in outputs for part in (each.value, each.export_name)]
+        while waiting:
+            raw = waiting.pop()
+            if type(raw) is list:
+                waiting += raw
+            elif type(raw) is dict:
+                name = function_of(raw)
+                if name == "Fn::If":
+                    condition, *branches = raw[name]
+                    waiting.append(branches[0 if self.conditions[condition] else 1])
+                    continue
+                if name in names:
+                    functions.size = 0
+                    try:
+                        functions.value(raw)
+                        continue
+                    except _NotKnown:
+                        pass
+                waiting += raw.values()
 
     def check_rules(self, all_values: AllValues | None = None, attribute_of: AttributeOf | None = None) -> None:
         """Check the rules of the template. Raise TemplateError if an assertion is not true.
@@ -77,9 +115,6 @@ class Evaluation:
         for output in self.template.outputs.values():
             if not self._exists(output.condition):
                 continue
-            missing = [name for name in self._needed((output.value, output.export_name)) if name not in self.resources]
-            if missing:
-                raise unresolved(dict.fromkeys(missing), "Outputs")
             value = functions.with_dynamic(functions.value(output.value))
             if not is_text(value):
                 raise TemplateError("Template format error: The Value field of every Outputs member must evaluate to a String.")
@@ -89,6 +124,27 @@ class Evaluation:
             export = None if name is NO_VALUE else text_of(name)
             resolved.append(ResolvedOutput(output.key, text_of(value), output.description, export))
         return resolved
+
+    def _with_policies(self, resource: ResourceDeclaration, functions: Functions) -> ResourceDeclaration:
+        """Resolve the policies of a resource. Most templates have texts, which need nothing."""
+        policies = {"DeletionPolicy": resource.deletion_policy, "UpdateReplacePolicy": resource.update_replace_policy}
+        if not any(type(raw) is dict for raw in policies.values()):
+            return resource
+        found = []
+        for key, raw in policies.items():
+            value = functions.value(raw)
+            text = None if value is None or value is NO_VALUE else text_of(value)
+            found.append(checked_policy(text, key, resource.logical_id))
+        return replace(resource, deletion_policy=found[0], update_replace_policy=found[1])
+
+    def _check_outputs(self) -> None:
+        missing: dict[str, None] = {}
+        for output in self.template.outputs.values():
+            if not output.references <= self.resources.keys() and self._exists(output.condition):
+                needed = self._needed((output.value, output.export_name))
+                missing |= dict.fromkeys(name for name in needed if name not in self.resources)
+        if missing:
+            raise unresolved(missing, "Outputs")
 
     def _exists(self, condition: str | None) -> bool:
         return condition is None or self.conditions[condition]
@@ -169,6 +225,14 @@ class Evaluation:
             else:
                 waiting.append(argument)
         return [name for name in found if name in self.template.resources]
+
+
+class _NotKnown(Exception):
+    """A function needs a value of a resource, which does not exist yet."""
+
+
+def _not_known(*_: str) -> Any:
+    raise _NotKnown
 
 
 def _no_resource(name: str) -> Any:

@@ -149,6 +149,8 @@ class Functions:
     def _variable(self, name: str, own: dict[str, Any]) -> str:
         if name in own:
             value = self.value(own[name])
+            if not is_text(value):
+                raise TemplateError(references.SUB_VALUES)
         elif "." in name:
             value = self.get_att(*name.split(".", 1))
         else:

@@ -39,6 +39,9 @@ SUB_ARGUMENTS = (
     "Template error: One or more Fn::Sub intrinsic functions don't specify expected arguments. Specify a string as first argument, "
     "and an optional second argument to specify a mapping of values to replace in the string"
 )
+SUB_VALUES = (
+    "Template error: every value of the context object of every Fn::Sub object must be a string or a function that returns a string"
+)
 SUB_NAMES = (
     "Template error: variable names in Fn::Sub syntax must contain only alphanumeric characters, underscores, periods, and colons"
 )
@@ -289,7 +292,7 @@ def check_condition(raw: Any, found: References) -> list[str]:
         return [argument]
     if name == "Fn::Equals":
         if not isinstance(argument, list) or len(argument) != 2:
-            raise TemplateError("Template error: Fn::Equals requires a list argument with two elements")
+            raise TemplateError("Template error: every Fn::Equals object requires a list of 2 string parameters.")
         found.scan(argument)
         return []
     if name == "Fn::Not":

@@ -51,8 +51,8 @@ class ResourceDeclaration(Struct, frozen=True):
     references: frozenset[str] = frozenset()  # the logical ids in DependsOn, Ref, Fn::GetAtt and Fn::Sub
     required: frozenset[str] = frozenset()  # the part of `references` outside of Fn::If and DependsOn
     condition: str | None = None
-    deletion_policy: str | None = None
-    update_replace_policy: str | None = None
+    deletion_policy: Any = None  # raw; the resources of an `Evaluation` have a text or None
+    update_replace_policy: Any = None
     creation_policy: dict[str, Any] = field(default_factory=dict)  # raw
     update_policy: dict[str, Any] = field(default_factory=dict)  # raw
     metadata: dict[str, Any] = field(default_factory=dict)  # raw

@@ -150,42 +150,23 @@ def evaluation(tx: Tx[Store], caller: Caller, stack: Stack) -> Evaluation:
     return make_evaluation(Lookups(tx, caller), stack, stored_values(stack.version), template, checks_rules=False)
 
 
-def find_imports(evaluated: Evaluation, lookups: Lookups) -> tuple[str, ...]:
-    """Return the names of the exports that a template imports. Raise ValidationError if one does not exist."""
-
-    def search(raw: Any) -> None:
-        if isinstance(raw, list):
-            for each in raw:
-                search(each)
-        elif isinstance(raw, dict):
-            if len(raw) == 1 and "Fn::ImportValue" in raw:
-                evaluated.resolve(raw, no_ref, no_attribute)
-            elif len(raw) == 1 and "Fn::If" in raw and isinstance(raw["Fn::If"], list) and len(raw["Fn::If"]) == 3:
-                condition, then, otherwise = raw["Fn::If"]
-                search(then if evaluated.conditions.get(condition) else otherwise)
-            else:
-                for each in raw.values():
-                    search(each)
-
+def check_functions(
+    evaluated: Evaluation, values: ParameterValues, template: str, names: Iterable[str] = ("Fn::FindInMap", "Fn::Select")
+) -> None:
+    """Raise ValidationError if a call of a function needs no resource and has no value. `template` is the text of the template."""
+    used = [name for name in names if name in template]
+    if not used:
+        return
     try:
-        for declared in evaluated.resources.values():
-            for part in (declared.properties, declared.metadata, declared.creation_policy, declared.update_policy):
-                search(part)
-        for output in evaluated.template.outputs.values():
-            if output.condition is None or evaluated.conditions.get(output.condition):
-                search(output.value)
-                search(output.export_name)
+        evaluated.check_functions(used)
     except TemplateError as error:
-        raise ValidationError(error.message) from error
+        raise ValidationError(hide(error.message, parameter_secrets(values.no_echo, values.texts, values.values))) from error
+
+
+def find_imports(evaluated: Evaluation, lookups: Lookups, values: ParameterValues, template: str) -> tuple[str, ...]:
+    """Return the names of the exports that a template imports. Raise ValidationError if one does not exist."""
+    check_functions(evaluated, values, template, ("Fn::ImportValue",))
     return tuple(sorted(lookups.imported_names))
-
-
-def no_ref(logical_id: str) -> Any:
-    raise TemplateError(f"Template error: the value of {logical_id} is not known here")
-
-
-def no_attribute(logical_id: str, attribute: str) -> Any:
-    raise TemplateError(f"Template error: the value of {logical_id}.{attribute} is not known here")
 
 
 def references(resources: Mapping[str, StackResource]) -> tuple[Ref, GetAtt]:

@@ -20,7 +20,7 @@ from corral.model.stack import ENDED, ResourceStatus, Stack, StackStatus, StackV
 from corral.services.cloudformation.errors import AlreadyExistsException
 from corral.services.cloudformation.stack_changes import Change as Change
 from corral.services.cloudformation.stack_changes import outputs_now, planned
-from corral.services.cloudformation.stack_evaluation import Lookups, StackWork, find_imports, make_evaluation
+from corral.services.cloudformation.stack_evaluation import Lookups, StackWork, check_functions, find_imports, make_evaluation
 from corral.services.cloudformation.stack_evaluation import evaluation as evaluation
 from corral.services.cloudformation.stack_events import add_event, caller_of, set_status, stored_caller
 from corral.services.cloudformation.stack_quotas import count_nested_resources, require_nesting, require_room
@@ -260,7 +260,9 @@ def planned_changes(tx: Tx[Store], caller: Caller, stack: Stack | None, spec: St
             caller.owner,
         )  # fmt: skip
     wanted = stack.but(version=_version(spec, 0))
-    return planned(tx, wanted, make_evaluation(Lookups(tx, caller), wanted, spec.parameters, spec.template))
+    evaluated = make_evaluation(Lookups(tx, caller), wanted, spec.parameters, spec.template)
+    check_functions(evaluated, spec.parameters, spec.template)
+    return planned(tx, wanted, evaluated)
 
 
 def is_changed(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec) -> bool:
@@ -321,7 +323,8 @@ def _begin(tx: Tx[Store], stack: Stack, spec: StackSpec, status: StackStatus, wo
     if (parent := tx.store.stacks.get(stack.parent_id) if stack.parent_id else None) is not None:
         require_nesting(tx, parent, spec.template_text, stack.version.values)
         count_nested_resources(tx, stack, len(work.evaluation.resources.keys() - tx.store.stacks.resources(stack.id)))
-    imports = find_imports(work.evaluation, work.lookups) if "Fn::ImportValue" in spec.template else ()
+    check_functions(work.evaluation, spec.parameters, spec.template)
+    imports = find_imports(work.evaluation, work.lookups, spec.parameters, spec.template)
     version = stack.version.but(description=work.evaluation.template.description or "", imports=imports)
     stack = set_status(tx, stack, status, USER_INITIATED, version=version)
     tx.store.stacks.put_template(stack.id, version.number, spec.template_text, spec.template)
