@@ -18,7 +18,8 @@ from corral.model.gpu import GpuHealth
 from corral.model.gpu_metrics import gpu_values
 from corral.node import gpu_topology
 from corral.node.gpu_faults import GpuFaults
-from corral.node.gpus import MODELS, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
+from corral.node.gpus import NoGpus, SimulatedGpus, detect, find_devices
+from corral.node.gpus_flag import MODELS, GpusFlag, parse_gpus_flag
 from corral.node.nvml import NvmlGpus
 from corral.node.procfs import is_ours, process_name
 from eventually import eventually

@@ -14,8 +14,8 @@ from corral.configuration.settings import SETTINGS, TIME_MAX_S, UP_OPTIONS, defa
 from corral.core.errors import Refused
 from corral.model.instance import TypeMapping
 from corral.model.settings import HistorySettings, ScalingTimes
-from corral.server.__main__ import ServerOptions
 from corral.server.configuration import Configuration, read_configuration
+from corral.server.startup import ServerOptions
 
 HEAD = "# sizes on this machine\n[instance-types]\n"
 WRONG = {  # content → what the error says

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from corral.aws.rest_routes import path_pattern
 
 FILE = Path(__file__).with_name("unserved_services.jsonl.gz")
 S3_CONTROL_PATH = "/v20180820/"
+GZIP = 31  # zlib: the form of gzip
 ROUTED_SERVICES_MAX = 8  # services whose patterns of paths are kept in memory
 
 
@@ -105,7 +106,7 @@ def _all() -> Iterator[UnservedService]:
 @cache
 def _services() -> dict[str, list[UnservedService]]:
     found: dict[str, list[UnservedService]] = {}
-    for line in gzip.decompress(FILE.read_bytes()).splitlines():
+    for line in zlib.decompress(FILE.read_bytes(), GZIP).splitlines():
         head, _, operations = line.partition(b"\t")
         name, signing_name, version, protocols, prefix = orjson.loads(head)
         service = UnservedService(name, signing_name, version, tuple(protocols), prefix, operations)

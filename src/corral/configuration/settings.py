@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
@@ -24,8 +23,7 @@ TEXT_MAX = 4096
 TEXTS_MAX = 20
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationSetting:
+class ConfigurationSetting(NamedTuple):
     table: str
     key: str
     default: Any

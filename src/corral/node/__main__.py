@@ -23,7 +23,8 @@ from corral.node import link, node_folder
 from corral.node.agent import Agent
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine_router import EngineRouter
-from corral.node.gpus import detect, find_devices, parse_gpus_flag
+from corral.node.gpus import detect, find_devices
+from corral.node.gpus_flag import parse_gpus_flag
 from corral.node.host import kernel_boot_id, this_host
 from corral.node.process_engine import ProcessEngine
 from corral.process.control_characters import escape_controls

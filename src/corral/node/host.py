@@ -6,8 +6,8 @@ import json
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from corral.core.errors import Refused
 from corral.core.ids import Ids
@@ -16,8 +16,7 @@ from corral.model.units import CPU_UNITS_PER_CORE
 HOST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     host_id: str
     boot_id: str
     name: str

@@ -11,10 +11,6 @@ from corral.model.group import Group, GroupMember, InstanceRefresh, ScalingActiv
 
 EC2_DIGITS = 17  # an id in EC2's form is `i-` and the first 17 of the 32 digits of the instance's id
 _ENCODER = msgspec.json.Encoder()
-_GROUP = msgspec.json.Decoder(Group)
-_MEMBER = msgspec.json.Decoder(GroupMember)
-_ACTIVITY = msgspec.json.Decoder(ScalingActivity)
-_REFRESH = msgspec.json.Decoder(InstanceRefresh)
 
 
 class Groups:
@@ -30,7 +26,7 @@ class Groups:
         self._members: dict[tuple[str, str], dict[str, GroupMember]] = {}  # (region, group) → instance → member, oldest first
         if not database.reads_only:
             for (record,) in self._execute("SELECT record FROM group_member").fetchall():
-                self._remember(_MEMBER.decode(record))
+                self._remember(msgspec.json.decode(record, type=GroupMember))
 
     # Groups
 
@@ -50,12 +46,12 @@ class Groups:
 
     def get(self, region: str, name: str) -> Group | None:
         row = self._execute("SELECT record FROM scaling_group WHERE region = ? AND name = ?", (region, name)).fetchone()
-        return _GROUP.decode(row[0]) if row else None
+        return msgspec.json.decode(row[0], type=Group) if row else None
 
     def listed(self, region: str, after: str = "", limit: int = -1) -> list[Group]:
         """Return the groups whose name is greater than `after`, sorted by name. A limit of -1 means no limit."""
         sql = "SELECT record FROM scaling_group WHERE region = ? AND name > ? ORDER BY name LIMIT ?"
-        return [_GROUP.decode(record) for (record,) in self._execute(sql, (region, after, limit))]
+        return [msgspec.json.decode(record, type=Group) for (record,) in self._execute(sql, (region, after, limit))]
 
     def count(self, region: str) -> int:
         found: int = self._execute("SELECT count(*) FROM scaling_group WHERE region = ?", (region,)).fetchone()[0]
@@ -92,7 +88,7 @@ class Groups:
         if not self._database.reads_only:
             return list(self._members.get((region, name), {}).values())
         sql = "SELECT record FROM group_member WHERE region = ? AND name = ?"
-        return sorted((_MEMBER.decode(record) for (record,) in self._execute(sql, (region, name))), key=_age)
+        return sorted((msgspec.json.decode(record, type=GroupMember) for (record,) in self._execute(sql, (region, name))), key=_age)
 
     def _remember(self, member: GroupMember) -> None:
         members = self._members.setdefault((member.region, member.group), {})
@@ -111,7 +107,7 @@ class Groups:
 
     def member(self, instance_id: str) -> GroupMember | None:
         row = self._execute("SELECT record FROM group_member WHERE instance_id = ?", (instance_id,)).fetchone()
-        return _MEMBER.decode(row[0]) if row else None
+        return msgspec.json.decode(row[0], type=GroupMember) if row else None
 
     def member_with_ec2_id(self, region: str, ec2_id: str) -> GroupMember | None:
         digits = ec2_id.removeprefix("i-")
@@ -119,12 +115,12 @@ class Groups:
             return None
         sql = "SELECT record FROM group_member WHERE instance_id >= ? AND instance_id < ? AND region = ?"
         row = self._execute(sql, (digits, digits + "g", region)).fetchone()  # "g" follows every hexadecimal digit
-        return _MEMBER.decode(row[0]) if row else None
+        return msgspec.json.decode(row[0], type=GroupMember) if row else None
 
     def members_in(self, region: str, after: str, limit: int) -> list[GroupMember]:
         """Return the members of all groups of a region, sorted by instance id."""
         sql = "SELECT record FROM group_member WHERE region = ? AND instance_id > ? ORDER BY instance_id LIMIT ?"
-        return [_MEMBER.decode(record) for (record,) in self._execute(sql, (region, after, limit))]
+        return [msgspec.json.decode(record, type=GroupMember) for (record,) in self._execute(sql, (region, after, limit))]
 
     # Activities
 
@@ -137,7 +133,7 @@ class Groups:
 
     def activity(self, activity_id: str) -> ScalingActivity | None:
         row = self._execute("SELECT record FROM scaling_activity WHERE id = ?", (activity_id,)).fetchone()
-        return _ACTIVITY.decode(row[0]) if row else None
+        return msgspec.json.decode(row[0], type=ScalingActivity) if row else None
 
     def activities(
         self, region: str, name: str | None, *, ended: bool, before: int | None = None, limit: int = -1
@@ -156,7 +152,9 @@ class Groups:
             where.append("number < ?")
             values.append(before)
         sql = f"SELECT number, record FROM scaling_activity WHERE {' AND '.join(where)} ORDER BY number DESC LIMIT ?"
-        return [(number, _ACTIVITY.decode(record)) for number, record in self._execute(sql, (*values, limit))]
+        return [
+            (number, msgspec.json.decode(record, type=ScalingActivity)) for number, record in self._execute(sql, (*values, limit))
+        ]
 
     def ended_since(self, region: str, name: str, since_s: float) -> list[ScalingActivity]:
         """Return the activities of a group that ended after this time.
@@ -164,7 +162,7 @@ class Groups:
         Because of the `+`, SQLite uses the index on the time, and so it reads only recent activities.
         """
         sql = "SELECT record FROM scaling_activity WHERE ended_at > ? AND +region = ? AND +name = ?"
-        return [_ACTIVITY.decode(record) for (record,) in self._execute(sql, (since_s, region, name))]
+        return [msgspec.json.decode(record, type=ScalingActivity) for (record,) in self._execute(sql, (since_s, region, name))]
 
     def drop_activities(self, before_s: float, limit: int) -> int:
         """Delete activities that ended before this time. Return how many were deleted."""
@@ -188,12 +186,12 @@ class Groups:
     def active_refresh(self, region: str, name: str) -> InstanceRefresh | None:
         sql = "SELECT record FROM instance_refresh WHERE region = ? AND name = ? AND ended_at IS NULL"
         row = self._execute(sql, (region, name)).fetchone()
-        return _REFRESH.decode(row[0]) if row else None
+        return msgspec.json.decode(row[0], type=InstanceRefresh) if row else None
 
     def refreshes(self, region: str, name: str) -> list[InstanceRefresh]:
         """Return the refreshes of a group, newest first."""
         sql = "SELECT record FROM instance_refresh WHERE region = ? AND name = ? ORDER BY started_at DESC, id"
-        return [_REFRESH.decode(record) for (record,) in self._execute(sql, (region, name))]
+        return [msgspec.json.decode(record, type=InstanceRefresh) for (record,) in self._execute(sql, (region, name))]
 
     def drop_refreshes(self, region: str, name: str, before_s: float) -> None:
         """Delete refreshes of a group that ended before this time."""

@@ -38,7 +38,6 @@ _SET = [f"{column} = ?" for column, _ in CHANGES]
 KINDS = {kind.value: kind for kind in JobKind}
 _attempts = msgspec.json.Decoder(tuple[Attempt, ...])
 _dependencies = msgspec.json.Decoder(tuple[Dependency, ...])
-_spec = msgspec.json.Decoder(JobSpec)
 _encode = msgspec.json.encode
 
 
@@ -82,7 +81,7 @@ def spec_text(spec: JobSpec) -> bytes:
 
 
 def spec_of(text: str) -> JobSpec:
-    return _spec.decode(text)
+    return msgspec.json.decode(text, type=JobSpec)
 
 
 def job_of(row: Row, spec: JobSpec) -> Job:

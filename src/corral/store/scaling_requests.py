@@ -16,7 +16,6 @@ from corral.model.alarm import AlarmState, Progress, ScalingRequest
 
 _COLUMNS = "policy, state, period_value, newest_value, peak_value, threshold, since_s, whole, measured_s"
 _ENCODER = msgspec.json.Encoder()
-_PROGRESS = msgspec.json.Decoder(Progress)
 NUMBER_MAX = 2**63 - 1  # above the number of every activity
 _GROUP, _RESOURCE, _NAME = ":autoScalingGroupName/", ":resource/", ":policyName/"
 
@@ -55,7 +54,7 @@ class ScalingRequests:
             f"SELECT alarm, progress, {_COLUMNS} FROM scaling_request WHERE region = ? AND target = ? ORDER BY policy, alarm",
             (region, target),
         )
-        return [(alarm, _request(*values), _PROGRESS.decode(progress)) for alarm, progress, *values in rows]
+        return [(alarm, _request(*values), msgspec.json.decode(progress, type=Progress)) for alarm, progress, *values in rows]
 
     def set_progress(self, alarm: str, policy: str, progress: Progress) -> None:
         sql = "UPDATE scaling_request SET progress = ? WHERE policy = ? AND alarm = ?"

@@ -13,10 +13,6 @@ from corral.model.change_set import ChangeSet
 from corral.model.stack import NO_ECHO, Stack, StackEvent, StackResource
 
 _ENCODER = msgspec.json.Encoder()
-_STACK = msgspec.json.Decoder(Stack)
-_RESOURCE = msgspec.json.Decoder(StackResource)
-_EVENT = msgspec.json.Decoder(StackEvent)
-_CHANGE_SET = msgspec.json.Decoder(ChangeSet)
 RECENT_MAX = 2_000  # stacks and times that are kept in memory
 
 
@@ -62,13 +58,13 @@ class Stacks:
         if (recent := self._recent.get(stack_id)) is not None:
             return recent
         row = self._execute("SELECT record FROM stack WHERE id = ?", (stack_id,)).fetchone()
-        return _STACK.decode(row[0]) if row else None
+        return msgspec.json.decode(row[0], type=Stack) if row else None
 
     def named(self, region: str, name: str) -> Stack | None:
         """Return the stack with this name that is not deleted."""
         sql = "SELECT record FROM stack WHERE region = ? AND name = ? AND deleted_at IS NULL"
         row = self._execute(sql, (region, name)).fetchone()
-        return _STACK.decode(row[0]) if row else None
+        return msgspec.json.decode(row[0], type=Stack) if row else None
 
     def listed(
         self, region: str, *, deleted: bool = False, before: tuple[float, str] | None = None, limit: int = -1
@@ -84,12 +80,12 @@ class Stacks:
             where.append("(created_at, id) < (?, ?)")
             values += [*before]  # type: ignore[list-item]
         sql = f"SELECT record FROM stack WHERE {' AND '.join(where)} ORDER BY created_at DESC, id DESC LIMIT ?"
-        return [_STACK.decode(record) for (record,) in self._execute(sql, (*values, limit))]
+        return [msgspec.json.decode(record, type=Stack) for (record,) in self._execute(sql, (*values, limit))]
 
     def nested(self, parent_id: str) -> list[Stack]:
         """Return the nested stacks of a stack that are not deleted."""
         sql = "SELECT record FROM stack WHERE parent_id = ? AND parent_id != '' AND deleted_at IS NULL"
-        return [_STACK.decode(record) for (record,) in self._execute(sql, (parent_id,))]
+        return [msgspec.json.decode(record, type=Stack) for (record,) in self._execute(sql, (parent_id,))]
 
     def count(self, region: str, limit: int) -> int:
         """Return how many stacks a region has. Count up to `limit`."""
@@ -165,7 +161,7 @@ class Stacks:
         known = self._resources.get(stack_id)
         if known is None:
             sql = "SELECT record FROM stack_resource WHERE stack_id = ? ORDER BY key"
-            decoded = (_RESOURCE.decode(record) for (record,) in self._execute(sql, (stack_id,)))
+            decoded = (msgspec.json.decode(record, type=StackResource) for (record,) in self._execute(sql, (stack_id,)))
             known = {resource.key: resource for resource in decoded}
         return known
 
@@ -190,7 +186,7 @@ class Stacks:
             return known.get(key)
         sql = "SELECT record FROM stack_resource WHERE stack_id = ? AND key = ?"
         row = self._execute(sql, (stack_id, key)).fetchone()
-        return _RESOURCE.decode(row[0]) if row else None
+        return msgspec.json.decode(row[0], type=StackResource) if row else None
 
     def with_no_echo(self, stack_id: str) -> list[StackResource]:
         """Return the resources of a stack whose attributes are secret, or were before the operation in progress."""
@@ -203,7 +199,7 @@ class Stacks:
 
     def with_physical_id(self, physical_id: str) -> list[StackResource]:
         sql = "SELECT record FROM stack_resource WHERE physical_id = ?"
-        return [_RESOURCE.decode(record) for (record,) in self._execute(sql, (physical_id,))]
+        return [msgspec.json.decode(record, type=StackResource) for (record,) in self._execute(sql, (physical_id,))]
 
     # Events
 
@@ -224,7 +220,7 @@ class Stacks:
         below = "" if before is None else "AND number < ?"
         values = (stack_id, limit) if before is None else (stack_id, before, limit)
         sql = f"SELECT number, record FROM stack_event WHERE stack_id = ? {below} ORDER BY number DESC LIMIT ?"
-        return [(number, _EVENT.decode(record)) for number, record in self._execute(sql, values)]
+        return [(number, msgspec.json.decode(record, type=StackEvent)) for number, record in self._execute(sql, values)]
 
     # Exports and imports
 
@@ -282,16 +278,16 @@ class ChangeSets:
 
     def get(self, change_set_id: str) -> ChangeSet | None:
         row = self._execute("SELECT record FROM change_set WHERE id = ?", (change_set_id,)).fetchone()
-        return _CHANGE_SET.decode(row[0]) if row else None
+        return msgspec.json.decode(row[0], type=ChangeSet) if row else None
 
     def named(self, stack_id: str, name: str) -> ChangeSet | None:
         row = self._execute("SELECT record FROM change_set WHERE stack_id = ? AND name = ?", (stack_id, name)).fetchone()
-        return _CHANGE_SET.decode(row[0]) if row else None
+        return msgspec.json.decode(row[0], type=ChangeSet) if row else None
 
     def listed(self, stack_id: str, after: str = "", limit: int = -1) -> list[ChangeSet]:
         """Return the change sets of a stack with names greater than `after`, sorted by name. A limit of -1 means no limit."""
         sql = "SELECT record FROM change_set WHERE stack_id = ? AND name > ? ORDER BY name LIMIT ?"
-        return [_CHANGE_SET.decode(record) for (record,) in self._execute(sql, (stack_id, after, limit))]
+        return [msgspec.json.decode(record, type=ChangeSet) for (record,) in self._execute(sql, (stack_id, after, limit))]
 
     def drop(self, change_set_id: str) -> None:
         self._execute("DELETE FROM change_set WHERE id = ?", (change_set_id,))

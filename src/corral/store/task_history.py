@@ -25,7 +25,6 @@ SHORT_ID = 8  # the number of digits of an id that are in the index
 LAST_CHARACTER = "\U0010ffff"
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(TaskRecord).decode
 _COLUMNS = "number, id, region, cluster, name, failed, record"
 
 
@@ -170,7 +169,7 @@ class TaskHistory:
         """Yield region, name and record of the tasks that have stopped since a time."""
         sql = "SELECT region, name, record FROM task_history WHERE stopped_at >= ?"
         for region, name, record in self._execute(sql, (since_s,)):
-            yield region, name, _decode(record)
+            yield region, name, msgspec.json.decode(record, type=TaskRecord)
 
     def latest(self, wanted: HistoryFilter) -> list[StoredTask]:
         """Return the newest record of each matching name, newest first."""
@@ -208,7 +207,7 @@ class TaskHistory:
 
 def _stored(row: Row) -> StoredTask:
     number, task_id, region, cluster, name, failed, record = row
-    return StoredTask(number, task_id, region, cluster, name, bool(failed), _decode(record))
+    return StoredTask(number, task_id, region, cluster, name, bool(failed), msgspec.json.decode(record, type=TaskRecord))
 
 
 def is_glob(text: str) -> bool:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from corral.access.object_writers import writer_refusal
 from corral.core.transactions import Tx
 from corral.decide.objects.manifest import NotAManifest, read_manifest
 from corral.model.agent_protocol import ImagePush
@@ -80,7 +79,11 @@ def put_image(
 def tag_refusal(tx: Tx[Store], repository: Repository, tag: str) -> str | None:
     """Return the error text if a container set the tag that may not run programs on the host. Otherwise return None."""
     writer = tx.store.images.tag_writer(repository.id, tag)
-    return writer_refusal(tx, f"the tag {tag} of the repository {repository.name}", [writer]) if writer is not None else None
+    if writer is None:
+        return None
+    from corral.access.object_writers import writer_refusal  # imported only here, because containers push few images
+
+    return writer_refusal(tx, f"the tag {tag} of the repository {repository.name}", [writer])
 
 
 def image_refusal(tx: Tx[Store], image: OwnImage) -> str | None:

@@ -1,0 +1,392 @@
+"""The start and the end of the server process, and its options."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import uvloop
+
+from corral.aws import Secret
+from corral.blobs import Blobs
+from corral.blobs.files import count_blobs
+from corral.configuration.file import store_settings
+from corral.configuration.settings import UP, UP_OPTIONS
+from corral.core import ids
+from corral.core.clock import WallClock, WallView
+from corral.core.commands import Command
+from corral.core.core import Core
+from corral.core.database import is_missing, validate_file
+from corral.core.errors import Refused
+from corral.core.handovers import forget_finished
+from corral.core.transactions import Tx
+from corral.model.agent_protocol import HostOptions
+from corral.model.principal import root_user
+from corral.model.settings import Settings
+from corral.node.gpus_flag import parse_gpus_flag
+from corral.node.host import kernel_boot_id, stored_host_id
+from corral.process.control_characters import escape_controls
+from corral.process.data_folder import (
+    OUTPUTS,
+    RESTORING,
+    SECRETS,
+    SESSIONS,
+    close_to_others,
+    lock_folder,
+    output_files,
+    require_unused,
+    running_original,
+    validate_folder,
+)
+from corral.process.log import log_to_stderr
+from corral.process.log_times import add_times_to_output
+from corral.process.options import parse_options
+from corral.reconcile import LOGS, METRICS, STATE
+from corral.reconcile.receivers import RECEIVERS
+from corral.server.agents.connections import Agents
+from corral.server.agents.local_agent import LocalAgent
+from corral.server.authentication import Authentication
+from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
+from corral.server.clock_watch import ClockWatch, open_clock
+from corral.server.configuration import read_configuration
+from corral.server.deleted_folder import EXIT_CODE as DELETED
+from corral.server.deleted_folder import FolderDeleted, stop_tasks, until_deleted
+from corral.server.exit_deadline import EXIT_MAX_S, exit_when_deleted, exit_within
+from corral.server.front_door import FrontDoor
+from corral.server.functions.runner import FunctionRunner
+from corral.server.http.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
+from corral.server.http.listeners import listen_for_containers, listeners_on, reachable
+from corral.server.http.request_body import BodyReceiver
+from corral.server.http.server import HttpServer
+from corral.server.insights_writer import InsightsWriter
+from corral.server.key_files import (
+    ENDS_SESSIONS,
+    LOSES_SECRETS,
+    root_keys,
+    session_validity,
+    store_members,
+    stored_key,
+    write_private,
+)
+from corral.server.lanes import Lane
+from corral.server.last_server import unfinished_server
+from corral.server.metric_publisher import MetricPublisher
+from corral.server.pages.metrics_page import MetricsPage
+from corral.server.task_endpoints import TaskEndpoints
+from corral.store import Store
+from corral.store.blob_rows import never_had_blobs
+from corral.telemetry import LogStore, MetricStore
+from corral.version import full_version
+
+if TYPE_CHECKING:
+    from corral.server.exec.data_channel import DataChannel
+
+LOG = logging.getLogger("corral.server")
+LOG_MAX_BYTES = 10 * 1024 * 1024  # at start, a log file larger than this is rotated
+JOIN_S = 5.0  # at start, the server waits at most this long for the agent of this machine before it reports that Corral is up
+
+
+class ServerOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
+    """The options of the server. Those of HostOptions are for the agent that it starts on this machine."""
+
+    data: str
+    host: str = "127.0.0.1"
+    port: int = 4566
+    account: str = "123456789012"
+    alarm_timing: Literal["fast", "aws"] = "fast"
+    # Start although state.db has no rows for the existing blobs. Corral moves these blobs to blobs/quarantine.
+    discard_blobs: bool = False
+    isolate: bool = False
+    remember: str = ""  # names of options, separated by commas; the server stores their values in the table [up] of corral.toml
+    ready_fd: int | None = None  # a file descriptor to which Corral writes one line as soon as it answers requests
+    stages: bool = False  # write a line to `ready_fd` also when a stage of the start begins
+    log: str | None = None  # a file for the output of the server, which uses the file after it has checked the data folder
+    # The root keys can also be given as environment variables, because every user of the machine can read command lines.
+    access_key: str | None = os.environ.get("CORRAL_ACCESS_KEY")
+    secret_key: str | None = os.environ.get("CORRAL_SECRET_KEY")
+
+
+def main() -> None:
+    options = parse_options(sys.argv[1:], ServerOptions)
+    log_to_stderr("%(levelname)s %(message)s")
+    sys.setswitchinterval(0.0003)  # switch threads often, so that a search in logs does not delay other requests
+    try:
+        uvloop.run(_serve(options))
+    except Refused as refusal:
+        sys.exit(escape_controls(f"corral: {refusal}"))
+    except FolderDeleted as loss:
+        print(escape_controls(f"corral: {loss}"), file=sys.stderr, flush=True)
+        os._exit(DELETED)  # the threads of the lanes cannot write to their databases any more, so do not wait for them
+
+
+async def _serve(options: ServerOptions) -> None:
+    parse_gpus_flag(options.gpus)
+    if options.isolate and options.runtime == "process":
+        raise Refused("--isolate runs every task in a container, so it excludes --runtime process.")
+    runtime = "docker" if options.isolate else options.runtime
+    files_limit = raise_open_files_limit()
+    data = Path(options.data).resolve()
+    _report_stage(options, f"it checks the files in {data}")
+    _validate_data(data, options)
+    configuration = read_configuration(data)
+    listeners = listeners_on(options.host, options.port)  # bind the port before anything is written
+    lock_folder(data)  # the lock is held until the process ends
+    close_to_others(data)
+    if options.log is not None:
+        _redirect_output(Path(options.log))
+    if unfinished := unfinished_server(data, WallClock()):
+        LOG.warning(unfinished)
+    _check_node(data / "node")
+    of_host = HostOptions(
+        options.gpus, _find_gpus(data, options.gpus, options.exclude_gpus), runtime, options.cluster, options.instance_type
+    )
+    keys = root_keys(data, options.access_key, options.secret_key)
+    port = listeners[0].getsockname()[1]
+    url = f"http://{reachable(options.host)}:{port}"
+    inside_url = f"http://127.0.0.1:{port}" if len(listeners) > 1 else url
+    if runtime != "process" and (gateway := listen_for_containers(port)) is not None:
+        listeners.append(gateway)
+    sessions_file = data / SESSIONS
+    session_key = stored_key(sessions_file, ENDS_SESSIONS)
+    settings = Settings(
+        account=options.account,
+        host=of_host,
+        endpoint_url=inside_url,
+        session_key=session_key,
+        sessions=session_validity(sessions_file, session_key, keys),
+        isolate=options.isolate,
+        secrets_key=stored_key(data / SECRETS, LOSES_SECRETS),
+        alarm_timing=options.alarm_timing,
+        instance_types=configuration.instance_types,
+        scaling=configuration.scaling,
+        gpu_ids=configuration.values["run.gpu_ids"],
+        history=configuration.history,
+        outputs=configuration.outputs,
+        gpu_hour_price=float(configuration.values["cost.gpu_hour"]),
+        blobs_folder=str(data / "blobs"),
+    )
+    if options.remember:
+        store_settings(data, {f"{UP}.{name}": getattr(options, name) for name in options.remember.split(",")})
+
+    _report_stage(options, f"it opens the databases in {data}")
+    names, loop = ids.RandomIds(), asyncio.get_running_loop()
+    store, log_store, metric_store = await asyncio.gather(  # in parallel, because each of them waits for the disk
+        asyncio.to_thread(Store, data / "state.db", checked=True),
+        asyncio.to_thread(LogStore, data / "logs.db", checked=True),
+        asyncio.to_thread(MetricStore, data / "metrics.db", checked=True),
+    )
+    clock = open_clock(store)
+    state_core = Core(store, settings=settings, clock=clock, ids=names, reconcilers=STATE)
+    logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)
+    metrics_core = Core(metric_store, settings=settings, clock=WallView(clock), ids=names, reconcilers=METRICS)
+    lanes: dict[str, Lane[Any]] = {}
+    state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders), lanes=lanes,
+                 receivers=RECEIVERS["state"])  # fmt: skip
+    logs = Lane("logs", logs_core, clock, loop, lanes=lanes, receivers=RECEIVERS["logs"])
+    metrics = Lane("metrics", metrics_core, WallView(clock), loop, lanes=lanes, receivers=RECEIVERS["metrics"])
+    lanes |= {"state": state, "logs": logs, "metrics": metrics}
+    blobs = Blobs(data / "blobs", names)
+    take_back_quarantined(blobs, store)
+    local_agent = LocalAgent(data, of_host, clock, files_limit)
+    agents = Agents(data, state, logs, blobs, clock, local_agent, settings.outputs)
+    _report_stage(options, "it applies what is due since the last stop")
+    state_core.transact([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
+    forget_finished((store, log_store, metric_store))
+    for lane in lanes.values():
+        lane.start()
+    periodic = ((state, ("sweep:",)), (logs, ("sweep:",)), (metrics, ("rollup:", "history:")))
+    await asyncio.gather(*(lane.submit(partial(_schedule_now, keys=keys)) for lane, keys in periodic))
+    blob_gc = asyncio.create_task(BlobGc(data, blobs, state, settings, names, clock).run())
+    await local_agent.end_outdated()
+    await agents.listen()
+    keeper = asyncio.create_task(local_agent.keep())
+    publisher = asyncio.create_task(MetricPublisher(state, metrics, agents, clock).run())
+    functions = FunctionRunner(data, state, logs, settings, names, clock)
+    invocations = asyncio.create_task(functions.run())
+    clock_watch = asyncio.create_task(ClockWatch(state, metrics, clock).run())
+    insights = asyncio.create_task(InsightsWriter(state, logs, agents, clock).run())
+
+    root = Secret(keys["secret_key"], None, None, root_user(settings.account))
+    about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
+             "build": full_version(), "cluster": of_host.cluster, "instanceType": of_host.instance_type,
+             "isolate": settings.isolate,
+             "options": {name: getattr(options, name) for name in UP_OPTIONS}}  # fmt: skip
+
+    def failing() -> list[dict[str, Any]]:
+        return [each for lane in lanes.values() for each in lane.failing_handovers()]
+
+    facts = settings.server
+    facts.about, facts.samples, facts.samples_before = about, agents.samples, agents.history
+    facts.problems, facts.failing_handovers, facts.quarantine = agents.problems, failing, partial(quarantine_of, blobs)
+    facts.output_files, facts.is_connected = partial(output_files, data / OUTPUTS), agents.is_connected
+    facts.save_sessions = partial(store_members, sessions_file)
+
+    @cache
+    def open_data_channel() -> DataChannel:
+        from corral.server.exec.data_channel import DataChannel  # imported with the first websocket, because few servers get one
+
+        return DataChannel(settings, state, agents, clock, names, began_s)
+
+    began_s, limits = clock.now_s(), ConnectionLimits(connections_allowed())
+    front_door = FrontDoor(
+        settings,
+        lanes,
+        Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock, settings.sessions),
+        names,
+        blobs,
+        BodyReceiver(blobs),
+        TaskEndpoints(state, agents),
+        limits.memory,
+        MetricsPage(lanes, agents.history, clock),
+    )
+    server = HttpServer(front_door, open_data_channel, blobs, limits, clock)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _request_exit, server, *lanes.values())
+    serving = asyncio.create_task(server.serve(listeners))
+    deletion = asyncio.create_task(until_deleted(data))
+    _report_stage(options, "it waits for the agent of this machine")
+    exit_when_deleted(data, DELETED)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(local_agent.joined.wait(), JOIN_S)
+    gc.collect()
+    # Models, code and settings live as long as the process, so the garbage collector need not examine them again.
+    gc.freeze()
+    gc.set_threshold(10_000, 50, 100)
+    gc.enable()  # see __main__.py
+    _report_ready(data, about, unfinished, options.ready_fd)
+    await asyncio.wait([serving, deletion], return_when=asyncio.FIRST_COMPLETED)
+    keeper.cancel()
+    loss = await stop_tasks(data, state) if deletion.done() else ""
+    deletion.cancel()
+    if loss:
+        _request_exit(server, *lanes.values())
+    await serving
+    blob_gc.cancel()
+    publisher.cancel()
+    invocations.cancel()
+    await functions.close()
+    insights.cancel()
+    clock_watch.cancel()
+    await agents.close()
+    if loss:
+        raise FolderDeleted(loss)
+    (data / "server.json").unlink(missing_ok=True)
+    for lane in lanes.values():
+        await loop.run_in_executor(None, lane.stop)
+
+
+def _validate_data(data: Path, options: ServerOptions) -> None:
+    """Refuse a data folder that cannot be used, for example because it is in use or damaged. Nothing is changed."""
+    require_unused(data)
+    validate_folder(data)
+    if (data / RESTORING).exists():
+        raise Refused(f"a restore into {data} did not finish. Run `corral restore` again, with the same folder.")
+    for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
+        validate_file(path, kind)
+    if not options.discard_blobs:
+        _require_state_of_blobs(data)
+    if options.runtime != "process" and (original := running_original(data)) is not None:
+        raise Refused(
+            f"{data} was restored from a backup of {original}, which is in use. Both are the same host and would stop each other's "
+            f"containers. Stop the other one with `corral down --data {original}`, or start this one with --runtime process."
+        )
+
+
+def _require_state_of_blobs(data: Path) -> None:
+    """Refuse to start if blobs (files with the bytes of objects) exist, but state.db is missing or has never had a blob.
+
+    Corral would treat all these blobs as orphans. If state.db exists, up to ERASED_ORPHANS_MAX blobs are accepted, because a crash
+    can leave so many.
+    """
+    path, found = data / "state.db", count_blobs(data / "blobs", ERASED_ORPHANS_MAX + 1)
+    if not found or (not is_missing(path) and (found <= ERASED_ORPHANS_MAX or not never_had_blobs(path))):
+        return
+    what = "is missing" if not path.exists() else "is empty" if is_missing(path) else "knows no object"
+    raise Refused(
+        f"{path} {what}, but {data / 'blobs'} contains the bytes of objects. Nothing was changed. Put state.db back, or restore a "
+        "backup into another folder (`corral restore`), or move the folder blobs away. With --discard-blobs, Corral starts without "
+        "these objects, moves their bytes to blobs/quarantine, and erases them after a week."
+    )
+
+
+def _redirect_output(path: Path) -> None:
+    """Write the output to a log file from now on. A log file larger than LOG_MAX_BYTES is rotated first."""
+    if path.exists() and path.stat().st_size > LOG_MAX_BYTES:
+        path.rename(path.with_suffix(".log.1"))
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    for standard in (1, 2):
+        os.dup2(log, standard)
+    os.close(log)
+    add_times_to_output()
+
+
+def _request_exit(server: HttpServer, *lanes: Lane[Any]) -> None:
+    exit_within(EXIT_MAX_S)
+    server.exit()
+    for lane in lanes:
+        lane.release()
+
+
+def _schedule_now(tx: Tx[Any], keys: Sequence[str]) -> None:
+    for key in keys:
+        tx.due(key, tx.now_s)
+
+
+def _reset_host_timeouts(tx: Tx[Store]) -> None:
+    """Restart the silence timeout of every host: hosts could not report while the server was down."""
+    for host in tx.store.hosts.all():
+        if host["connected"]:
+            tx.store.hosts.seen(host["id"], tx.now_s)
+            tx.due(f"host:{host['id']}", tx.now_s)
+
+
+def _check_node(folder: Path) -> None:
+    """Refuse to start if files of the agent or the spawner of this host are damaged. Nothing is changed."""
+    if (folder / "host.json").exists():
+        stored_host_id(folder / "host.json")
+    if (folder / "journal").exists():
+        from corral.node.run_journal import replay  # imported only when needed: a new data folder has no journal
+
+        replay(folder / "journal", kernel_boot_id())
+
+
+def _find_gpus(data: Path, gpus_flag: str, names: str) -> str:
+    """Return the ids of the GPUs in `names`, the value of --exclude-gpus. Raise Refused if a GPU does not exist.
+
+    A node process finds the GPUs, because only the node can query the GPU driver.
+    """
+    if not names:
+        return ""
+    command = [sys.executable, "-m", "corral.node", "--data", str(data), "--gpus", gpus_flag, "--find-gpus", names]
+    found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if found.returncode:
+        raise Refused(found.stderr.strip().removeprefix("corral node: "))
+    return found.stdout.strip()
+
+
+def _report_ready(data: Path, about: dict[str, Any], unfinished: str | None, ready_fd: int | None) -> None:
+    write_private(data / "server.json", about)
+    line = f"Corral is up at {about['url']}  (data in {about['data']}; see `corral status`)"
+    print(escape_controls(line), flush=True)
+    if ready_fd is not None:
+        with suppress(BrokenPipeError):  # `corral up` has ended
+            os.write(ready_fd, (json.dumps({**about, "lastServer": unfinished}) + "\n").encode())
+        os.close(ready_fd)
+
+
+def _report_stage(options: ServerOptions, stage: str) -> None:
+    """Tell `corral up` what the server does, so that it can say why a start takes long."""
+    if options.ready_fd is not None and options.stages:
+        with suppress(BrokenPipeError):  # `corral up` has ended
+            os.write(options.ready_fd, (json.dumps({"stage": stage}) + "\n").encode())
