@@ -41,6 +41,37 @@ def test_create_queue_again(sqs):
     assert sqs.create_queue(QueueName="again", Attributes={"DelaySeconds": "2"})["QueueUrl"] == made
 
 
+def test_booleans_in_other_spelling_and_numbers_in_text(sqs, queue):
+    attributes = {"FifoQueue": "True", "ContentBasedDeduplication": "True"}
+    url = sqs.create_queue(QueueName="spelling.fifo", Attributes=attributes)["QueueUrl"]
+    shown = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert (shown["FifoQueue"], shown["ContentBasedDeduplication"]) == ("true", "true")
+    assert sqs.create_queue(QueueName="spelling.fifo", Attributes=attributes)["QueueUrl"] == url
+    code, words = refusal(sqs.create_queue, QueueName="spelling", Attributes={"FifoQueue": "false"})
+    assert (code, words) == ("InvalidAttributeName", "Unknown Attribute FifoQueue.")
+    policy = json.dumps({"deadLetterTargetArn": arn(queue), "maxReceiveCount": "5"})
+    key = {"KmsMasterKeyId": "alias/aws/sqs"}
+    url = sqs.create_queue(QueueName="spelling", Attributes={"RedrivePolicy": policy, **key})["QueueUrl"]
+    shown = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert json.loads(shown["RedrivePolicy"])["maxReceiveCount"] == 5
+    assert (shown["SqsManagedSseEnabled"], shown["KmsDataKeyReusePeriodSeconds"]) == ("false", "300")
+
+
+def test_errors_have_the_codes_of_both_protocols(sqs, queue):
+    cases = (
+        ({"QueueUrl": "nothing"}, "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"),
+        ({"QueueUrl": queue, "WaitTimeSeconds": 21}, "InvalidParameterValue", "InvalidParameterValueException"),
+    )
+    for params, code, name in cases:
+        with pytest.raises(sqs.exceptions.ClientError) as refused:
+            sqs.receive_message(**params)
+        error = refused.value.response["Error"]
+        assert (error["Code"], error["QueryErrorCode"], error["Type"]) == (code, name, "Sender")
+    with pytest.raises(sqs.exceptions.ClientError) as refused:
+        sqs.send_message(QueueUrl=queue, MessageBody="")
+    assert refused.value.response["Error"]["QueryErrorCode"] == "MissingRequiredParameterException"
+
+
 def test_queues_are_found_and_listed(sqs, client):
     urls = [sqs.create_queue(QueueName=f"listed-{at}")["QueueUrl"] for at in range(3)]
     assert sqs.list_queues(QueueNamePrefix="listed-")["QueueUrls"] == urls
@@ -57,7 +88,8 @@ def test_queues_are_found_and_listed(sqs, client):
         (sqs.get_queue_attributes, {"QueueUrl": "http://any/123456789012/nothing"}),
     ):
         assert refusal(call, **params) == ("AWS.SimpleQueueService.NonExistentQueue", "The specified queue does not exist.")
-    assert refusal(sqs.purge_queue, QueueUrl="listed-1")[0] == "InvalidAddress"
+    sqs.purge_queue(QueueUrl="listed-1")  # a name is also accepted
+    assert refusal(sqs.purge_queue, QueueUrl="nothing")[0] == "AWS.SimpleQueueService.NonExistentQueue"
     for host in ("localhost:1", "sqs.us-east-1.amazonaws.com", "queue"):
         found = sqs.get_queue_attributes(QueueUrl=f"https://{host}/{ACCOUNT}/listed-0", AttributeNames=["QueueArn"])
         assert found["Attributes"] == {"QueueArn": arn(urls[0])}

@@ -219,7 +219,6 @@ def test_a_receipt_handle_of_another_queue(sqs, queue):
          "Value 21 for parameter WaitTimeSeconds is invalid. Reason: Must be >= 0 and <= 20, if provided."),
         ({"VisibilityTimeout": 43_201}, "InvalidParameterValue", "VisibilityTimeout"),
         ({"AttributeNames": ["Color"]}, "InvalidAttributeName", "Unknown Attribute Color."),
-        ({"ReceiveRequestAttemptId": "a"}, "InvalidParameterValue", "ReceiveRequestAttemptId"),
     ],
 )  # fmt: skip
 def test_an_invalid_receive(sqs, params, code, words):

@@ -56,11 +56,14 @@ def machine(corral: Corral) -> type[RuleBasedStateMachine]:
                 **self.queue, MessageBody=body, MessageDeduplicationId=body, MessageGroupId=self.sent[body]
             )  # a duplicate is dropped
 
+        def is_locked(self, body: str, group: str) -> bool:
+            """Whether an earlier message of the group is in flight."""
+            return any(other == group and _number(sent) < _number(body) for sent, other in self.in_flight.values())
+
         @rule(most=st.integers(1, 10))
         def receive(self, most: int) -> None:
             messages = sqs.receive_message(**self.queue, MaxNumberOfMessages=most).get("Messages", [])
-            locked = {group for _, group in self.in_flight.values()} if self.fifo else set()
-            free = [(body, group) for body, group in self.waiting if group not in locked]
+            free = [each for each in self.waiting if not (self.fifo and self.is_locked(*each))]
             assert len(messages) == min(most, len(free))
             for message in messages:
                 given = (message["Body"], self.sent[message["Body"]])
@@ -78,7 +81,7 @@ def machine(corral: Corral) -> type[RuleBasedStateMachine]:
                 sqs.delete_message(**self.queue, ReceiptHandle=handles[0])
             else:
                 entries = [{"Id": str(at), "ReceiptHandle": handle} for at, handle in enumerate(handles)]
-                assert sqs.delete_message_batch(**self.queue, Entries=entries)["Failed"] == []
+                assert sqs.delete_message_batch(**self.queue, Entries=entries).get("Failed") is None
             for handle in handles:
                 del self.in_flight[handle]
             self.spent += handles

@@ -59,8 +59,7 @@ def test_a_visibility_timeout_ends_can_be_changed_and_has_a_limit() -> None:
     assert second["Attributes"]["ApproximateReceiveCount"] == "2"
     assert int(second["Attributes"]["ApproximateFirstReceiveTimestamp"]) == 1_800_000_000_000
     assert second["ReceiptHandle"] != first["ReceiptHandle"]
-    with pytest.raises(ApiError, match="not available for visibility timeout change"):
-        world.call("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=first["ReceiptHandle"], VisibilityTimeout=5)
+    world.call("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=first["ReceiptHandle"], VisibilityTimeout=100)
     change = {"QueueUrl": url, "ReceiptHandle": second["ReceiptHandle"]}
     world.call("ChangeMessageVisibility", **change, VisibilityTimeout=43_200)
     world.advance(3600)
@@ -68,13 +67,64 @@ def test_a_visibility_timeout_ends_can_be_changed_and_has_a_limit() -> None:
         world.call("ChangeMessageVisibility", **change, VisibilityTimeout=43_200)
     world.call("ChangeMessageVisibility", **change, VisibilityTimeout=0)
     assert world.counts(url) == (1, 0, 0)
-    with pytest.raises(ApiError, match="in flight") as refusal:
-        world.call("ChangeMessageVisibility", **change, VisibilityTimeout=1)
-    assert refusal.value.code == "MessageNotInflight"
+    world.call("ChangeMessageVisibility", **change, VisibilityTimeout=1)  # the message is visible, and is hidden again
+    assert (world.counts(url), receive(world, url)) == ((0, 1, 0), [])
+    world.advance(1)
     [third] = receive(world, url)
     world.call("DeleteMessage", QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])  # any handle of the message deletes it
     assert world.counts(url) == (0, 0, 0)
     world.call("DeleteMessage", QueueUrl=url, ReceiptHandle=third["ReceiptHandle"])
+
+
+def test_a_fifo_queue_changes_the_visibility_only_of_messages_in_flight_and_by_the_latest_handle() -> None:
+    world = World()
+    url = world.queue("q.fifo", VisibilityTimeout=10, ContentBasedDeduplication="true")
+    send(world, url, "m", MessageGroupId="a")
+    [first] = receive(world, url)
+    change = {"QueueUrl": url, "ReceiptHandle": first["ReceiptHandle"], "VisibilityTimeout": 5}
+    world.advance(10)
+    with pytest.raises(ApiError, match="in flight") as refusal:
+        world.call("ChangeMessageVisibility", **change)
+    assert refusal.value.code == "MessageNotInflight"
+    receive(world, url)
+    with pytest.raises(ApiError, match="not available for visibility timeout change"):
+        world.call("ChangeMessageVisibility", **change)
+
+
+def test_an_earlier_message_of_a_group_is_received_while_later_ones_are_in_flight() -> None:
+    world = World()
+    url = world.queue("q.fifo", VisibilityTimeout=30, ContentBasedDeduplication="true")
+    send(world, url, "a1", "a2", "a3", MessageGroupId="a")
+    send(world, url, "b1", MessageGroupId="b")
+    first = receive(world, url, 2)
+    assert bodies({"Messages": first}) == ["a1", "a2"]
+    world.advance(0.001)
+    world.call("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=first[0]["ReceiptHandle"], VisibilityTimeout=0)
+    assert bodies({"Messages": receive(world, url)}) == ["b1", "a1"], "not a2, which is in flight, nor a3 before it"
+    world.advance(30)
+    assert sorted(bodies({"Messages": receive(world, url)})) == ["a1", "a2", "a3", "b1"]
+
+
+def test_a_fifo_batch_with_an_entry_without_its_ids_is_refused_as_a_whole() -> None:
+    world = World()
+    url = world.queue("q.fifo")
+    good = {"Id": "1", "MessageBody": "m", "MessageGroupId": "a", "MessageDeduplicationId": "1"}
+    for name, code in (("MessageGroupId", "MissingParameter"), ("MessageDeduplicationId", "InvalidParameterValue")):
+        bad = {key: value for key, value in good.items() if key != name} | {"Id": "2"}
+        with pytest.raises(ApiError) as refusal:
+            world.call("SendMessageBatch", QueueUrl=url, Entries=[good, bad])
+        assert refusal.value.code == code
+    assert world.counts(url) == (0, 0, 0)
+
+
+def test_a_purge_forgets_deduplication_ids() -> None:
+    world = World()
+    url = world.queue("q.fifo", ContentBasedDeduplication="true")
+    for _ in range(2):
+        send(world, url, "m", "m", MessageGroupId="a")
+        assert world.counts(url) == (1, 0, 0)
+        world.call("PurgeQueue", QueueUrl=url)
+        world.advance(60)
 
 
 # Long polls

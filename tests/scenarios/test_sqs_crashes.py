@@ -111,7 +111,7 @@ class Load:
                 answer = sqs("SendMessageBatch", QueueUrl=STANDARD, Entries=entries)
             except Unanswered:
                 continue
-            assert not answer["Failed"]
+            assert not answer.get("Failed")
             self.ledger.note_sent(batch)
 
     def produce_fifo(self) -> None:
@@ -124,7 +124,7 @@ class Load:
                 for at, body in enumerate(batch)
             ]
             answer = self.until_answered(lambda entries=entries: sqs("SendMessageBatch", QueueUrl=FIFO, Entries=entries))
-            assert not answer["Failed"]
+            assert not answer.get("Failed")
             self.ledger.note_sent(batch)
 
     def consume(self, url: str) -> None:

@@ -63,6 +63,13 @@ SQS_QUERY_CODES = {
     "UnsupportedOperation": "AWS.SimpleQueueService.UnsupportedOperation",
 }
 
+# Error code in the query protocol -> its name in the json protocol, for errors that the model lacks.
+SQS_JSON_NAMES = {
+    "InvalidParameterValue": "InvalidParameterValueException",
+    "MissingParameter": "MissingRequiredParameterException",
+}
+SQS_ERROR_PREFIX = "com.amazonaws.sqs#"
+
 
 def sqs_query_description(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return botocore's model of SQS with the names of the query protocol."""

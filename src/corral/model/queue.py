@@ -10,6 +10,7 @@ import orjson
 from msgspec import Struct
 
 ID_STEP = 1024  # number of message ids for each microsecond
+OWNERS_STEP = 1 << 20  # number of owners of deduplication ids for each millisecond
 
 
 class Queue(Struct, frozen=True, dict=True):  # dict=True: cached_property needs a __dict__ for its values
@@ -59,6 +60,11 @@ class Queue(Struct, frozen=True, dict=True):  # dict=True: cached_property needs
     @cached_property
     def dead_letters_arn(self) -> str | None:
         return dead_letters_arn(self.attributes)
+
+    @cached_property
+    def deduplication_owner(self) -> int:
+        """The owner of the queue's deduplication ids. A purge changes it, so the ids from before the purge are forgotten."""
+        return self.id if self.purged_ms is None else self.purged_ms * OWNERS_STEP + self.id % OWNERS_STEP
 
     @cached_property
     def policy(self) -> dict[str, Any] | None:

@@ -1,9 +1,8 @@
 """Message groups of FIFO queues, deduplication ids, and receive attempts.
 
-The messages of a group are received in order. While a message of a group is in flight, no other message of the group can be
+The messages of a group are received in order. While a message of a group is in flight, no later message of the group can be
 received. `message_group` has one row per group that has messages. The row has the time at which the group is ready, which means
-that its next message can be received. After each change of a group's messages, `update_group` must compute this time again.
-`update_group` reads only the first messages of the group, because only these can be in flight.
+that its first message can be received. After each change of a group's messages, `update_group` must compute this time again.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any
 import orjson
 
 from corral.model.queue import MessageDraft, Queue, QueueMessage
-from corral.model.sqs_limits import RECEIVE_MAX_MESSAGES
 from corral.store.messages import MESSAGE_COLUMNS, Messages, fit_response
 
 
@@ -44,7 +42,7 @@ class MessageGroups(Messages):
         return None if found is None else int(found)
 
     def first_of_group(self, queue: Queue, group: str, limit: int, now_ms: int) -> list[QueueMessage]:
-        """The first messages of a ready group, up to the first delayed message. The result includes the bodies."""
+        """The first messages of a ready group, up to the first one that is delayed or in flight. The result includes the bodies."""
         rows = self._database.execute(
             f"SELECT {MESSAGE_COLUMNS} FROM place JOIN message ON message.id = place.id "
             "WHERE pile = ? AND place.group_id = ? ORDER BY place.id LIMIT ?",
@@ -55,17 +53,15 @@ class MessageGroups(Messages):
 
     def update_group(self, pile: int, group: str, now_ms: int) -> None:
         """Compute and store when a group is ready. If it becomes ready now, the groups that are already ready are served first."""
-        rows = self._database.execute(
-            "SELECT visible_ms, receives FROM place WHERE pile = ? AND group_id = ? ORDER BY id LIMIT ?",
-            (pile, group, RECEIVE_MAX_MESSAGES),  # the maximum number of messages of one group that can be in flight
-        ).fetchall()
-        if not rows:
+        first = self._database.execute(
+            "SELECT visible_ms FROM place WHERE pile = ? AND group_id = ? ORDER BY id LIMIT 1", (pile, group)
+        ).fetchone()
+        if first is None:
             self._database.execute("DELETE FROM message_group WHERE pile = ? AND name = ?", (pile, group))
             return
-        times = [visible_ms for at, (visible_ms, receives) in enumerate(rows) if visible_ms is not None and (receives or at == 0)]
         self._database.execute(
             "INSERT INTO message_group VALUES (?, ?, ?) ON CONFLICT (pile, name) DO UPDATE SET ready_ms = excluded.ready_ms",
-            (pile, group, max(now_ms, *times) if times else now_ms),
+            (pile, group, max(now_ms, first[0] or 0)),
         )
 
     # Deduplication ids and receive attempts
@@ -73,7 +69,7 @@ class MessageGroups(Messages):
     def sent_before(self, owner: int, scope: str, deduplication_id: str, now_ms: int) -> tuple[str, int] | None:
         """(SQS message id, row id) of an earlier message with this deduplication id; None if there is none or the id has expired.
 
-        `owner` is the id of a queue, or the negative number of an SNS topic. `scope` is a message group, or empty.
+        `owner` is `Queue.deduplication_owner`, or the negative number of an SNS topic. `scope` is a message group, or empty.
         """
         row: tuple[str, int] | None = self._database.execute(
             "SELECT message_id, id FROM deduplication WHERE queue = ? AND scope = ? AND deduplication_id = ? AND expires_ms > ?",

@@ -67,7 +67,8 @@ CREATE INDEX message_group_ready ON message_group (pile, ready_ms);
 
 -- Deduplication ids of the last minutes, also those of deleted messages.
 CREATE TABLE deduplication (
-    -- The id of a FIFO queue, or the negative number of a FIFO topic of SNS. Ids are not reused, so rows of a deleted queue expire.
+    -- The number of a FIFO queue, which a purge changes (`Queue.deduplication_owner`), or the negative number of a FIFO topic of SNS.
+    -- Numbers are not reused, so rows of a deleted queue expire.
     queue INTEGER NOT NULL,
     scope TEXT NOT NULL,  -- the message group; empty: the whole queue
     deduplication_id TEXT NOT NULL,

@@ -14,6 +14,7 @@ from corral.aws.serialize.json_body import json_writer
 from corral.aws.serialize.rest import rest_json_writer
 from corral.aws.serialize.xml_body import XML_DECLARATION, escaped, members_writer
 from corral.aws.shapes import ServiceModel, Shape
+from corral.aws.sqs_query_names import SQS_ERROR_PREFIX, SQS_JSON_NAMES
 from corral.aws.wire_errors import QUERY_CODES
 from corral.core.errors import ApiError
 
@@ -34,6 +35,8 @@ def _json_error(model: ServiceModel | None, request: Request, error: ApiError, r
     version = model.metadata.get("jsonVersion") if model is not None else _json_version(request)
     headers = [("x-amzn-RequestId", request_id), ("Content-Type", f"application/x-amz-json-{version or '1.1'}")]
     headers += _query_error_header(model, shape, request, code, status)
+    if model is not None and model.service_name == "sqs":
+        code = SQS_ERROR_PREFIX + SQS_JSON_NAMES.get(code, code)
     body = {"__type": code, _message_name(shape): _sendable(error.message), **_members(shape, error)}
     return Response(status, headers, orjson.dumps(body))
 

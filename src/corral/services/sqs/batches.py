@@ -27,7 +27,12 @@ def run_batch(entries: list[BatchEntry], run: Callable[[BatchEntry], BatchEntry]
             successful.append({"Id": entry["Id"], **run(entry)})
         except ApiError as error:
             failed.append(failure(entry, error))
-    return {"Successful": successful, "Failed": failed}
+    return batch_results(successful, failed)
+
+
+def batch_results(successful: list[BatchEntry], failed: list[BatchEntry]) -> dict[str, list[BatchEntry]]:
+    """The response of a batch request. It omits an empty list, as AWS does, although the model requires both."""
+    return {name: entries for name, entries in (("Successful", successful), ("Failed", failed)) if entries}
 
 
 def failure(entry: BatchEntry, error: ApiError) -> BatchEntry:

@@ -21,7 +21,7 @@ NOT_ATTRIBUTES = ("QueueName", "Tags")
 def _attributes(properties: Properties) -> dict[str, str]:
     """Return the attributes of a queue. `FifoQueue: false` is omitted, because SQS accepts only true."""
     given = {name: value for name, value in properties.items() if name[0] != "_" and name not in NOT_ATTRIBUTES}
-    return {name: _text(name, value) for name, value in given.items() if (name, value) != ("FifoQueue", False)}
+    return {name: _text(name, value) for name, value in given.items() if (name, str(value).lower()) != ("FifoQueue", "false")}
 
 
 def _text(name: str, value: Any) -> str:

@@ -20,7 +20,7 @@ INVALID_CHARACTERS = (  # AWS's text
     "Invalid characters found. Valid unicode characters are "
     "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
 )
-ATTRIBUTE_NAME = re.compile(f"[A-Za-z0-9_.-]{{1,{ATTRIBUTE_NAME_MAX_CHARACTERS}}}")
+ATTRIBUTE_NAME = re.compile(rf"[\w.-]{{1,{ATTRIBUTE_NAME_MAX_CHARACTERS}}}")  # letters of all scripts
 ATTRIBUTE_TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 TRACE_HEADER = "AWSTraceHeader"

@@ -109,13 +109,14 @@ def _delete(tx: Tx[Store], queue: Queue, ids: list[int | None]) -> None:
 
 
 def _change(tx: Tx[Store], queue: Queue, handle: str, timeout_s: int) -> None:
+    """Change when a message becomes visible. As for a deletion, a standard queue accepts every handle of the message at any time."""
     if not 0 <= timeout_s <= VISIBILITY_MAX_S:
         raise invalid(timeout_s, "VisibilityTimeout", f"Must be between 0 and {VISIBILITY_MAX_S}, if provided.")
     receipt, store, at_ms = receipt_of(queue, handle), tx.store.queues, now_ms(tx)
     state = store.message_state(receipt.pile, receipt.id) if receipt.pile == queue.pile else None
-    if state is None or state.receives != receipt.receives:
+    if state is None or (queue.is_fifo and state.receives != receipt.receives):
         raise invalid(handle, "ReceiptHandle", "Message does not exist or is not available for visibility timeout change.")
-    if not state.is_in_flight(at_ms):
+    if queue.is_fifo and not state.is_in_flight(at_ms):
         raise MessageNotInflight(f"The message referred to by {handle} isn't in flight.")
     until_ms = at_ms + 1000 * timeout_s
     if state.received_ms is not None and until_ms > state.received_ms + 1000 * VISIBILITY_MAX_S:

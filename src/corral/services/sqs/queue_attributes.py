@@ -44,6 +44,7 @@ CHOICES = {
     "FifoThroughputLimit": ("perMessageGroupId", "perQueue"),
     "SqsManagedSseEnabled": ("true", "false"),
 }
+BOOLEANS = frozenset({"ContentBasedDeduplication", "FifoQueue", "SqsManagedSseEnabled"})  # `True` means `true`
 FIFO_ONLY = frozenset({"ContentBasedDeduplication", "DeduplicationScope", "FifoQueue", "FifoThroughputLimit"})
 POLICIES = frozenset({"Policy", "RedrivePolicy", "RedriveAllowPolicy"})
 SETTABLE = frozenset({*RANGES, *CHOICES, *POLICIES, "KmsMasterKeyId"})
@@ -71,9 +72,22 @@ COMPUTED = (
 PERMISSIONS = ("allowAll", "denyAll", "byQueue")
 
 
+def normal_attributes(given: Mapping[str, str]) -> dict[str, str]:
+    """The given attributes as they are stored and shown: booleans in lower case, and maxReceiveCount as a number."""
+    found = {name: value.lower() if name in BOOLEANS else value for name, value in given.items()}
+    redrive = _json_object(found.get("RedrivePolicy") or "")
+    if redrive is not None and isinstance(most := redrive.get("maxReceiveCount"), str):
+        found["RedrivePolicy"] = orjson.dumps(
+            {**redrive, "maxReceiveCount": whole_number(most, RECEIVE_COUNT_MAX) or most}
+        ).decode()
+    return found
+
+
 def initial_attributes(given: Mapping[str, str], *, fifo: bool) -> dict[str, str]:
     """The attributes of a new queue. Encryption settings are stored but have no effect."""
-    encrypted = {} if "KmsMasterKeyId" in given else {"SqsManagedSseEnabled": "true"}
+    encrypted = {"SqsManagedSseEnabled": "true"}
+    if given.get("KmsMasterKeyId"):
+        encrypted = {"SqsManagedSseEnabled": "false", "KmsDataKeyReusePeriodSeconds": "300"}
     return {**DEFAULTS, **(FIFO_DEFAULTS if fifo else {}), **encrypted, **_without_empty(given)}
 
 

@@ -10,7 +10,7 @@ from corral.core.clock import WallSteps
 from corral.core.transactions import Tx
 from corral.model.queue import Queue, queue_arn
 from corral.model.sqs_limits import QUEUE_NAME_MAX_CHARACTERS
-from corral.services.sqs.errors import InvalidAddress, InvalidParameterValue, no_such_queue
+from corral.services.sqs.errors import InvalidParameterValue, no_such_queue
 from corral.store import Store
 
 FIFO = ".fifo"
@@ -34,11 +34,12 @@ def check_name(name: str, *, fifo: bool) -> None:
 
 
 def queue_at(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Queue:
-    """The queue in a request's QueueUrl. The host name in the URL is ignored, because Corral can have several."""
+    """The queue in a request's QueueUrl: a URL, or the name of a queue.
+
+    The host name in the URL is ignored, because Corral can have several.
+    """
     account, _, name = params["QueueUrl"].rstrip("/").rpartition("/")
-    if not account:
-        raise InvalidAddress(f"The address {params['QueueUrl']} is not valid for this endpoint.")
-    queue = tx.store.queues.queue(caller.region, name) if account.endswith(caller.account) else None
+    queue = tx.store.queues.queue(caller.region, name) if not account or account.endswith(caller.account) else None
     if queue is None:
         raise no_such_queue()
     return queue

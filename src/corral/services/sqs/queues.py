@@ -20,6 +20,7 @@ from corral.services.sqs.queue_attributes import (
     check_attributes,
     check_throughput,
     initial_attributes,
+    normal_attributes,
 )
 from corral.services.sqs.queue_names import arn_of, check_name, now_ms, queue_at, url_of, wait_key
 from corral.store import Store
@@ -30,8 +31,8 @@ TAG_RULES = TagRules(errors.InvalidParameterValue, texts={"count": "Too many tag
 
 def create_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Create a queue. If it exists with the same attributes, return it. The name of a deleted queue can be reused at once."""
-    name, given, tags = params["QueueName"], params.get("Attributes", {}), params.get("tags", {})
-    fifo = "FifoQueue" in given
+    name, given, tags = params["QueueName"], normal_attributes(params.get("Attributes", {})), params.get("tags", {})
+    fifo = given.get("FifoQueue") == "true"
     check_name(name, fifo=fifo)
     TAG_RULES.check(tags)
     check_attributes(tx, given, fifo=fifo, arn=queue_arn(caller.region, caller.account, name))
@@ -88,7 +89,7 @@ def get_queue_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
 
 
 def set_queue_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    queue, given = queue_at(tx, params, caller), params["Attributes"]
+    queue, given = queue_at(tx, params, caller), normal_attributes(params["Attributes"])
     if "FifoQueue" in given and not queue.is_fifo:
         raise errors.InvalidAttributeValue(
             "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported."

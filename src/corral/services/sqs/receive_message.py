@@ -15,7 +15,7 @@ from corral.fleet import leaving_tasks
 from corral.fleet.leaving_tasks import messages_gone
 from corral.model.queue import Queue, QueueMessage, sent_at_ms
 from corral.model.sqs_limits import DEDUPLICATION_MS, IN_FLIGHT_MAX
-from corral.services.sqs.errors import NOT_FOR_THIS_TYPE, OverLimit, invalid
+from corral.services.sqs.errors import OverLimit
 from corral.services.sqs.message_content import body_digest, digest, load_attributes, select_attributes
 from corral.services.sqs.message_receipts import handle_of
 from corral.services.sqs.queue_names import arn_of, now_ms, queue_at, queue_with_arn, wait_key, wall_ms
@@ -161,10 +161,8 @@ def _received_before(tx: Tx[Store], queue: Queue, params: dict[str, Any], reques
     The result is empty if one of these messages was deleted, was received again, or has become visible.
     """
     attempt_id = params.get("ReceiveRequestAttemptId")
-    if attempt_id is None:
+    if attempt_id is None or not queue.is_fifo:  # SQS ignores it for a standard queue
         return []
-    if not queue.is_fifo:
-        raise invalid(attempt_id, "ReceiveRequestAttemptId", NOT_FOR_THIS_TYPE)
     store, at_ms = tx.store.queues, now_ms(tx)
     given = store.received_before(queue, attempt_id, at_ms)
     found = store.in_flight(queue, given, at_ms) if given else []

@@ -18,7 +18,7 @@ from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyE
 from corral.model.queue import MessageDraft, Queue
 from corral.model.sqs_limits import BATCH_MAX_BYTES, DEDUPLICATION_MS, DELAY_MAX_S, FIFO_ID_MAX_CHARACTERS
 from corral.services.sqs import errors
-from corral.services.sqs.batches import BatchEntry, check_ids, failure
+from corral.services.sqs.batches import BatchEntry, batch_results, check_ids, failure
 from corral.services.sqs.message_content import (
     TRACE_HEADER,
     MessageAttributes,
@@ -45,6 +45,9 @@ def send_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
 def send_message_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     queue, entries = queue_at(tx, params, caller), params["Entries"]
     check_ids(entries)
+    if queue.is_fifo:
+        for entry in entries:  # one entry without its ids fails the whole request
+            _check_fifo_ids(queue, entry.get("MessageGroupId"), entry.get("MessageDeduplicationId"))
     _check_size(sum(len(entry["MessageBody"].encode("utf-8", "surrogatepass")) for entry in entries))
     sender, good, failed = user_id(tx, caller), list[tuple[BatchEntry, MessageDraft, dict[str, Any]]](), []
     for entry in entries:
@@ -54,10 +57,8 @@ def send_message_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
             failed.append(failure(entry, error))
     _check_size(sum(draft.bytes for _, draft, _ in good))  # this size includes message attributes
     sent = put(tx, queue, [draft for _, draft, _ in good]) if good else []
-    return {
-        "Successful": [{"Id": entry["Id"], **_sent(queue, response, *ids)} for (entry, _, response), ids in zip(good, sent)],
-        "Failed": failed,
-    }
+    successful = [{"Id": entry["Id"], **_sent(queue, response, *ids)} for (entry, _, response), ids in zip(good, sent)]
+    return batch_results(successful, failed)
 
 
 def _check_size(size: int) -> None:
@@ -171,15 +172,17 @@ def deduplication_id_for(queue: Queue, body: str, given: str | None, group_id: s
     """The deduplication id of a message; None on a standard queue."""
     if not queue.is_fifo:
         return None
+    _check_fifo_ids(queue, group_id, given)
+    return sha256(body.encode()).hexdigest() if given is None else given
+
+
+def _check_fifo_ids(queue: Queue, group_id: str | None, deduplication_id: str | None) -> None:
     if not group_id:
         raise errors.MissingParameter("The request must contain the parameter MessageGroupId.")
-    if given is None:
-        if queue.attributes.get("ContentBasedDeduplication") != "true":
-            raise errors.InvalidParameterValue(
-                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
-            )
-        return sha256(body.encode()).hexdigest()
-    return given
+    if deduplication_id is None and queue.attributes.get("ContentBasedDeduplication") != "true":
+        raise errors.InvalidParameterValue(
+            "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+        )
 
 
 def put(tx: Tx[Store], queue: Queue, drafts: Sequence[MessageDraft]) -> list[tuple[str, int]]:
@@ -195,9 +198,10 @@ def put(tx: Tx[Store], queue: Queue, drafts: Sequence[MessageDraft]) -> list[tup
     for draft, id in zip(drafts, ids):
         assert draft.group_id is not None and draft.deduplication_id is not None
         scope = draft.group_id if queue.attributes.get("DeduplicationScope") == "messageGroup" else ""
-        before = store.sent_before(queue.id, scope, draft.deduplication_id, at_ms)
+        before = store.sent_before(queue.deduplication_owner, scope, draft.deduplication_id, at_ms)
         if before is None:
-            store.remember_sent(queue.id, scope, draft.deduplication_id, draft.message_id, id, at_ms + DEDUPLICATION_MS)
+            owner, expires_ms = queue.deduplication_owner, at_ms + DEDUPLICATION_MS
+            store.remember_sent(owner, scope, draft.deduplication_id, draft.message_id, id, expires_ms)
             fresh.append((draft, id))
         results.append(before or (draft.message_id, id))
     if fresh:
