@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from base64 import b64decode
 from collections.abc import Callable
 from itertools import count
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from botocore.exceptions import ClientError
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA1, SHA256
+from cryptography.x509 import load_pem_x509_certificate
 
 from harness import Corral
 
@@ -330,6 +338,24 @@ def test_the_envelope(topic: Topic) -> None:
     }
 
 
+def test_messages_are_signed(topic: Topic) -> None:
+    """Check the signatures as AWS documents it: the text of the members, and the certificate at SigningCertURL."""
+    queue = topic.queue()
+    topic.subscribe(queue)
+    for version, algorithm in (("1", SHA1()), ("2", SHA256())):
+        topic.sns.set_topic_attributes(TopicArn=topic.arn, AttributeName="SignatureVersion", AttributeValue=version)
+        topic.publish("hello\nwörld", **({"Subject": "Greeting"} if version == "1" else {}))
+        (body,) = queue.notifications()
+        names = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
+        text = "".join(f"{name}\n{body[name]}\n" for name in names if name in body)
+        with urlopen(body["SigningCertURL"], timeout=30) as response:
+            key = load_pem_x509_certificate(response.read()).public_key()
+        assert isinstance(key, RSAPublicKey) and body["SignatureVersion"] == version
+        key.verify(b64decode(body["Signature"]), text.encode(), PKCS1v15(), algorithm)
+    with pytest.raises(HTTPError, match="404"):
+        urlopen(re.sub("-[0-9a-f]+.pem", "-0.pem", body["SigningCertURL"]), timeout=30)
+
+
 def test_raw_delivery(topic: Topic) -> None:
     queue = topic.queue()
     topic.subscribe(queue, RawMessageDelivery="true")
@@ -453,10 +479,14 @@ def test_larger_messages(topic: Topic) -> None:
 def test_batches(topic: Topic) -> None:
     queue = topic.queue()
     topic.subscribe(queue)
-    entries = [{"Id": "a", "Message": "one"}, {"Id": "b", "Message": "two", "Subject": "\n"}, {"Id": "c", "Message": "three"}]
-    response = topic.sns.publish_batch(TopicArn=topic.arn, PublishBatchRequestEntries=entries)
-    assert [each["Id"] for each in response["Successful"]] == ["a", "c"]
-    assert [(each["Id"], each["Code"], each["SenderFault"]) for each in response["Failed"]] == [("b", "InvalidParameter", True)]
+    entries = [{"Id": "a", "Message": "one"}, {"Id": "b", "Message": "two"}, {"Id": "c", "Message": "three"}]
+    batch = {"TopicArn": topic.arn, "PublishBatchRequestEntries": entries}
+    entries[1]["Subject"] = "\n"
+    refused(topic.sns.publish_batch, "InvalidParameter", "Invalid parameter: Subject", **batch)  # as a whole
+    assert queue.messages() == []
+    entries[1]["Subject"] = "s"
+    response = topic.sns.publish_batch(**batch)
+    assert [each["Id"] for each in response["Successful"]] == ["a", "b", "c"]
     assert [each["MessageId"] for each in response["Successful"]] == [each["MessageId"] for each in queue.notifications()]
 
 
@@ -484,6 +514,9 @@ def test_a_fifo_topic_keeps_the_order_of_a_group(fifo: Topic) -> None:
     sent = [fifo.publish(str(at), MessageGroupId="g", MessageDeduplicationId=str(at)) for at in range(12)]
     assert [int(each["SequenceNumber"]) for each in sent] == sorted(int(each["SequenceNumber"]) for each in sent)
     messages = queue.messages()
+    assert list(json.loads(messages[0]["Body"])) == [
+        "Type", "MessageId", "SequenceNumber", "TopicArn", "Message", "Timestamp", "UnsubscribeURL"
+    ]  # fmt: skip
     assert [json.loads(each["Body"])["Message"] for each in messages] == [str(at) for at in range(12)]
     assert [json.loads(each["Body"])["SequenceNumber"] for each in messages] == [each["SequenceNumber"] for each in sent]
     assert {each["Attributes"]["MessageGroupId"] for each in messages} == {"g"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
 from typing import Any
 
 from msgspec import Struct, field
@@ -45,6 +46,32 @@ class Launches(Struct, eq=False):
     paused_until_s: float = 0.0
 
 
+class StoredSecrets:
+    """Secrets that are created when they are first needed: members of secrets.json. Simulations keep them in memory."""
+
+    def __init__(
+        self, stored: Mapping[str, str] | None = None, save: Callable[[dict[str, Any]], None] = lambda members: None
+    ) -> None:
+        self._stored = dict(stored or {})
+        self._save = save
+        self._lock = Lock()
+
+    def has(self, name: str) -> bool:
+        return name in self._stored
+
+    def members(self, names: Iterable[str], create: Callable[[], dict[str, str]]) -> Mapping[str, str]:
+        """Return all secrets. If one of these names is missing, create and save them first. Any thread may call this."""
+        with self._lock:
+            if not self._stored.keys() >= set(names):
+                created = create()
+                self._save(created)
+                self._stored |= created
+            return self._stored
+
+
+SIMULATED_SECRETS = StoredSecrets()
+
+
 class ServerFacts(Struct, eq=False):
     """What only the process of the server knows. It fills this in at its start. Simulations leave it empty.
 
@@ -62,6 +89,7 @@ class ServerFacts(Struct, eq=False):
     output_files: Callable[[str], list[dict[str, Any]]] = lambda task_id: []  # the files with the output of a task
     is_connected: Callable[[str], bool] = lambda host_id: True  # whether the agent of a host is connected
     save_sessions: Callable[[dict[str, Any]], None] = lambda members: None  # write members into sessions.json
+    secrets: StoredSecrets = SIMULATED_SECRETS
 
 
 class Settings(Struct, frozen=True):

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from corral.server.pages.objects_page import ObjectsPage
     from corral.server.registry.dispatch import Registry
 
-PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests need no signature
+PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight", "sns:GetSigningCertificate"})  # these requests need no signature
 UNKNOWN_ACTION = "unknown"
+SIGNING_CERTIFICATES = "/SimpleNotificationService-"
 HEALTH_PATH, OBJECTS_PATH = "/_corral/health", "/_corral/objects"
 WAIT_MAX_S = 60.0
 ID_PREFIX = re.compile("[0-9a-f]{1,32}")
@@ -170,6 +171,8 @@ class FrontDoor:
             return self._registry.exchange(request, receive)
         if request.method == "OPTIONS":
             return Preflight(request, request_id, self._origins)
+        if request.path.startswith(SIGNING_CERTIFICATES):  # before S3: no bucket has a name with capital letters
+            return CertificateRequest(request, request_id, self._settings)
         call = aws.recognise_head(request)
         if call is not None:
             return S3Request(call, request, request_id, receive, connection, self._s3)
@@ -186,7 +189,7 @@ class FrontDoor:
         if request.path == OBJECTS_PATH:
             page = self._objects.exchange(request, request_id)
         elif request.path.startswith("/_corral/"):
-            page = HealthRequest(request, request_id)
+            page = HealthRequest(request, request_id, self._settings)
         elif request.path == metrics_page.PATH:
             page = self._metrics.exchange(request, request_id)
         elif request.path.startswith(wait_handles.PREFIXES):
@@ -252,12 +255,13 @@ def _id_prefix(headers: Mapping[str, str]) -> str:
     return text if ID_PREFIX.fullmatch(text) else ""
 
 
-class HealthRequest(Struct, eq=False):
-    """The page with which anybody can ask whether the server responds. Other paths below `/_corral/` are not found."""
+class PublicPage(Struct, eq=False):
+    """A page that needs no signature."""
 
     request: aws.Request
     request_id: str
-    action: str = "corral:Health"
+    settings: Settings
+    action: str = ""
 
     async def authenticate(self, authentication: Authentication) -> aws.Identity:
         return ANONYMOUS
@@ -268,11 +272,31 @@ class HealthRequest(Struct, eq=False):
     def denied(self, message: str) -> ApiError:
         raise AssertionError("this page needs no permission")
 
+    def refuse(self, error: ApiError) -> aws.Response:
+        return aws.serialize_refusal(self.request, error, self.request_id)
+
+
+class HealthRequest(PublicPage):
+    """The page with which anybody can ask whether the server responds. Other paths below `/_corral/` are not found."""
+
+    action: str = "corral:Health"
+
     async def run(self, caller: Caller) -> aws.Response:
         if self.request.path != HEALTH_PATH:
             raise PageNotFound(f"Corral has no page {self.request.path}: its pages are {HEALTH_PATH} and {OBJECTS_PATH}.")
         content = {"status": "ok", "version": corral.__version__}
         return aws.Response(200, [("content-type", "application/json")], orjson.dumps(content))
 
-    def refuse(self, error: ApiError) -> aws.Response:
-        return aws.serialize_refusal(self.request, error, self.request_id)
+
+class CertificateRequest(PublicPage):
+    """The page with the certificate of SNS, at the `SigningCertURL` of signed messages."""
+
+    action: str = "sns:GetSigningCertificate"
+
+    async def run(self, caller: Caller) -> aws.Response:
+        from corral.services.sns.signatures import certificate, certificate_path  # imported here, so that the server starts faster
+
+        pem = await asyncio.to_thread(certificate, self.settings)
+        if self.request.path != certificate_path(pem):
+            raise PageNotFound(f"Corral has no certificate {self.request.path}: use the SigningCertURL of a message.")
+        return aws.Response(200, [("content-type", "application/x-pem-file")], pem.encode())

@@ -33,7 +33,7 @@ from corral.core.handovers import forget_finished
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import HostOptions
 from corral.model.principal import root_user
-from corral.model.settings import Settings
+from corral.model.settings import Settings, StoredSecrets
 from corral.node.gpus_flag import parse_gpus_flag
 from corral.node.host import kernel_boot_id, stored_host_id
 from corral.process.control_characters import escape_controls
@@ -231,6 +231,7 @@ async def _serve(options: ServerOptions) -> None:
     facts.problems, facts.failing_handovers, facts.quarantine = agents.problems, failing, partial(quarantine_of, blobs)
     facts.output_files, facts.is_connected = partial(output_files, data / OUTPUTS), agents.is_connected
     facts.save_sessions = partial(store_members, sessions_file)
+    facts.secrets = StoredSecrets(json.loads((data / SECRETS).read_text()), partial(store_members, data / SECRETS))
 
     @cache
     def open_data_channel() -> DataChannel:

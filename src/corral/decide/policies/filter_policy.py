@@ -68,6 +68,8 @@ def read_filter_policy(text: str, scope: str) -> FilterPolicy:
         raise FilterPolicyError("failed to parse JSON") from None
     if not isinstance(document, dict):
         raise FilterPolicyError("The policy must be a JSON object")
+    if _depth(document) > COMBINATIONS_MAX:  # checked first, because `_policy` is recursive
+        raise FilterPolicyError("Filter policy is too complex")
     policy = _policy(document, scope)
     if len(set(_keys(document, ()))) > KEYS_MAX:
         raise FilterPolicyError(f"Filter policy can not have more than {KEYS_MAX} keys")
@@ -79,7 +81,7 @@ def read_filter_policy(text: str, scope: str) -> FilterPolicy:
 def accepts(policy: FilterPolicy, properties: Mapping[str, Any]) -> bool:
     return (
         all(_property_matches(conditions, key, properties) for key, conditions in policy.properties)
-        and all(_nested_matches(inner, properties.get(key)) for key, inner in policy.nested)
+        and all(_nested_matches(inner, _member(properties, key)) for key, inner in policy.nested)
         and (not policy.alternatives or any(accepts(each, properties) for each in policy.alternatives))
     )
 
@@ -129,6 +131,15 @@ def _property_matches(conditions: Sequence[FilterCondition], key: str, propertie
     )
 
 
+def _member(document: Mapping[str, Any], key: str) -> Any:
+    """Return the member of an object to which a nested policy applies. A key `a.b` is the same as the key `b` in the object `a`."""
+    prefix, value = f"{key}.", document.get(key)
+    dotted = {name.removeprefix(prefix): each for name, each in document.items() if name.startswith(prefix)}
+    if not dotted:
+        return value
+    return [*value, dotted] if isinstance(value, list) else {**(value if isinstance(value, dict) else {}), **dotted}
+
+
 def _nested_matches(policy: FilterPolicy, value: Any) -> bool:
     """Apply a nested policy to an object. For a list of objects, one of them must match the whole nested policy."""
     if isinstance(value, list):
@@ -160,7 +171,7 @@ def _comparable(value: Any) -> Any:
 def _policy(document: Mapping[str, Any], scope: str) -> FilterPolicy:
     properties, nested = list[tuple[str, tuple[FilterCondition, ...]]](), list[tuple[str, FilterPolicy]]()
     alternatives: tuple[FilterPolicy, ...] = ()
-    for key, value in document.items():
+    for key, value in _without_dots(document) if scope == BODY else document.items():
         if _is_or(key, value):
             _check_length(value)
             alternatives = tuple(_policy(each, scope) for each in value)
@@ -175,6 +186,18 @@ def _policy(document: Mapping[str, Any], scope: str) -> FilterPolicy:
         else:
             raise FilterPolicyError(f'"{key}" must be an object or a non-empty array')
     return FilterPolicy(tuple(properties), tuple(nested), alternatives)
+
+
+def _without_dots(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a policy. A key `a.b` becomes the key `b` in the object `a`, together with the other keys of `a`."""
+    nested: dict[str, dict[str, Any]] = {}
+    for key, value in document.items():
+        first, dot, rest = key.partition(".")
+        if dot or isinstance(value, dict):
+            nested[first] = {**nested.get(first, {}), **({rest: value} if dot else value)}
+        else:
+            yield key, value
+    yield from nested.items()
 
 
 def _is_or(key: str, value: Any) -> bool:
@@ -295,6 +318,15 @@ def _number(value: float) -> float:
 # Limits
 
 
+def _depth(value: Any) -> int:
+    """The number of nested keys. A key with a dot counts as two."""
+    if isinstance(value, list):
+        return max(map(_depth, value), default=0)
+    if not isinstance(value, dict):
+        return 0
+    return max((key.count(".") + 1 + _depth(each) for key, each in value.items()), default=0)
+
+
 def _keys(document: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The paths of all keys that have values."""
     for key, value in document.items():
@@ -316,8 +348,8 @@ def _combinations(document: Mapping[str, Any], depth: int) -> int:
     return prod(
         sum(_combinations(each, depth) for each in value)
         if _is_or(key, value)
-        else _combinations(value, depth + 1)
+        else _combinations(value, depth + key.count(".") + 1)
         if isinstance(value, dict)
-        else len(value) * depth
+        else len(value) * (depth + key.count("."))
         for key, value in document.items()
     )

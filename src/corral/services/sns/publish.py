@@ -35,9 +35,9 @@ from corral.model.queue import Queue
 from corral.model.sqs_limits import ATTRIBUTES_MAX, DEDUPLICATION_MS
 from corral.services.sns import errors
 from corral.services.sns.names import find_topic, is_fifo, subscriptions_of, topic_with_arn
+from corral.services.sns.signatures import signature_members
 from corral.services.sns.topics import message_max_bytes
 from corral.services.sqs import send_message as sqs
-from corral.services.sqs.batches import failure
 from corral.services.sqs.message_content import NOT_ALLOWED, attributes_size, check_attributes
 from corral.services.sqs.queue_names import arn_of, now_ms, queue_with_arn
 from corral.store import Store
@@ -62,6 +62,7 @@ class PublishedMessage(Struct, frozen=True):
     group_id: str | None = None
     deduplication_id: str | None = None
     sequence_number: str | None = None  # only messages of FIFO topics have one
+    signatures: dict[str, dict[str, str]] = field(default_factory=dict)  # text → the members that sign it
 
 
 class Publisher(Struct, frozen=True):
@@ -90,16 +91,11 @@ def publish_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     topic, entries = find_topic(tx, caller, params["TopicArn"]), params["PublishBatchRequestEntries"]
     if len({entry["Id"] for entry in entries}) < len(entries):
         raise errors.BatchEntryIdsNotDistinctException("Two or more batch entries in the request have the same Id.")
-    good, failed = list[tuple[str, PublishedMessage]](), []
-    for entry in entries:
-        try:
-            good.append((entry["Id"], _read(tx, topic, entry)))
-        except ApiError as error:
-            failed.append({**failure(entry, error), "Code": error.code.removesuffix("Exception")})
-    if sum(notification.bytes for _, notification in good) > message_max_bytes(topic):
+    notifications = [_read(tx, topic, entry) for entry in entries]  # an invalid entry fails the whole request, as on AWS
+    if sum(notification.bytes for notification in notifications) > message_max_bytes(topic):
         raise errors.BatchRequestTooLongException("The length of all the messages put together is more than the limit.")
-    sent = [{"Id": id, **_published(_send(tx, topic, notification))} for id, notification in good]
-    return {"Successful": sent, "Failed": failed}
+    sent = [_published(_send(tx, topic, notification)) for notification in notifications]
+    return {"Successful": [{"Id": entry["Id"], **each} for entry, each in zip(entries, sent)], "Failed": []}
 
 
 def deliver(
@@ -334,7 +330,7 @@ def _envelope(tx: Tx[Store], topic: Document, subscription: Document, notificati
 
 
 def _members(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage, body: str) -> dict[str, Any]:
-    """Return a message with the members that describe its source. Corral does not sign messages."""
+    """Return a message with the members that describe its source. The messages of FIFO topics are not signed, as on AWS."""
     number, subject = notification.sequence_number, notification.subject
     unsubscribe = quote(subscription["SubscriptionArn"], safe=":")
     envelope: dict[str, Any] = {
@@ -345,11 +341,13 @@ def _members(tx: Tx[Store], topic: Document, subscription: Document, notificatio
         **({"Subject": subject} if subject is not None else {}),
         "Message": body,
         "Timestamp": _timestamp(tx.wall_s),
-        "SignatureVersion": topic["Attributes"].get("SignatureVersion", "1"),
-        "Signature": "",
-        "SigningCertURL": "",
-        "UnsubscribeURL": f"{tx.settings.endpoint_url}/?Action=Unsubscribe&SubscriptionArn={unsubscribe}",
     }
+    if not is_fifo(topic):
+        signatures = notification.signatures
+        if body not in signatures:  # all subscriptions share it, because a signature takes about a millisecond
+            signatures[body] = signature_members(tx.settings, envelope, topic["Attributes"].get("SignatureVersion", "1"))
+        envelope |= signatures[body]
+    envelope["UnsubscribeURL"] = f"{tx.settings.endpoint_url}/?Action=Unsubscribe&SubscriptionArn={unsubscribe}"
     if notification.attributes:
         envelope["MessageAttributes"] = {
             name: {"Type": attribute["DataType"], "Value": _text(attribute)} for name, attribute in notification.attributes.items()

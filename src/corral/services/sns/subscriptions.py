@@ -22,6 +22,7 @@ from corral.services.sns.names import (
     subscription_rows,
     subscriptions_of,
 )
+from corral.services.sns.signatures import create_key
 from corral.services.sns.topics import (
     LARGE_MESSAGE_PROTOCOLS,
     MESSAGE_DEFAULT_BYTES,
@@ -39,6 +40,7 @@ FILTER_POLICIES_MAX = 200  # the maximum number of subscriptions of one topic th
 # AWS confirms a subscription with one of these protocols at once, if the endpoint belongs to the caller's account. Other
 # subscriptions wait for a confirmation.
 CONFIRMED_AT_ONCE = frozenset({"application", "firehose", "lambda", "sms", "sqs"})
+SIGNED_PROTOCOLS = frozenset({"lambda", "sqs"})  # Corral sends messages to their endpoints
 RAW_PROTOCOLS = frozenset({"firehose", "http", "https", "sqs"})
 ENDPOINTS = {  # protocol → the form of its endpoints, and AWS's error text
     "application": (re.compile(r"arn:[a-z-]+:sns:[a-z0-9-]+:\d{12}:endpoint/.+"), "Application endpoint arn invalid"),
@@ -81,6 +83,8 @@ def subscribe(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
         len(others) >= SUBSCRIPTIONS_OF_LARGE_MESSAGES_MAX or protocol not in LARGE_MESSAGE_PROTOCOLS
     ):
         raise errors.invalid("Protocol", f"MaximumMessageSize of the topic is more than {MESSAGE_DEFAULT_BYTES}")
+    if protocol in SIGNED_PROTOCOLS and not is_fifo(topic):
+        create_key(tx)
     account = endpoint.split(":")[4] if endpoint.startswith("arn:") else caller.account
     subscription: Document = {
         "SubscriptionArn": f"{topic['TopicArn']}:{tx.ids.uuid()}",

@@ -109,7 +109,7 @@ def _delete(tx: Tx[Store], queue: Queue, ids: list[int | None]) -> None:
 
 
 def _change(tx: Tx[Store], queue: Queue, handle: str, timeout_s: int) -> None:
-    """Change when a message becomes visible. As for a deletion, a standard queue accepts every handle of the message at any time."""
+    """Change when a message becomes visible. A standard queue accepts every handle of the message, at any time."""
     if not 0 <= timeout_s <= VISIBILITY_MAX_S:
         raise invalid(timeout_s, "VisibilityTimeout", f"Must be between 0 and {VISIBILITY_MAX_S}, if provided.")
     receipt, store, at_ms = receipt_of(queue, handle), tx.store.queues, now_ms(tx)
