@@ -17,6 +17,7 @@ from harness import Corral
 ACCOUNT = "123456789012"
 NUMBERS = count()
 CREATED, REMOVED = "s3:ObjectCreated:*", "s3:ObjectRemoved:*"
+EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 
 
 def policy_for(bucket: str, arn: str, **members: Any) -> str:
@@ -155,7 +156,9 @@ def test_a_large_file_of_the_aws_command_is_not_a_put(notified: NotifiedQueue, c
 
 
 def test_prefix_and_suffix(notified: NotifiedQueue) -> None:
-    notified.configure(prefix="images/", Suffix=".jpg")
+    notified.configure(prEFIX="images/", Suffix=".jpg")  # a request can write the names in any case
+    stored = notified.s3.get_bucket_notification_configuration(Bucket=notified.name)["QueueConfigurations"][0]
+    assert [rule["Name"] for rule in stored["Filter"]["Key"]["FilterRules"]] == ["Prefix", "Suffix"]
     for key in ("images/a.jpg", "images/a.png", "a.jpg", "images/b c.jpg"):
         notified.s3.put_object(Bucket=notified.name, Key=key, Body=b"")
     assert sorted(notified.events()) == [("ObjectCreated:Put", "images/a.jpg"), ("ObjectCreated:Put", "images/b c.jpg")]
@@ -166,7 +169,29 @@ def test_tags(notified: NotifiedQueue) -> None:
     notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"")
     notified.s3.put_object_tagging(Bucket=notified.name, Key="a", Tagging={"TagSet": [{"Key": "x", "Value": "y"}]})
     notified.s3.delete_object_tagging(Bucket=notified.name, Key="a")
-    assert sorted(notified.events()) == [("ObjectTagging:Delete", "a"), ("ObjectTagging:Put", "a")]
+    records = notified.records()
+    assert sorted(record["eventName"] for record in records) == ["ObjectTagging:Delete", "ObjectTagging:Put"]
+    for record in records:
+        assert (record["eventVersion"], record["s3"]["object"]) == ("2.3", {"key": "a", "eTag": EMPTY_MD5})
+
+
+def test_access_control_lists(notified: NotifiedQueue) -> None:
+    notified.configure("s3:ObjectAcl:Put")
+    notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"")
+    for acl in ("public-read", "public-read", "private"):  # the second request changes nothing, so it sends nothing
+        notified.s3.put_object_acl(Bucket=notified.name, Key="a", ACL=acl)
+    records = notified.records()
+    assert [record["eventName"] for record in records] == ["ObjectAcl:Put"] * 2
+    assert (records[0]["eventVersion"], records[0]["s3"]["object"]) == ("2.3", {"key": "a", "eTag": EMPTY_MD5})
+
+
+def test_keys_that_do_not_exist(notified: NotifiedQueue) -> None:
+    notified.configure("s3:ObjectRemoved:*")
+    notified.s3.delete_object(Bucket=notified.name, Key="absent")  # sends nothing
+    notified.s3.delete_objects(Bucket=notified.name, Delete={"Objects": [{"Key": "absent too"}]})
+    [record] = notified.records()
+    assert record["eventName"] == "ObjectRemoved:Delete"
+    assert {"key": "absent+too"}.items() <= record["s3"]["object"].items() and record["s3"]["object"].keys() == {"key", "sequencer"}
 
 
 def test_failed_requests_send_no_message(notified: NotifiedQueue) -> None:
@@ -246,6 +271,7 @@ def test_writes_succeed_when_the_queue_is_deleted(notified: NotifiedQueue) -> No
     [
         ([{"QueueArn": f"arn:aws:sqs:us-east-1:{ACCOUNT}:none-such"}], "The destination queue does not exist"),
         ([{"QueueArn": "images"}], "The ARN could not be parsed"),
+        ([{"Filter": {"Key": {"FilterRules": [{"Name": "middle", "Value": "a"}]}}}], "must be either prefix or suffix"),
         ([{"Events": ["s3:ObjectCreated:Teleport"]}], "The event is not supported for notifications"),
         ([{"Filter": {"Key": {"FilterRules": [{"Name": "prefix", "Value": "a"}, {"Name": "Prefix", "Value": "b"}]}}}],
          "more than one prefix rule"),

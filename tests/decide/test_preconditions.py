@@ -23,6 +23,8 @@ AT_S = 1_000.5  # when the object was modified; headers have whole seconds
         (Conditions(if_none_match="*"), "If-None-Match"),
         (Conditions(if_modified_since_s=999), None),
         (Conditions(if_modified_since_s=1_000), "If-Modified-Since"),
+        (Conditions(if_modified_since_s=2_000), "If-Modified-Since"),
+        (Conditions(if_modified_since_s=2_001), None),  # a time in the future
         (Conditions(if_unmodified_since_s=1_000), None),
         (Conditions(if_unmodified_since_s=999), "If-Unmodified-Since"),
         (Conditions(if_match="e", if_unmodified_since_s=999), None),
@@ -33,7 +35,7 @@ AT_S = 1_000.5  # when the object was modified; headers have whole seconds
     ],
 )
 def test_conditions(conditions, header):
-    assert failed_condition(conditions, "e", AT_S) == header
+    assert failed_condition(conditions, "e", AT_S, now_s=2_000) == header
 
 
 def test_the_etag_of_a_multipart_object():

@@ -204,7 +204,7 @@ def _rest_json_serializer(operation: OperationModel, compiled: CompiledShapes) -
 
 
 def _rest_xml_serializer(operation: OperationModel, compiled: CompiledShapes) -> Serialize:
-    ok = int(operation.http.get("responseCode", 200))
+    ok = s3.STATUSES.get(operation.name) or int(operation.http.get("responseCode", 200))
     shape = _output_shape(operation)
     write: Callable[[Mapping[str, Any]], ResponseParts]
     if operation.name in s3.UNWRAPPED:

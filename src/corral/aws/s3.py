@@ -47,6 +47,17 @@ ROOTS = {
     "ListObjectsV2": "ListBucketResult",
     "PostObject": "PostResponse",
 }
+# Operation -> the status of its response, if it is not the status in the model.
+STATUSES = dict.fromkeys(
+    (
+        "PutBucketAnalyticsConfiguration",
+        "PutBucketInventoryConfiguration",
+        "PutBucketMetricsConfiguration",
+        "PutBucketPolicy",
+        "PutBucketTagging",
+    ),
+    204,
+)
 # Operation -> its only output member. The root element contains the text of this member directly.
 UNWRAPPED = {"GetBucketLocation": "LocationConstraint"}
 
@@ -55,6 +66,8 @@ _SIGNATURE_PARAMETERS = frozenset(
     f"X-Amz-{name}"
     for name in ("Algorithm", "Content-Sha256", "Credential", "Date", "Expires", "Security-Token", "Signature", "SignedHeaders")
 )
+# These conditions of a presigned URL are used as headers, too.
+_HOISTED = frozenset({"if-match", "if-none-match"})
 # S3 ignores checksums in a presigned URL, because the client creates the URL before it knows the body.
 _CHECKSUM = re.compile(r"x-amz-(checksum-(crc32|crc32c|crc64nvme|sha1|sha256)|sdk-checksum-algorithm)")
 _VIRTUAL_HOSTS = (re.compile(r"(.+)\.s3[.-].+"), re.compile(r"(.+)\.localhost"))
@@ -82,8 +95,9 @@ _cached_bucket = lru_cache(maxsize=HOSTS_MAX)(bucket_of_host)  # a client sends 
 def normalize_s3_request(request: Request) -> Request:
     """Return an equivalent request in path style.
 
-    The parameters of the signature are removed from a presigned URL. Its other `x-amz-*` parameters become headers. If the body is
-    aws-chunked, the headers Content-Length and Content-Encoding are changed to those of the decoded body.
+    The parameters of the signature are removed from a presigned URL. Its other `x-amz-*` parameters, If-Match and If-None-Match
+    become headers. If the body is aws-chunked, the headers Content-Length and Content-Encoding are changed to those of the decoded
+    body.
     """
     headers = request.headers
     host = headers.get("host", "")
@@ -105,7 +119,9 @@ def _without_signature(query: str) -> str:
 
 def _hoisted(query: str) -> dict[str, str]:
     pairs = ((name.lower(), value) for name, value in pairs_from_text(query) if name not in _SIGNATURE_PARAMETERS)
-    return {name: value for name, value in pairs if name.startswith("x-amz-") and not _CHECKSUM.fullmatch(name)}
+    return {
+        name: value for name, value in pairs if name in _HOISTED or (name.startswith("x-amz-") and not _CHECKSUM.fullmatch(name))
+    }
 
 
 def _unchunked(headers: dict[str, str]) -> dict[str, str]:
@@ -149,6 +165,14 @@ def with_form_upload(description: Mapping[str, Any]) -> dict[str, Any]:
             "LocationHeader": {"shape": "Location", "location": "header", "locationName": "Location"},
             "ETagHeader": {"shape": "ETag", "location": "header", "locationName": "ETag"},
             "VersionId": {"shape": "ObjectVersionId", "location": "header", "locationName": "x-amz-version-id"},
+            **{
+                member: {"shape": shape, "location": "header", "locationName": f"x-amz-server-side-encryption{suffix}"}
+                for member, shape, suffix in (
+                    ("ServerSideEncryption", "ServerSideEncryption", ""),
+                    ("SSEKMSKeyId", "SSEKMSKeyId", "-aws-kms-key-id"),
+                    ("BucketKeyEnabled", "BucketKeyEnabled", "-bucket-key-enabled"),
+                )
+            },
             "Location": text,
             "Bucket": text,
             "Key": text,

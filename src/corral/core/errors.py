@@ -28,7 +28,6 @@ def api_error(code: str, status: int = 400) -> type[ApiError]:
 
 
 # Messages of S3 errors. Both the constraint table (aws/) and the handlers (services/) raise them.
-S3_FILTER_RULE_NAME = "filter rule name must be either prefix or suffix"
 S3_INVALID_ENCRYPTION = "The encryption method specified is not supported"
 S3_INVALID_STORAGE_CLASS = "The storage class you specified is not valid"
 S3_INVALID_TAG_KEY = "The TagKey you have provided is invalid"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
@@ -9,6 +10,10 @@ from msgspec import Struct
 
 T = TypeVar("T")
 NULL = "null"  # the id of a version that was created without versioning
+# A version id has 32 hexadecimal digits. It begins with the version's number, which has this many of them. So a listing can
+# continue after a version that has been deleted meanwhile.
+NUMBER_DIGITS = 12
+_VERSION_ID = re.compile(r"[0-9a-f]{32}")
 ENABLED = "Enabled"
 SUSPENDED = "Suspended"
 # Kinds of documents that a client can attach to a bucket. Only the kinds that change the effect of requests on objects are here.
@@ -20,6 +25,11 @@ STORAGE_CLASSES = (
     "EXPRESS_ONEZONE",
 )  # fmt: skip
 SSE_METHODS = ("AES256", "aws:kms", "aws:kms:dsse")
+
+
+def number_in(version_id: str) -> int | None:
+    """The version number in a version id; None if the id has another format."""
+    return int(version_id[:NUMBER_DIGITS], 16) if _VERSION_ID.fullmatch(version_id) else None
 
 
 class Bucket(Struct, frozen=True):

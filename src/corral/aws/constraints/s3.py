@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Violation, displayed
 from corral.aws.wire_errors import error_class
 from corral.core.errors import (
-    S3_FILTER_RULE_NAME,
     S3_INVALID_ENCRYPTION,
     S3_INVALID_STORAGE_CLASS,
     S3_INVALID_TAG_KEY,
@@ -55,12 +54,11 @@ BUCKET_ACLS = (
 )  # fmt: skip
 RESPONSE_HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType")
 PART_NUMBER = _argument("Part number must be an integer between {min} and {max}, inclusive", "partNumber", 1, 10_000)
-TARGET_ARN = Limit(
-    pattern=r"arn:aws[a-z-]*:(sqs|sns|lambda):[a-z0-9-]+:\d{12}:.+",
-    code="InvalidArgument",
-    text="The ARN could not be parsed",
-    members={"ArgumentName": "ARN", "ArgumentValue": "{value}"},
-)
+
+
+def _target_arn(name: str) -> Limit:
+    return _argument("The ARN could not be parsed", name, pattern=r"arn:aws[a-z-]*:(sqs|sns|lambda):[a-z0-9-]+:\d{12}:.+")
+
 
 TABLE = ConstraintTable(
     _wording,
@@ -84,6 +82,11 @@ TABLE = ConstraintTable(
             code="InvalidArgument",
             text=S3_INVALID_ENCRYPTION,
             members={"ArgumentName": "x-amz-server-side-encryption", "ArgumentValue": "{value}"},
+        ),
+        "CreateBucket.ObjectOwnership": Limit(
+            code="InvalidArgument",
+            text="Invalid x-amz-object-ownership header: {value}",
+            members={"ArgumentName": "x-amz-object-ownership"},
         ),
         "Tag.Key": Limit(code="InvalidTag", text=S3_INVALID_TAG_KEY, members={"TagKey": "{value}"}),
         ":EncodingType": _argument("Invalid Encoding Method specified in Request", "encoding-type"),
@@ -115,17 +118,13 @@ TABLE = ConstraintTable(
             text="The event is not supported for notifications",
             members={"ArgumentName": "Event", "ArgumentValue": "{value}"},
         ),
-        "QueueConfiguration.QueueArn": TARGET_ARN,
-        "TopicConfiguration.TopicArn": TARGET_ARN,
-        "LambdaFunctionConfiguration.LambdaFunctionArn": TARGET_ARN,
+        "QueueConfiguration.QueueArn": _target_arn("Queue"),
+        "TopicConfiguration.TopicArn": _target_arn("Topic"),
+        "LambdaFunctionConfiguration.LambdaFunctionArn": _target_arn("CloudFunction"),
         "PutBucketPolicy.Policy": Limit(
             max=20 * 1024, in_bytes=True, code="PolicyTooLarge", text="Bucket policies are limited to {max} bytes."
         ),
-        "FilterRule.Name": Limit(
-            enum=("prefix", "suffix", "Prefix", "Suffix"),
-            code="InvalidArgument",
-            text=S3_FILTER_RULE_NAME,
-        ),
+        "FilterRule.Name": Unchecked("the handler accepts it in any case"),
         "BucketLifecycleConfiguration.Rules": Limit(max=1000),
         "LifecycleRule.ID": (
             Limit(max=255, code="InvalidArgument", text="ID length should not exceed allowed limit of {max}"),

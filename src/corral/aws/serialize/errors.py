@@ -99,6 +99,8 @@ def _rest_xml_error(model: ServiceModel | None, request: Request, error: ApiErro
     if request.method == "HEAD" or status == 304:
         return Response(status, headers, b"")
     out = [XML_DECLARATION, f"<Error><Code>{escaped(error.code)}</Code><Message>{escaped(error.message)}</Message>"]
+    if error.code == "MethodNotAllowed":
+        out.append(f"<Method>{escaped(request.method)}</Method>")
     out += [f"<{name}>{escaped(str(value))}</{name}>" for name, value in error.members.items() if value is not None]
     out.append(f"<RequestId>{escaped(request_id)}</RequestId><HostId>{escaped(request_id)}</HostId></Error>")
     return Response(status, [*headers, ("Content-Type", "application/xml")], "".join(out).encode())

@@ -12,10 +12,11 @@ class Conditions(Struct, frozen=True):
     if_unmodified_since_s: float | None = None
 
 
-def failed_condition(conditions: Conditions, etag: str, modified_at_s: float) -> str | None:
+def failed_condition(conditions: Conditions, etag: str, modified_at_s: float, now_s: float) -> str | None:
     """Return the header whose condition does not hold, or None if all hold.
 
-    If-Match overrides If-Unmodified-Since, and If-None-Match overrides If-Modified-Since.
+    If-Match overrides If-Unmodified-Since, and If-None-Match overrides If-Modified-Since. An If-Modified-Since in the future is
+    ignored.
     """
     modified_s = int(modified_at_s)
     if conditions.if_match is not None:
@@ -26,7 +27,7 @@ def failed_condition(conditions: Conditions, etag: str, modified_at_s: float) ->
     if conditions.if_none_match is not None:
         if etag_matches(conditions.if_none_match, etag):
             return "If-None-Match"
-    elif conditions.if_modified_since_s is not None and modified_s <= conditions.if_modified_since_s:
+    elif conditions.if_modified_since_s is not None and modified_s <= conditions.if_modified_since_s <= now_s:
         return "If-Modified-Since"
     return None
 

@@ -9,8 +9,10 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.errors import S3_UNKNOWN_ACL
 from corral.core.transactions import Tx
+from corral.model.objects import Bucket, ObjectVersion
 from corral.services.s3.errors import InvalidArgument, InvalidRequest, MissingSecurityHeader, malformed_xml
 from corral.services.s3.lookup import existing_bucket, existing_version, owner
+from corral.services.s3.notifications import acl_changed
 from corral.store import Store
 
 BUCKET_ACL = "BucketAcl"  # the name under which the ACL of a bucket is stored
@@ -67,15 +69,22 @@ def get_bucket_acl(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 
 
 def put_object_acl(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    version = existing_version(tx, existing_bucket(tx, params, caller), params["Key"], params.get("VersionId"))
+    bucket, version = _existing(tx, params, caller)
     others = {member: value for member, value in version.details.items() if member not in ACL_MEMBERS}
-    tx.store.objects.set_details(version.number, {**others, **_required_acl(params)})
+    details = {**others, **_required_acl(params)}
+    if _policy_members(details, caller) != _policy_members(version.details, caller):
+        tx.store.objects.set_details(version.number, details)
+        acl_changed(tx, bucket, version, caller)
     return {}
 
 
 def get_object_acl(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    version = existing_version(tx, existing_bucket(tx, params, caller), params["Key"], params.get("VersionId"))
-    return _policy_members(version.details, caller)
+    return _policy_members(_existing(tx, params, caller)[1].details, caller)
+
+
+def _existing(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> tuple[Bucket, ObjectVersion]:
+    bucket = existing_bucket(tx, params, caller)
+    return bucket, existing_version(tx, bucket, params["Key"], params.get("VersionId"), marker_hides_key=False)
 
 
 def _required_acl(params: dict[str, Any]) -> dict[str, Any]:

@@ -27,14 +27,14 @@ from corral.services.s3 import acl, errors
 from corral.services.s3.lifecycle import begin_walk, validate_lifecycle
 from corral.services.s3.lookup import existing_bucket
 from corral.services.s3.notifications import validate_notifications
-from corral.services.s3.object_details import BUCKET_TAGS
+from corral.services.s3.object_details import BUCKET_TAGS, read_tags
 from corral.store import Store
 
 NAMED_MAX = 1_000
 PAGES = Pagination(errors.InvalidArgument, None, "ContinuationToken", "NextContinuationToken", truncated="IsTruncated")
 RESOURCE = re.compile(r"arn:aws[a-z-]*:s3:::(?P<bucket>[^/]*)(?:/.*)?", re.S)
 
-Validate = Callable[[Tx[Store], Bucket, dict[str, Any], Caller], Any]  # returns the document to store, or raises an error
+Validate = Callable[[Tx[Store], Bucket, dict[str, Any], Caller], Any]  # the document to store; None: delete it
 
 
 class BucketConfiguration(Struct, frozen=True):
@@ -43,7 +43,7 @@ class BucketConfiguration(Struct, frozen=True):
     delete: str | None = None  # the name of the operation that deletes the configuration
     member: str | None = None  # the response member for the document; if None, the document is the whole response
     default: Any = None  # the configuration of a new bucket
-    missing: Callable[[], ApiError] | None = None  # the error of Get if the bucket has no configuration of this kind
+    missing: Callable[[str], ApiError] | None = None  # bucket name → the error of Get if it has none of this kind
     on_delete: Callable[[Tx[Store], Bucket], None] = lambda tx, bucket: None
 
 
@@ -68,7 +68,10 @@ def _operations(configuration: BucketConfiguration) -> dict[str, Handler]:
     def put(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         bucket = existing_bucket(tx, params, caller)
         document = configuration.validate(tx, bucket, params, caller)
-        tx.store.bucket_documents.put(bucket.id, configuration.name, document, tx.wall_s)
+        if document is None:
+            tx.store.bucket_documents.drop(bucket.id, configuration.name)
+        else:
+            tx.store.bucket_documents.put(bucket.id, configuration.name, document, tx.wall_s)
         return {}
 
     def get(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -76,7 +79,7 @@ def _operations(configuration: BucketConfiguration) -> dict[str, Handler]:
         found = current_document(tx, bucket, configuration)
         if found is None:
             assert configuration.missing is not None
-            raise configuration.missing()
+            raise configuration.missing(bucket.name)
         return {configuration.member: found} if configuration.member is not None else found
 
     def delete(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -92,7 +95,7 @@ def _operations(configuration: BucketConfiguration) -> dict[str, Handler]:
     return found | ({configuration.delete: delete} if configuration.delete is not None else {})
 
 
-def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, Handler]:
+def _named_operations(word: str) -> dict[str, Handler]:
     """The operations of a kind of configuration. A bucket can have several configurations of the kind, and each has an Id."""
     kind, member = f"Bucket{word}Configuration", f"{word}Configuration"
 
@@ -113,13 +116,13 @@ def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, H
         bucket = existing_bucket(tx, params, caller)
         found = tx.store.bucket_documents.get(bucket.id, kind, params["Id"])
         if found is None:
-            raise missing()
+            raise _no_such_configuration()
         return {member: found[0]}
 
     def delete(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         bucket = existing_bucket(tx, params, caller)
         if not tx.store.bucket_documents.drop(bucket.id, kind, params["Id"]):
-            raise missing()
+            raise _no_such_configuration()
         return {}
 
     def list_page(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -133,8 +136,12 @@ def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, H
 # Validation of each kind
 
 
-def _missing(code: str, message: str) -> Callable[[], ApiError]:
-    return lambda: api_error(code, 404)(message)
+def _missing(code: str, message: str) -> Callable[[str], ApiError]:
+    return lambda bucket_name: api_error(code, 404)(message, BucketName=bucket_name)
+
+
+def _no_such_configuration() -> ApiError:
+    return errors.NoSuchConfiguration("The specified configuration does not exist.")
 
 
 def _validate_policy(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
@@ -161,9 +168,10 @@ def _matches_bucket(resource: str, bucket: str) -> bool:
 
 
 def _get_policy_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    found = current_document(tx, existing_bucket(tx, params, caller), POLICY)
+    bucket = existing_bucket(tx, params, caller)
+    found = current_document(tx, bucket, POLICY)
     if found is None:
-        raise _NO_POLICY()
+        raise _NO_POLICY(bucket.name)
     return {"PolicyStatus": {"IsPublic": is_public(read_policy(found))}}
 
 
@@ -175,7 +183,8 @@ def _validate_encryption(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], 
         by_default = rule.get("ApplyServerSideEncryptionByDefault", {"SSEAlgorithm": "AES256"})
         if "KMSMasterKeyID" in by_default and by_default["SSEAlgorithm"] == "AES256":
             raise errors.InvalidArgument(
-                "a KMSMasterKeyID is not applicable if the default sse algorithm is not aws:kms or aws:kms:dsse"
+                "a KMSMasterKeyID is not applicable if the default sse algorithm is not aws:kms or aws:kms:dsse",
+                ArgumentName="ApplyServerSideEncryptionByDefault",
             )
     return {"Rules": [{"BucketKeyEnabled": False, **rule} for rule in document["Rules"]]}
 
@@ -207,11 +216,12 @@ def _validate_access_block(tx: Tx[Store], bucket: Bucket, params: dict[str, Any]
 
 
 def _validate_tagging(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
-    return {"TagSet": _checked_tags(params["Tagging"]["TagSet"])}
+    tags = _checked_tags(params["Tagging"]["TagSet"])
+    return {"TagSet": tags} if tags else None
 
 
 def _checked_tags(tags: list[dict[str, str]]) -> list[dict[str, str]]:
-    return BUCKET_TAGS.to_list(BUCKET_TAGS.read(tags))
+    return BUCKET_TAGS.to_list(read_tags(BUCKET_TAGS, tags))
 
 
 def _validate_logging(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
@@ -234,6 +244,8 @@ def _validate_website(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], cal
 def _validate_accelerate(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
     if "Status" not in params["AccelerateConfiguration"]:
         raise errors.malformed_xml()
+    if "." in bucket.name:
+        raise errors.InvalidRequest("S3 Transfer Acceleration is not supported for buckets with periods (.) in their names")
     return params["AccelerateConfiguration"]
 
 
@@ -351,4 +363,4 @@ HANDLERS: dict[str, Handler] = {"GetBucketPolicyStatus": _get_policy_status}
 for _configuration in CONFIGURATIONS:
     HANDLERS |= _operations(_configuration)
 for _word in ("Analytics", "IntelligentTiering", "Inventory", "Metrics"):
-    HANDLERS |= _named_operations(_word, _missing("NoSuchConfiguration", "The specified configuration does not exist."))
+    HANDLERS |= _named_operations(_word)

@@ -76,7 +76,7 @@ def delete_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 def head_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller)
-    return {"BucketRegion": bucket.region, "BucketArn": bucket_arn(bucket.name)}
+    return {"BucketRegion": bucket.region, "BucketArn": bucket_arn(bucket.name), "AccessPointAlias": False}
 
 
 def list_buckets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def put_bucket_versioning(tx: Tx[Store], params: dict[str, Any], caller: Caller)
     if wanted.get("MFADelete", "Disabled") != "Disabled":
         raise errors.unsupported("x-amz-mfa", "Corral does not support MFA delete")
     if "Status" not in wanted:
-        raise errors.malformed_xml()
+        raise errors.IllegalVersioningConfigurationException("The Versioning element must be specified")
     tx.store.buckets.set_versioning(bucket.id, wanted["Status"])
     return {}
 

@@ -9,10 +9,13 @@ __getattr__ = error_classes("s3", globals())
 
 AuthorizationHeaderMalformed = api_error("AuthorizationHeaderMalformed")
 BadDigest = api_error("BadDigest")
+BadRequest = api_error("BadRequest")
 BucketNotEmpty = api_error("BucketNotEmpty", 409)
+ConditionalRequestConflict = api_error("ConditionalRequestConflict", 409)
 EntityTooLarge = api_error("EntityTooLarge")
 EntityTooSmall = api_error("EntityTooSmall")
 IllegalLocationConstraintException = api_error("IllegalLocationConstraintException")
+IllegalVersioningConfigurationException = api_error("IllegalVersioningConfigurationException")
 InvalidArgument = api_error("InvalidArgument")
 InvalidBucketName = api_error("InvalidBucketName")
 InvalidDigest = api_error("InvalidDigest")
@@ -32,6 +35,7 @@ MetadataTooLarge = api_error("MetadataTooLarge")
 MethodNotAllowed = api_error("MethodNotAllowed", 405)
 MissingContentLength = api_error("MissingContentLength", 411)
 MissingSecurityHeader = api_error("MissingSecurityHeader")
+NoSuchConfiguration = api_error("NoSuchConfiguration", 404)
 NoSuchKey = __getattr__("NoSuchKey")
 NoSuchUpload = __getattr__("NoSuchUpload")
 NoSuchVersion = api_error("NoSuchVersion", 404)
@@ -65,6 +69,10 @@ def no_such_key(key: str) -> ApiError:
     return NoSuchKey("The specified key does not exist.", Key=key)
 
 
+def no_such_version(key: str, version_id: str) -> ApiError:
+    return NoSuchVersion("The specified version does not exist.", Key=key, VersionId=version_id)
+
+
 def no_such_upload(upload_id: str) -> ApiError:
     return NoSuchUpload(
         "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted or completed.",
@@ -74,6 +82,21 @@ def no_such_upload(upload_id: str) -> ApiError:
 
 def precondition_failed(condition: str) -> ApiError:
     return PreconditionFailed("At least one of the pre-conditions you specified did not hold", Condition=condition)
+
+
+def conditional_conflict(condition: str, key: str) -> ApiError:
+    message = "The conditional request cannot succeed due to a conflicting operation against this resource."
+    return ConditionalRequestConflict(message, Condition=condition, Key=key)
+
+
+def condition_not_accepted(header: str, why: str = "We don't accept the provided value of {} header for this API") -> ApiError:
+    message = "A header you provided implies functionality that is not implemented"
+    return NotImplementedHere(message, Header=header, additionalMessage=why.format(header))
+
+
+def invalid_version_id(version_id: str) -> ApiError:
+    message = "Invalid version id specified" if version_id else "Version id cannot be the empty string"
+    return InvalidArgument(message, ArgumentName="versionId", ArgumentValue=version_id)
 
 
 def no_object_lock(header: str) -> ApiError:

@@ -8,13 +8,12 @@ from urllib.parse import quote
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
-from corral.model.objects import NULL, ListingPage, ObjectVersion
+from corral.model.objects import NULL, ListingPage, ObjectVersion, number_in
 from corral.operations.pagination import Pagination
 from corral.services.s3.errors import InvalidArgument
 from corral.services.s3.lookup import existing_bucket, owner, page_limit, quoted
 from corral.services.s3.object_checksums import stored_checksums
 from corral.services.s3.object_details import STANDARD
-from corral.services.s3.versions import number_in
 from corral.store import Store
 
 PAGES = Pagination(InvalidArgument, "MaxKeys", "ContinuationToken", "NextContinuationToken")

@@ -9,10 +9,19 @@ from urllib.parse import quote
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.model.objects import NULL, Bucket, ObjectVersion
+from corral.model.http_dates import http_date
+from corral.model.objects import NULL, Bucket, ObjectVersion, number_in
 from corral.model.principal import acting_service
 from corral.model.private_environment import BUCKET
-from corral.services.s3.errors import AccessDenied, KeyTooLongError, MethodNotAllowed, NoSuchBucket, NoSuchVersion, no_such_key
+from corral.services.s3.errors import (
+    AccessDenied,
+    KeyTooLongError,
+    MethodNotAllowed,
+    NoSuchBucket,
+    invalid_version_id,
+    no_such_key,
+    no_such_version,
+)
 from corral.store import Store
 
 KEY_MAX_BYTES = 1024
@@ -42,17 +51,36 @@ def own_caller(tx: Tx[Store], bucket: Bucket) -> Caller:
     return Caller(tx.settings.account, bucket.region, principal, request_id=tx.ids.uuid(), source_ip=S3)
 
 
-def existing_version(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None) -> ObjectVersion:
-    """The version with this id, or the latest version. Raises an error if the version is a delete marker."""
+def existing_version(
+    tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None, *, marker_hides_key: bool = True
+) -> ObjectVersion:
+    """The version with this id, or the latest version. Raises an error if the version is a delete marker.
+
+    With `marker_hides_key`, a key whose latest version is a delete marker does not exist.
+    """
     if version_id is None:
-        return _existing(tx.store.objects.latest(bucket.id, key), key)
+        latest = tx.store.objects.latest(bucket.id, key)
+        if latest is not None and latest.is_marker and not marker_hides_key:
+            raise _marker_not_allowed(latest)
+        return _existing(latest, key)
     found = tx.store.objects.version(bucket.id, key, version_id)
     if found is None:
-        raise NoSuchVersion("The specified version does not exist.", Key=key, VersionId=version_id)
+        raise no_such_version(key, version_id) if is_version_id(version_id) else invalid_version_id(version_id)
     if found.is_marker:
-        message = "The specified method is not allowed against this resource."
-        raise _with_marker_headers(MethodNotAllowed(message, ResourceType="DeleteMarker"), found)
+        raise _marker_not_allowed(found)
     return found
+
+
+def is_version_id(text: str) -> bool:
+    """Whether a text has the format of a version id. The version may not exist."""
+    return text == NULL or number_in(text) is not None
+
+
+def _marker_not_allowed(marker: ObjectVersion) -> ApiError:
+    message = "The specified method is not allowed against this resource."
+    error = _with_marker_headers(MethodNotAllowed(message, ResourceType="DeleteMarker"), marker)
+    error.headers |= {"Allow": "DELETE", "Last-Modified": http_date(int(marker.modified_at_s))}
+    return error
 
 
 def existing_version_with_blob(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None) -> tuple[ObjectVersion, str | None]:
@@ -87,6 +115,11 @@ def page_limit(params: dict[str, Any], member: str) -> int:
 def version_id_member(bucket: Bucket, version: ObjectVersion) -> dict[str, str]:
     """The response member `VersionId`. Empty if versioning was never enabled for the bucket."""
     return {"VersionId": version.id} if bucket.versioning or version.id != NULL else {}
+
+
+def new_version_id_member(version: ObjectVersion) -> dict[str, str]:
+    """The response member `VersionId` of a request that has created a version. Empty unless versioning is enabled."""
+    return {"VersionId": version.id} if version.id != NULL else {}
 
 
 def owner(caller: Caller) -> dict[str, str]:

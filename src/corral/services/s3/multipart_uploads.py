@@ -12,7 +12,7 @@ from corral.model.blob import Admission
 from corral.model.objects import Bucket, ContentPart, MultipartUpload, ObjectVersion
 from corral.services.s3 import errors, lifecycle, versions
 from corral.services.s3.listing import common_prefixes, name_of, request_echo, url_encoded
-from corral.services.s3.lookup import check_key, existing_bucket, location, owner, page_limit, quoted, version_id_member
+from corral.services.s3.lookup import check_key, existing_bucket, location, new_version_id_member, owner, page_limit, quoted
 from corral.services.s3.object_checksums import (
     COMPOSITE,
     DEFAULT_ALGORITHM,
@@ -34,7 +34,8 @@ PART_MIN_BYTES = 5 * 1024**2  # the last part may be smaller
 OBJECT_MAX_BYTES = 5 * 1024**4
 CHECKSUM_ALGORITHM = "ChecksumAlgorithm"
 CHECKSUM_TYPE = "ChecksumType"
-UPLOAD_DETAILS = (CHECKSUM_ALGORITHM, CHECKSUM_TYPE)  # details of an upload that are not copied to the completed object
+CHECKSUM_DETAILS = (CHECKSUM_ALGORITHM, CHECKSUM_TYPE)
+UPLOAD_DETAILS = (*CHECKSUM_DETAILS, versions.KEY_VERSION)  # details of an upload that are not copied to the completed object
 
 
 def create_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -42,7 +43,9 @@ def create_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Calle
     check_key(params["Key"])
     checksum = _upload_checksum(params)
     details = details_from_request(bucket, params)
-    tx.store.objects.add_upload(upload_id, bucket.id, params["Key"], tx.wall_s, details | checksum)
+    before = versions.current(tx, bucket, params["Key"])
+    number = {versions.KEY_VERSION: before.number if before is not None else 0}
+    tx.store.objects.add_upload(upload_id, bucket.id, params["Key"], tx.wall_s, details | checksum | number)
     return {
         "Bucket": bucket.name,
         "Key": params["Key"],
@@ -95,7 +98,9 @@ def admit_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Ad
 def upload_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     upload, source = _existing_upload(tx, params, caller)[1], params["Source"]
     part = _put_part(tx, upload, params, caller)
-    copied = {"ETag": quoted(part.etag), "LastModified": int(part.modified_at_s), **checksum_members(part.checksums)}
+    algorithm = upload.details.get(CHECKSUM_ALGORITHM)
+    checksums = checksum_members({name: text for name, text in part.checksums.items() if name == algorithm})
+    copied = {"ETag": quoted(part.etag), "LastModified": int(part.modified_at_s), **checksums}
     return {"CopyPartResult": copied, **source.version_id_member, **encryption_members(upload.details)}
 
 
@@ -119,7 +124,7 @@ def complete_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Cal
         )
         raise errors.InvalidRequest(message)
     checksums = _object_checksum(upload, parts, params)
-    versions.check_write(tx, bucket, upload.key, params)
+    versions.check_write(tx, bucket, upload.key, params, upload)
     version = versions.add(
         tx,
         bucket,
@@ -164,7 +169,7 @@ def list_parts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         "Key": upload.key,
         "UploadId": upload.id,
         "PartNumberMarker": after,
-        **({"NextPartNumberMarker": page[-1].number} if page else {}),
+        "NextPartNumberMarker": page[-1].number if page else 0,
         "MaxParts": limit,
         "IsTruncated": more,
         "Parts": [
@@ -301,7 +306,7 @@ def _completed(tx: Tx[Store], bucket: Bucket, version: ObjectVersion) -> dict[st
         "Bucket": bucket.name,
         "Key": version.key,
         "ETag": quoted(version.etag),
-        **version_id_member(bucket, version),
+        **new_version_id_member(version),
         **stored_checksums(version.details),
         **encryption_members(version.details),
         **lifecycle.expiration_member(tx, bucket, version),
@@ -313,5 +318,5 @@ def _upload_members(upload: MultipartUpload, caller: Caller) -> dict[str, Any]:
         "StorageClass": upload.details.get("StorageClass", STANDARD),
         "Owner": owner(caller),
         "Initiator": owner(caller),
-        **{name: upload.details[name] for name in UPLOAD_DETAILS if name in upload.details},
+        **{name: upload.details[name] for name in CHECKSUM_DETAILS if name in upload.details},
     }

@@ -19,9 +19,9 @@ import orjson
 from msgspec import Struct
 
 from corral.access.caller import Caller
-from corral.core.errors import S3_FILTER_RULE_NAME, ApiError
+from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.model.objects import BUCKET_NOTIFICATION, Bucket, ObjectVersion
+from corral.model.objects import BUCKET_NOTIFICATION, NULL, Bucket, ObjectVersion
 from corral.model.queue import Queue
 from corral.services.s3.errors import InvalidArgument
 from corral.services.s3.lifecycle import key_changed
@@ -46,9 +46,9 @@ SUBJECT = "Amazon S3 Notification"  # the subject of messages to topics
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 RECORD_VERSION = "2.1"
 NEWER_RECORD_VERSION = "2.3"
+CHANGES = ("ObjectTagging", "ObjectAcl")  # the records of these events have neither a size nor a sequencer
 NEWER_EVENTS = (  # the records of these events have NEWER_RECORD_VERSION
-    "ObjectTagging",
-    "ObjectAcl",
+    *CHANGES,
     "LifecycleExpiration",
     "LifecycleTransition",
     "IntelligentTiering",
@@ -76,6 +76,16 @@ def tags_changed(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, event_na
     _notify(tx, bucket, caller, f"ObjectTagging:{event_name}", version)
 
 
+def acl_changed(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, caller: Caller) -> None:
+    _notify(tx, bucket, caller, "ObjectAcl:Put", version)
+
+
+def absent_key_deleted(tx: Tx[Store], bucket: Bucket, key: str, caller: Caller) -> None:
+    """Handle the deletion of a key that does not exist. S3 sends this event for DeleteObjects, but not for DeleteObject."""
+    version = ObjectVersion(0, key, NULL, False, None, 0, "", tx.wall_s, {})
+    _notify(tx, bucket, caller, f"{BY_REQUEST}:Delete", version)
+
+
 def validate_notifications(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
     """Check a configuration, and send a test message to every queue and topic in it.
 
@@ -83,7 +93,7 @@ def validate_notifications(tx: Tx[Store], bucket: Bucket, params: dict[str, Any]
     """
     given = params["NotificationConfiguration"]
     stored = {
-        member: [part if part.get("Id") else {**part, "Id": tx.ids.uuid()} for part in given[member]]
+        member: [_with_rule_names(part if part.get("Id") else {**part, "Id": tx.ids.uuid()}) for part in given[member]]
         for member in TARGETS
         if given.get(member)
     }
@@ -141,8 +151,6 @@ def _notifications(document: Mapping[str, Any]) -> Iterator[tuple[str, Notificat
             rules = part.get("Filter", {}).get("Key", {}).get("FilterRules", ())
             ends: dict[str, str] = {}
             for rule in rules:
-                if "Name" not in rule:
-                    raise InvalidArgument(S3_FILTER_RULE_NAME)
                 name = rule["Name"].lower()
                 if name in ends:
                     raise InvalidArgument(f"Cannot specify more than one {name} rule in a filter.")
@@ -151,6 +159,20 @@ def _notifications(document: Mapping[str, Any]) -> Iterator[tuple[str, Notificat
                 member,
                 Notification(part["Id"], part[target], tuple(part["Events"]), ends.get("prefix", ""), ends.get("suffix", "")),
             )
+
+
+def _with_rule_names(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration whose filter rules have the names Prefix and Suffix. A request can write them in any case."""
+    rules = part.get("Filter", {}).get("Key", {}).get("FilterRules")
+    if not rules:
+        return part
+    for rule in rules:
+        name = rule.get("Name", "")
+        if name.lower() not in ("prefix", "suffix"):
+            message = "filter rule name must be either prefix or suffix"
+            raise InvalidArgument(message, ArgumentName="FilterRule.Name", ArgumentValue=name)
+    named = [{**rule, "Name": rule["Name"].capitalize()} for rule in rules]
+    return {**part, "Filter": {"Key": {"FilterRules": named}}}
 
 
 def _validate_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any], caller: Caller) -> None:
@@ -166,7 +188,7 @@ def _validate_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any]
     if refusals:
         members = dict[str, str]()
         for number, (arn, refusal) in enumerate(refusals.items(), 1):
-            members |= {f"ArgumentName{number}": f"{arn}, null", f"ArgumentValue{number}": refusal}
+            members |= {f"ArgumentName{number}": arn, f"ArgumentValue{number}": refusal}
         raise InvalidArgument("Unable to validate the following destination configurations", **members)
     for target in targets:
         test = {"Service": "Amazon S3", "Event": "s3:TestEvent", "Time": _iso(tx.wall_s), "Bucket": bucket.name}
@@ -194,8 +216,9 @@ def _record(
     tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: ObjectVersion, notification_id: str
 ) -> dict[str, Any]:
     about: dict[str, Any] = {"key": quote_plus(version.key, safe="/")}
+    is_change = event.startswith(CHANGES)
     if not event.startswith("ObjectRemoved:") and not version.is_marker:
-        about |= {"size": version.size, "eTag": version.etag}
+        about |= {"eTag": version.etag} if is_change else {"size": version.size, "eTag": version.etag}
     if event.endswith(":DeleteMarkerCreated"):
         about["eTag"] = EMPTY_MD5
     if bucket.versioning:
@@ -217,7 +240,7 @@ def _record(
                 "ownerIdentity": {"principalId": owner(caller)["ID"]},
                 "arn": bucket_arn(bucket.name),
             },
-            "object": {**about, "sequencer": f"{round(tx.wall_s * 1e7):018X}"},
+            "object": about if is_change else {**about, "sequencer": f"{round(tx.wall_s * 1e7):018X}"},
         },
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -17,7 +16,7 @@ from corral.model.objects import Bucket, ObjectVersion
 from corral.services.s3 import versions
 from corral.services.s3.errors import InvalidArgument, InvalidRequest
 from corral.services.s3.lifecycle import expiration_member
-from corral.services.s3.lookup import check_key, existing_bucket, existing_version, quoted, version_id_member
+from corral.services.s3.lookup import check_key, existing_bucket, existing_version, new_version_id_member, quoted, version_id_member
 from corral.services.s3.object_checksums import (
     FULL_OBJECT,
     announced_algorithms,
@@ -37,7 +36,8 @@ from corral.services.s3.object_details import (
     etag_is_md5,
     tags_from_header,
 )
-from corral.services.s3.objects import DETAILS, PUT_MAX_BYTES, check_read, new_part
+from corral.services.s3.objects import DETAILS, PUT_MAX_BYTES, check_read, is_multipart, new_part
+from corral.services.s3.permissions import copy_source
 from corral.store import Store
 
 COPY, REPLACE = "COPY", "REPLACE"
@@ -49,6 +49,7 @@ class CopySource(Struct, frozen=True):
 
     bucket: Bucket
     version: ObjectVersion
+    is_named: bool  # whether the request names the version
 
     @property
     def version_id_member(self) -> dict[str, str]:
@@ -57,8 +58,8 @@ class CopySource(Struct, frozen=True):
 
 def find_source(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> CopySource:
     """Find the version that CopySource names (`bucket/key?versionId=…`, URL-encoded), and check the conditions for it."""
-    text, _, version_id = params["CopySource"].partition("?versionId=")
-    name, slash, key = unquote(text).removeprefix("/").partition("/")
+    source, version_id = copy_source(params["CopySource"])
+    name, slash, key = source.partition("/")
     if not (name and slash and key):
         raise InvalidArgument(
             "Copy Source must mention the source bucket and key: sourcebucket/sourcekey",
@@ -76,8 +77,8 @@ def find_source(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> CopySo
         params.get("CopySourceIfModifiedSince"),
         params.get("CopySourceIfUnmodifiedSince"),
     )
-    check_read(version, conditions, not_modified=False)
-    return CopySource(bucket, version)
+    check_read(tx, version, conditions, "x-amz-copy-source-")
+    return CopySource(bucket, version, bool(version_id))
 
 
 def source_span(version: ObjectVersion, header: str | None) -> tuple[int, int]:
@@ -86,14 +87,16 @@ def source_span(version: ObjectVersion, header: str | None) -> tuple[int, int]:
         first, size = 0, version.size
     else:
         found = _RANGE.fullmatch(header)
-        if found is None:
+        if found is None or int(found[2]) < int(found[1]):
             message = (
                 "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last are the "
                 "zero-based offsets of the first and last bytes to copy"
             )
             raise InvalidArgument(message, ArgumentName="x-amz-copy-source-range", ArgumentValue=header)
         first, size = int(found[1]), int(found[2]) - int(found[1]) + 1
-        if size <= 0 or first + size > version.size:
+        if first >= version.size:
+            raise InvalidRequest("The specified copy range is invalid for the source object size")
+        if first + size > version.size:
             message = f"Range specified is not valid for source object of size: {version.size}"
             raise InvalidArgument(message, ArgumentName="x-amz-copy-source-range", ArgumentValue=header)
     _check_size(size)
@@ -103,7 +106,8 @@ def source_span(version: ObjectVersion, header: str | None) -> tuple[int, int]:
 def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission | None:
     """Return None if the copy can share the source's blobs. Otherwise return the slices to copy and the digests to compute.
 
-    The bytes are copied only to compute a checksum or an MD5 that the source does not have.
+    The bytes are copied only to compute a checksum or an MD5 that the source does not have. An object of several parts has neither
+    the MD5 nor a single file.
     """
     algorithm = params.get("ChecksumAlgorithm")
     if algorithm is not None:
@@ -111,7 +115,8 @@ def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admissi
     bucket, source = existing_bucket(tx, params, caller), find_source(tx, params, caller)
     before, details = source.version.details, _copied_details(bucket, source.version, params)
     needs_md5 = etag_is_md5(details)
-    if (algorithm is None or checksum_member(algorithm) in before) and (etag_is_md5(before) or not needs_md5):
+    has_digests = (algorithm is None or checksum_member(algorithm) in before) and (etag_is_md5(before) or not needs_md5)
+    if has_digests and not is_multipart(source.version):
         return None
     _check_copy(tx, source, bucket, params)
     assert source.version.content is not None
@@ -130,7 +135,7 @@ def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     assert version.content is not None
     if blob is None:
         tx.store.objects.refer_to(version.content)
-        if etag_is_md5(details) and not etag_is_md5(version.details):
+        if is_multipart(version) or (etag_is_md5(details) and not etag_is_md5(version.details)):
             raise ServiceUnavailable("The source object or the bucket's encryption changed during the copy: retry the request.")
         content, checksums = version.content, stored_checksums(version.details)
         etag = version.etag if etag_is_md5(details) else tx.ids.hex32()
@@ -153,7 +158,7 @@ def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     result = {"ETag": quoted(copied.etag), "LastModified": int(copied.modified_at_s), **checksums}
     return {
         "CopyObjectResult": result,
-        **version_id_member(bucket, copied),
+        **new_version_id_member(copied),
         **source.version_id_member,
         **encryption_members(copied.details),
         **expiration_member(tx, bucket, copied),
@@ -175,8 +180,9 @@ def _check_size(size: int) -> None:
 
 def _check_not_itself(source: CopySource, bucket: Bucket, params: dict[str, Any]) -> None:
     changes = ("StorageClass", "WebsiteRedirectLocation", *ENCRYPTION_MEMBERS)
-    is_itself = (source.bucket.id, source.version.key) == (bucket.id, params["Key"]) and source.version.latest
-    if is_itself and params.get("MetadataDirective", COPY) == COPY and not any(name in params for name in changes):
+    is_itself = (source.bucket.id, source.version.key) == (bucket.id, params["Key"]) and not source.is_named
+    changed = params.get("MetadataDirective", COPY) == REPLACE or any(name in params for name in changes)
+    if is_itself and not changed and bucket.encryption is None:
         raise InvalidRequest(
             "This copy request is illegal because it is trying to copy an object to itself without changing the object's "
             "metadata, storage class, website redirect location or encryption attributes."

@@ -7,7 +7,7 @@ encryption method.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -18,7 +18,7 @@ from corral.core.errors import S3_INVALID_ENCRYPTION, S3_INVALID_STORAGE_CLASS, 
 from corral.core.transactions import Tx
 from corral.model.blob import MD5, StoredBlob
 from corral.model.objects import SSE_METHODS, STORAGE_CLASSES, Bucket, ObjectVersion
-from corral.operations.tags import TagRules
+from corral.operations.tags import ALLOWED, TagRules
 from corral.services.s3 import acl, errors
 from corral.services.s3.lookup import existing_bucket, existing_version, version_id_member
 from corral.services.s3.notifications import tags_changed
@@ -35,23 +35,33 @@ _METADATA_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 TAGS = "Tags"  # the member of the details that holds the tags: key → value
 OBJECT_TAGS = TagRules(
     errors.InvalidTag,
+    errors={"count": errors.BadRequest},
     texts={
         "count": "Object tags cannot be greater than {max}",
         "duplicate": "Cannot provide multiple Tags with the same key",
         "key": S3_INVALID_TAG_KEY,
         "value": "The TagValue you have provided is invalid",
-        "reserved": "System tags cannot be added/updated by requester",
+        "reserved": "Your TagKey cannot be prefixed with aws:",
     },
     max=10,
-    any_character=True,
+    any_character=True,  # `read_tags` checks the characters
     error_members={"TagKey": "key"},
 )
-BUCKET_TAGS = replace(OBJECT_TAGS, max=50)
+BUCKET_TAGS = replace(
+    OBJECT_TAGS,
+    max=50,
+    texts={
+        **OBJECT_TAGS.texts,
+        "count": "Bucket tag count cannot be greater than {max}",
+        "reserved": "System tags cannot be added/updated by requester",
+    },
+)
 
 SSE_METHOD = "ServerSideEncryption"
 SSE_KEY_ID = "SSEKMSKeyId"
 ENCRYPTION_MEMBERS = (SSE_METHOD, SSE_KEY_ID, "BucketKeyEnabled")
 SSE_S3 = SSE_METHODS[0]
+_SSE_S3_MEMBERS = {SSE_METHOD: SSE_S3}
 
 
 def details_from_request(bucket: Bucket, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +138,7 @@ def _requested_encryption(bucket: Bucket, params: Mapping[str, Any]) -> dict[str
             ArgumentName="x-amz-server-side-encryption",
             ArgumentValue=params.get(SSE_METHOD, "null"),
         )
-    requested = encryption_members(params)
+    requested = {name: params[name] for name in ENCRYPTION_MEMBERS if name in params}
     return requested if SSE_METHOD in requested else _default_encryption(bucket) | requested
 
 
@@ -145,6 +155,9 @@ def _default_encryption(bucket: Bucket) -> dict[str, Any]:
 
 
 def encryption_members(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The encryption members of a response. S3 encrypts all objects, so each has a method."""
+    if SSE_METHOD not in details:
+        return _SSE_S3_MEMBERS
     return {name: details[name] for name in ENCRYPTION_MEMBERS if name in details}
 
 
@@ -161,7 +174,7 @@ def new_etag(tx: Tx[Store], blob: StoredBlob, details: Mapping[str, Any]) -> str
 
 
 def put_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return _set_tags(tx, params, caller, OBJECT_TAGS.read(params["Tagging"].get("TagSet", ())), "Put")
+    return _set_tags(tx, params, caller, read_tags(OBJECT_TAGS, params["Tagging"].get("TagSet", ())), "Put")
 
 
 def delete_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -170,21 +183,35 @@ def delete_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 
 def get_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller)
-    version = existing_version(tx, bucket, params["Key"], params.get("VersionId"))
+    version = existing_version(tx, bucket, params["Key"], params.get("VersionId"), marker_hides_key=False)
     return {"TagSet": OBJECT_TAGS.to_list(version.details.get(TAGS, {})), **version_id_member(bucket, version)}
 
 
 def tags_from_header(text: str) -> dict[str, str]:
     pairs = parse_qsl(text, keep_blank_values=True)
-    if text and not pairs:
-        message = "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters."
+    is_valid = pairs or not text
+    if not is_valid or len(dict(pairs)) < len(pairs) or not all(ALLOWED.fullmatch(part) for pair in pairs for part in pair):
+        message = (
+            "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters without tag name duplicates."
+        )
         raise errors.InvalidArgument(message, ArgumentName="x-amz-tagging", ArgumentValue=text)
     return OBJECT_TAGS.of_pairs(pairs)
 
 
+def read_tags(rules: TagRules, tags: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Check the tags of a request, and return them."""
+    found = rules.read(tags)
+    for key, value in found.items():
+        if not ALLOWED.fullmatch(key):
+            raise errors.InvalidTag(S3_INVALID_TAG_KEY, TagKey=key)
+        if not ALLOWED.fullmatch(value):
+            raise errors.InvalidTag("The TagValue you have provided is invalid", TagKey=key, TagValue=value)
+    return found
+
+
 def _set_tags(tx: Tx[Store], params: dict[str, Any], caller: Caller, tags: dict[str, str], event_name: str) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller)
-    version = existing_version(tx, bucket, params["Key"], params.get("VersionId"))
+    version = existing_version(tx, bucket, params["Key"], params.get("VersionId"), marker_hides_key=False)
     details = {name: value for name, value in version.details.items() if name != TAGS} | ({TAGS: tags} if tags else {})
     tx.store.objects.set_details(version.number, details)
     tags_changed(tx, bucket, replace(version, details=details), event_name, caller)

@@ -24,7 +24,9 @@ from corral.services.s3.errors import (
     MissingContentLength,
     NotModified,
     entity_too_large,
+    invalid_version_id,
     no_such_key,
+    no_such_version,
     precondition_failed,
 )
 from corral.services.s3.lifecycle import expiration_member
@@ -33,10 +35,13 @@ from corral.services.s3.lookup import (
     existing_bucket,
     existing_version,
     existing_version_with_blob,
+    is_version_id,
+    new_version_id_member,
     page_limit,
     quoted,
     version_id_member,
 )
+from corral.services.s3.notifications import absent_key_deleted
 from corral.services.s3.object_checksums import (
     FULL_OBJECT,
     announced_algorithms,
@@ -85,7 +90,7 @@ def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     version = store_object(tx, bucket, params["Key"], params["Body"], params, caller, event_name="Put")
     return {
         "ETag": quoted(version.etag),
-        **version_id_member(bucket, version),
+        **new_version_id_member(version),
         **stored_checksums(version.details),
         **encryption_members(version.details),
         **expiration_member(tx, bucket, version),
@@ -180,16 +185,16 @@ def is_multipart(version: ObjectVersion) -> bool:
     return "-" in version.etag
 
 
-def check_read(version: ObjectVersion, conditions: Conditions, *, not_modified: bool = True) -> None:
-    """Raise an error if a condition does not hold. With `not_modified=False` (copies), the error is always PreconditionFailed."""
-    header = failed_condition(conditions, version.etag, version.modified_at_s)
+def check_read(tx: Tx[Store], version: ObjectVersion, conditions: Conditions, header_prefix: str = "") -> None:
+    """Raise an error if a condition does not hold. With a header prefix (copies), the error is always PreconditionFailed."""
+    header = failed_condition(conditions, version.etag, version.modified_at_s, tx.wall_s)
     if header is None:
         return
-    if not_modified and header in ("If-None-Match", "If-Modified-Since"):
+    if not header_prefix and header in ("If-None-Match", "If-Modified-Since"):
         refusal = NotModified("Not Modified")
         refusal.headers = {"ETag": quoted(version.etag)}
         raise refusal
-    raise precondition_failed(header)
+    raise precondition_failed(header_prefix + header)
 
 
 def _response(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, params: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
@@ -197,7 +202,7 @@ def _response(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, params: dic
     conditions = Conditions(
         params.get("IfMatch"), params.get("IfNoneMatch"), params.get("IfModifiedSince"), params.get("IfUnmodifiedSince")
     )
-    check_read(version, conditions)
+    check_read(tx, version, conditions)
     response = {
         **header_members(version),
         "LastModified": int(version.modified_at_s),
@@ -208,13 +213,10 @@ def _response(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, params: dic
     }
     response |= {name: params[f"Response{name}"] for name in HEADER_MEMBERS if f"Response{name}" in params}
     span = _span(tx, version, params, response)
-    if span is None:
-        if params.get("ChecksumMode") == "ENABLED":
-            response |= stored_checksums(version.details)
-        response["ContentLength"] = version.size
-        return 0, version.size, response
-    first, size = span
-    if size:
+    first, size = span or (0, version.size)
+    if size == version.size and params.get("ChecksumMode") == "ENABLED" and "PartNumber" not in params:
+        response |= stored_checksums(version.details)
+    if span is not None and size:
         response["ContentRange"] = f"bytes {first}-{first + size - 1}/{version.size}"
     response["ContentLength"] = size
     return first, size, response
@@ -269,9 +271,12 @@ def _parts(tx: Tx[Store], version: ObjectVersion, params: dict[str, Any]) -> dic
 
 
 def delete_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    bucket = existing_bucket(tx, params, caller)
+    bucket, version_id = existing_bucket(tx, params, caller), params.get("VersionId")
+    _check_governance(params)
+    if version_id is not None and not is_version_id(version_id):
+        raise invalid_version_id(version_id)
     conditions = _conditions(params, "IfMatch", "IfMatchLastModifiedTime", "IfMatchSize")
-    return _delete(tx, bucket, params["Key"], params.get("VersionId"), conditions, caller)
+    return _delete(tx, bucket, params["Key"], version_id, conditions, caller)[0]
 
 
 def delete_batches(params: dict[str, Any]) -> list[dict[str, Any]]:
@@ -286,6 +291,7 @@ def delete_batches(params: dict[str, Any]) -> list[dict[str, Any]]:
 
 def delete_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller)
+    _check_governance(params)
     requested = params["Delete"]["Objects"]
     deleted, errors = [], []
     for each in requested:
@@ -294,9 +300,13 @@ def delete_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
             check_key(each["Key"])
             if caller.confined:
                 _check_delete(tx, bucket, each, caller)
-            done = _delete(
+            if "VersionId" in each and not is_version_id(each["VersionId"]):
+                raise no_such_version(each["Key"], each["VersionId"])
+            done, found = _delete(
                 tx, bucket, each["Key"], each.get("VersionId"), _conditions(each, "ETag", "LastModifiedTime", "Size"), caller
             )
+            if not found and "VersionId" not in each and not bucket.versioning:
+                absent_key_deleted(tx, bucket, each["Key"], caller)
         except ApiError as refusal:
             errors.append({**named, "Code": refusal.code, "Message": refusal.message})
             continue
@@ -305,6 +315,12 @@ def delete_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         deleted.append({**{name: value for name, value in done.items() if name != "VersionId"}, **named})
     quiet = params["Delete"].get("Quiet", False)
     return {**({"Deleted": deleted} if not quiet else {}), **({"Errors": errors} if errors else {})}
+
+
+def _check_governance(params: dict[str, Any]) -> None:
+    header = "x-amz-bypass-governance-retention"
+    if "BypassGovernanceRetention" in params:
+        raise InvalidArgument(f"{header} is only applicable to Object Lock enabled buckets.", ArgumentName=header)
 
 
 def _check_delete(tx: Tx[Store], bucket: Bucket, named: dict[str, Any], caller: Caller) -> None:
@@ -329,8 +345,11 @@ def _conditions(given: dict[str, Any], etag: str, modified: str, size: str) -> d
 
 def _delete(
     tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None, conditions: dict[str, Any], caller: Caller
-) -> dict[str, Any]:
-    """Delete a key or a version. As on S3, deleting a key that does not exist is not an error."""
+) -> tuple[dict[str, Any], bool]:
+    """Delete a key or a version. As on S3, deleting a key that does not exist is not an error.
+
+    Returns the members of the response, and whether the key or the version existed.
+    """
     if version_id is None:
         found = tx.store.objects.latest(bucket.id, key)
     else:
@@ -346,8 +365,8 @@ def _delete(
             raise precondition_failed("If-Match")
     if version_id is None and bucket.versioning:
         marker = versions.add_marker(tx, bucket, key, caller)
-        return {"DeleteMarker": True, "VersionId": marker.id}
+        return {"DeleteMarker": True, "VersionId": marker.id}, found is not None
     if found is not None:
         versions.remove(tx, bucket, found, caller)
     response: dict[str, Any] = {"VersionId": version_id} if version_id is not None else {}
-    return response | ({"DeleteMarker": True} if found is not None and found.is_marker else {})
+    return response | ({"DeleteMarker": True} if found is not None and found.is_marker else {}), found is not None

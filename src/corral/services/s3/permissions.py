@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote
+from urllib.parse import unquote_plus
 
 from corral.access.caller import Caller
 from corral.access.permissions import Params, Permission
@@ -71,7 +71,13 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     resource = f"arn:aws:s3:::{bucket}" if key is None else f"arn:aws:s3:::{bucket}/{key}"
     needed = [Permission(action, resource, context)]
     if operation in ("CopyObject", "UploadPartCopy") and params.get("CopySource"):
-        source, _, source_version = params["CopySource"].partition("?versionId=")
+        source, source_version = copy_source(params["CopySource"])
         reads = "s3:GetObjectVersion" if source_version else "s3:GetObject"
-        needed.append(Permission(reads, f"arn:aws:s3:::{unquote(source).removeprefix('/')}"))
+        needed.append(Permission(reads, f"arn:aws:s3:::{source}"))
     return needed
+
+
+def copy_source(text: str) -> tuple[str, str]:
+    """Return BUCKET/KEY and the version id of a CopySource, which is URL-encoded: `bucket/key?versionId=…`. A + is a space."""
+    source, _, version_id = text.partition("?versionId=")
+    return unquote_plus(source).removeprefix("/"), version_id

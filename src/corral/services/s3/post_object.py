@@ -13,8 +13,8 @@ from corral.decide.objects.post_policy import ConditionNotMet, MalformedConditio
 from corral.model.blob import Admission
 from corral.model.http_dates import parse_http_date
 from corral.services.s3.errors import AccessDenied, InvalidArgument, InvalidPolicyDocument, unsupported
-from corral.services.s3.lookup import check_key, existing_bucket, location, quoted, version_id_member
-from corral.services.s3.object_details import details_from_request
+from corral.services.s3.lookup import check_key, existing_bucket, location, new_version_id_member, quoted
+from corral.services.s3.object_details import details_from_request, encryption_members
 from corral.services.s3.objects import PUT_MAX_BYTES, admission, store_object
 from corral.store import Store
 
@@ -69,7 +69,7 @@ def post_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     bucket, fields = existing_bucket(tx, params, caller), params["Fields"]
     version = store_object(tx, bucket, params["Key"], params["Body"], params, caller, event_name="Post")
     etag, url = quoted(version.etag), location(tx, bucket, version.key)
-    response: dict[str, Any] = {"ETagHeader": etag, **version_id_member(bucket, version)}
+    response: dict[str, Any] = {"ETagHeader": etag, **new_version_id_member(version), **encryption_members(version.details)}
     redirect = fields.get("success_action_redirect") or fields.get("redirect", "")
     if _is_web_address(redirect):
         separator = "&" if "?" in redirect else "?"

@@ -9,14 +9,13 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.objects.preconditions import etag_matches
 from corral.model.blob import GARBAGE
-from corral.model.objects import ENABLED, NULL, Bucket, ObjectVersion
-from corral.services.s3.errors import no_such_key, precondition_failed, unsupported
+from corral.model.objects import ENABLED, NULL, NUMBER_DIGITS, Bucket, MultipartUpload, ObjectVersion
+from corral.services.s3.errors import condition_not_accepted, conditional_conflict, no_such_key, precondition_failed
 from corral.services.s3.notifications import BY_REQUEST, object_created, object_removed
 from corral.store import Store
 
-# A version id begins with the version's number, which has this many hexadecimal digits. So a listing can continue after a version
-# that has been deleted meanwhile.
-NUMBER_DIGITS = 12
+# The detail of an upload that has the number of the key's version when the upload was created; 0 if the key did not exist.
+KEY_VERSION = "KeyVersion"
 
 
 def add(
@@ -56,23 +55,33 @@ def remove(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, caller: Caller
     object_removed(tx, bucket, version, "Delete", caller, cause)
 
 
-def check_write(tx: Tx[Store], bucket: Bucket, key: str, params: Mapping[str, Any]) -> None:
-    """Raise an error if the current object does not match the request's If-Match or If-None-Match."""
+def check_write(tx: Tx[Store], bucket: Bucket, key: str, params: Mapping[str, Any], upload: MultipartUpload | None = None) -> None:
+    """Raise an error if the current object does not match the request's If-Match or If-None-Match.
+
+    If the request completes an upload, the key must also not have changed since the upload was created.
+    """
     if_match, if_none_match = params.get("IfMatch"), params.get("IfNoneMatch")
     if if_match is None and if_none_match is None:
         return
-    if if_none_match not in (None, "*"):
-        raise unsupported("If-None-Match", "a write accepts only the value *, which means that the key must not exist")
+    if if_match is not None and if_none_match is not None:
+        raise condition_not_accepted("If-Match,If-None-Match", "Multiple conditional request headers present in the request")
+    header, value = ("If-Match", if_match) if if_match is not None else ("If-None-Match", if_none_match)
+    if (value == "*") is (header == "If-Match"):  # a write accepts an ETag in If-Match, and * in If-None-Match
+        raise condition_not_accepted(header)
+    found = current(tx, bucket, key)
+    if header == "If-Match" and found is None:
+        raise no_such_key(key)
+    if found is not None and (header == "If-None-Match" or not etag_matches(str(value), found.etag)):
+        raise precondition_failed(header)
+    number = found.number if found is not None else 0
+    if upload is not None and upload.details.get(KEY_VERSION, number) != number:
+        raise conditional_conflict(header, key)
+
+
+def current(tx: Tx[Store], bucket: Bucket, key: str) -> ObjectVersion | None:
+    """The current version of a key. None if the key does not exist, or if a delete marker hides it."""
     latest = tx.store.objects.latest(bucket.id, key)
-    if latest is not None and latest.is_marker:
-        latest = None
-    if if_none_match is not None and latest is not None:
-        raise precondition_failed("If-None-Match")
-    if if_match is not None:
-        if latest is None:
-            raise no_such_key(key)
-        if not etag_matches(if_match, latest.etag):
-            raise precondition_failed("If-Match")
+    return latest if latest is not None and not latest.is_marker else None
 
 
 def _one_for_each_role(writers: Iterable[str | None]) -> tuple[str, ...]:
@@ -84,14 +93,6 @@ def wake_blob_gc(tx: Tx[Store], has_garbage: bool) -> None:
     """If files have become unused (`has_garbage`), wake the code that deletes them (`server/blob_gc.py`) after the commit."""
     if has_garbage:
         tx.changed(GARBAGE)
-
-
-def number_in(version_id: str) -> int | None:
-    """The version number in a version id; None if the id has another format."""
-    try:
-        return int(version_id[:NUMBER_DIGITS], 16) if len(version_id) == 32 else None
-    except ValueError:
-        return None
 
 
 def _add(
