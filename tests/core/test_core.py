@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command, Wait
-from corral.core.core import COMMANDS_S, RECONCILERS_S, RETRY_S, Core, Outcome
+from corral.core.core import COMMANDS_S, RECONCILERS_MAX_S, RECONCILERS_MIN_S, RETRY_S, Core, Outcome
 from corral.core.database import CommitFailed
 from corral.core.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.core.ids import SeededIds
@@ -465,7 +466,68 @@ def test_a_transaction_is_bounded_by_time_whatever_the_work_is() -> None:
         most = max(most, len(ran) - began)
     assert answered == 41
     assert sorted(ran) == sorted([*(f"c{at}" for at in range(40)), "more-", *(f"{at}-" for at in range(30))])
-    assert most * timer.unit_s <= COMMANDS_S + RECONCILERS_S + 2 * timer.unit_s
+    assert most * timer.unit_s <= COMMANDS_S + RECONCILERS_MAX_S + 2 * timer.unit_s
+
+
+class Busy:
+    """A core with a thousand due keys, whose commands and reconcilers take about a millisecond each."""
+
+    def __init__(self) -> None:
+        self.timer, self.commands, self.reconciled = Timer(1 / 1024), 0, 0  # sums of this unit are exact
+        self.arrives_after: int | None = None  # a command arrives when so many reconcilers have run
+        self.world = World({"look": self._reconcile})
+        self.world.transact(lambda tx: [tx.due(f"look:{at}", tx.now_s + 1) for at in range(1000)])
+        self.world.clock.advance(2)
+        self.world.core.timer = self.timer
+        self.world.core.is_awaited = lambda: self.arrives_after is not None and self.reconciled >= self.arrives_after
+
+    def _reconcile(self, tx: Tx[Any], name: str) -> None:
+        self.timer.work()
+        self.reconciled += 1
+
+    def _command(self, tx: Tx[Any]) -> None:
+        self.timer.work()
+        self.commands += 1
+
+    def units(self, commands: int) -> tuple[int, int]:
+        """Run a transaction. Return how many commands and how many reconcilers it has run."""
+        self.commands = self.reconciled = 0
+        self.world.transact(*[self._command] * commands)
+        return self.commands, self.reconciled
+
+
+def test_reconcilers_take_less_time_if_clients_wait() -> None:
+    busy = Busy()
+    least, most = ceil(RECONCILERS_MIN_S * 1024), ceil(RECONCILERS_MAX_S * 1024)
+    assert busy.units(0) == (0, most), "no client waits"
+    assert busy.units(1) == (1, least), "a client waits for the commit"
+    assert busy.units(least + 2) == (least + 2, least + 2), "as long as the commands"
+    busy.arrives_after = least + 1
+    assert busy.units(0) == (0, least + 1), "the next command does not wait for the rest"
+    busy.arrives_after = 0
+    assert busy.units(0) == (0, least)
+
+
+def test_neither_commands_nor_reconcilers_starve() -> None:
+    """More commands arrive than there is time for, while a thousand keys are due."""
+    busy, ran = Busy(), [0, 0]
+    for _ in range(20):
+        commands, reconciled = busy.units(30)
+        ran = [ran[0] + commands, ran[1] + reconciled]
+    assert ran == [20 * ceil(COMMANDS_S * 1024), 20 * ceil(RECONCILERS_MAX_S * 1024)]
+
+
+def test_a_reconciler_runs_although_the_process_gets_no_time() -> None:
+    """Each look at the timer takes longer than a transaction may take. The keys are handled nevertheless, one by one."""
+    busy = Busy()
+    busy.arrives_after = 0
+
+    def slow() -> float:
+        busy.timer.now_s += COMMANDS_S + RECONCILERS_MAX_S
+        return busy.timer.now_s
+
+    busy.world.core.timer = slow
+    assert [busy.units(1) for _ in range(3)] == [(1, 1)] * 3
 
 
 def test_owners_take_turns_if_more_is_due_than_there_is_time_for() -> None:
@@ -490,7 +552,7 @@ def test_owners_take_turns_if_more_is_due_than_there_is_time_for() -> None:
         world.clock.advance(0.01)
         world.transact()
     assert {"b", "c"} <= set(ran)
-    assert len(ran) <= 3 * ((COMMANDS_S + RECONCILERS_S) / timer.unit_s + 1)
+    assert len(ran) <= 3 * ((COMMANDS_S + RECONCILERS_MAX_S) / timer.unit_s + 1)
     assert [name for name in ran if name[0] == "a"] == sorted(name for name in ran if name[0] == "a")
     while world.core.next_due_s() is not None:
         world.transact()

@@ -1,8 +1,10 @@
-"""Equal requests of clients that poll share one read."""
+"""Reads do not wait for transactions, and equal requests of clients that poll share one read."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,25 +39,31 @@ class WatchedLane(Lane[Store]):
         return await super().read(*arguments, **options)
 
 
-def test_equal_requests_share_a_read_that_is_in_progress(tmp_path: Path) -> None:
-    async def scenario() -> None:
+class World:
+    def __init__(self, folder: Path) -> None:
         ids, settings = SeededIds(Random(0)), Settings()
-        lane = WatchedLane(Core(Store(tmp_path / "state.db"), settings=settings, clock=WallClock(), ids=ids))
-        lane.start()
-        runner = CallRunner(settings, {"state": lane}, ids, UnverifiedMemory(), Blobs(tmp_path / "blobs", ids))
+        self.lane = WatchedLane(Core(Store(folder / "state.db"), settings=settings, clock=WallClock(), ids=ids))
+        self.lane.start()
+        self._runner = CallRunner(settings, {"state": self.lane}, ids, UnverifiedMemory(), Blobs(folder / "blobs", ids))
 
+    async def ask(self, request_id: str, target: str, body: bytes = b"{}") -> aws.Response:
         async def disconnected() -> tuple[bytes, bool]:
             await asyncio.Event().wait()
             return b"", False
 
-        async def ask(request_id: str, body: bytes = b"{}") -> aws.Response:
-            request = aws.Request("POST", "/", "", {"x-amz-target": "Corral.DescribeHosts"}, body)
-            caller = Caller(ACCOUNT, "us-east-1", root_user(ACCOUNT), request_id=request_id)
-            return await runner.run(aws.recognise(request), caller, disconnected)
+        form = target.startswith("Action=")
+        request = aws.Request("POST", "/", "", {} if form else {"x-amz-target": target}, target.encode() if form else body)
+        caller = Caller(ACCOUNT, "us-east-1", root_user(ACCOUNT), request_id=request_id)
+        return await self._runner.run(aws.recognise(request), caller, disconnected)
 
+
+def test_equal_requests_share_a_read_that_is_in_progress(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path)
+        lane, ask = world.lane, partial(world.ask, target="Corral.DescribeHosts")
         first, *others = (asyncio.ensure_future(ask(each)) for each in ("first", "second", "third"))
         await lane.has_read.wait()
-        different = asyncio.ensure_future(ask("different", b"{ }"))
+        different = asyncio.ensure_future(ask("different", body=b"{ }"))
         first.cancel()  # as if its client had disconnected
         lane.may_read.set()
         found = await asyncio.gather(*others, different)
@@ -65,5 +73,27 @@ def test_equal_requests_share_a_read_that_is_in_progress(tmp_path: Path) -> None
         await ask("after a commit")
         assert lane.reads == 3
         lane.stop()
+
+    asyncio.run(scenario())
+
+
+def test_reads_do_not_wait_for_a_transaction(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world, release = World(tmp_path), threading.Event()
+        world.lane.may_read.set()
+        blocked = world.lane.submit(lambda tx: release.wait(30))
+        target = "AmazonEC2ContainerServiceV20141113.ListTasks"
+        try:
+            identity = await world.ask("1", "Action=GetCallerIdentity&Version=2011-06-15")
+            listed = await world.ask("2", target)
+            # Only the lane has the index of container instances in memory.
+            of_instance = asyncio.ensure_future(world.ask("3", target, b'{"containerInstance": "i-1"}'))
+            await world.ask("4", target)
+            assert not of_instance.done() and not blocked.done()
+        finally:
+            release.set()
+        assert b"<Account>123456789012</Account>" in identity.body and listed.body == b'{"taskArns":[]}'
+        assert (await of_instance).body == b'{"taskArns":[]}'
+        world.lane.stop()
 
     asyncio.run(scenario())

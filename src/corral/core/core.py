@@ -14,6 +14,7 @@ import sqlite3
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from math import inf
 from typing import Any, Generic
@@ -30,11 +31,13 @@ from corral.core.transactions import OncePerTransaction, Reconciler, S, Sizes, T
 from corral.model.agent_protocol import HostOrders, orders_by_host
 from corral.model.settings import Settings
 
-# A transaction is bounded by time, so that requests do not wait for other work: it begins no command after COMMANDS_S, but gives
-# reconcilers at least RECONCILERS_S. The next transaction continues with what is left. In a core without a timer, as in tests, only
-# the number of keys is bounded.
+# A transaction is bounded by time, so that requests do not wait for other work. It begins no command after COMMANDS_S. Then its
+# reconcilers get RECONCILERS_MAX_S. If clients wait for this transaction or for the next one, the reconcilers get only as much time
+# as the commands have taken, but at least RECONCILERS_MIN_S. One reconciler runs in any case. The next transaction continues with
+# what is left. In a core without a timer, as in tests, only the number of keys is bounded.
 COMMANDS_S = 0.015
-RECONCILERS_S = 0.010
+RECONCILERS_MIN_S = 0.003
+RECONCILERS_MAX_S = 0.010
 TOGETHER_MAX = 100  # the maximum number of keys that share a savepoint (see `Together`)
 INSTANT_S = 1e-6  # if the clock returns the same time for two commands, their times differ by this
 CLOCK_STEP_S = 1.0  # see `Core._instant`
@@ -78,6 +81,7 @@ class Core(Generic[S]):
         self._last_s = 0.0
         self.has_threads = False  # True: the caller of `transact` calls the functions in `Outcome.slow`
         self.timer: Callable[[], float] = lambda: 0.0  # returns seconds; it bounds the length of a transaction
+        self.is_awaited: Callable[[], bool] = lambda: False  # returns True if commands wait for the next transaction
         self.left: list[Command] = []  # the commands that the next transaction runs, because the time of the last one was over
         self._taken: list[Command] = []  # the commands of the last transaction; if its commit fails, each of them gets an error
         self._parked = ParkedCommands()
@@ -101,7 +105,8 @@ class Core(Generic[S]):
         only errors: one for each command.
         """
         outcome = Outcome()
-        now_s, commands_end_s = self._instant(), self.timer() + COMMANDS_S
+        now_s, began_s = self._instant(), self.timer()
+        commands_end_s = began_s + COMMANDS_S
         todo = deque((*self._parked.take_expired(now_s), *(in_turns([*self.left, *commands]) if self.left else commands)))
         self.left, self._taken = [], [*todo]
         ran: list[Command] = []
@@ -111,7 +116,7 @@ class Core(Generic[S]):
         for key in fired:
             tx.changed(key)
         by_time = bool(fired)
-        reconcilers_end_s = 0.0
+        is_over: Callable[[], bool] | None = None  # whether the time of the reconcilers is over
         try:
             self.store.begin()
             while True:  # runs at least once, because reconcilers may be due although there is no command
@@ -124,10 +129,10 @@ class Core(Generic[S]):
                         tx._changed.update(dict.fromkeys(command.keys))  # wake the next command that waits in turn for these keys
                     # Before the next command, so that older tasks get freed capacity first. A reconciler that needs the results of
                     # a slow function runs at once, because the next transaction does not have them.
-                    self._reconcile_marked(tx, outcome, tx._marks, inf if has_results else commands_end_s)
+                    self._reconcile_marked(tx, outcome, partial(self._is_past, inf if has_results else commands_end_s))
                     tx.now_s = self._instant()
-                reconcilers_end_s = reconcilers_end_s or max(commands_end_s, self.timer() + RECONCILERS_S)
-                by_time = self._reconcile_due(tx, outcome, now_s, reconcilers_end_s) or by_time
+                is_over = is_over or self._reconciler_time(tx, self.timer() - began_s, is_awaited=bool(ran))
+                by_time = self._reconcile_due(tx, outcome, now_s, is_over) or by_time
                 woken = self._parked.take_changed(tx._changed)
                 todo += woken
                 self._taken += woken
@@ -207,16 +212,32 @@ class Core(Generic[S]):
         self._last_s = now_s
         return now_s
 
-    def _reconcile_due(self, tx: Tx[S], outcome: Outcome, now_s: float, end_s: float) -> bool:
-        """Run the reconcilers of marked and overdue keys until `end_s`. Return whether keys were overdue.
+    def _is_past(self, end_s: float) -> bool:
+        return self.timer() >= end_s
+
+    def _reconciler_time(self, tx: Tx[S], taken_s: float, *, is_awaited: bool) -> Callable[[], bool]:
+        """Return a function that tells whether the time of the reconcilers is over. `taken_s` is the time of the commands."""
+        began_s, first = self.timer(), tx._reconciles_left
+        least_s = min(max(taken_s, RECONCILERS_MIN_S), RECONCILERS_MAX_S)
+
+        def is_over() -> bool:
+            if tx._reconciles_left == first:
+                return False  # none has run yet
+            passed_s = self.timer() - began_s
+            return passed_s >= RECONCILERS_MAX_S or (passed_s >= least_s and (is_awaited or self.is_awaited()))
+
+        return is_over
+
+    def _reconcile_due(self, tx: Tx[S], outcome: Outcome, now_s: float, is_over: Callable[[], bool]) -> bool:
+        """Run the reconcilers of marked and overdue keys until their time is over. Return whether keys were overdue.
 
         Reconcilers that run once per transaction are the last. If more keys are overdue than there is time for, the owners take
         turns.
         """
         found = False
         while True:
-            self._reconcile_marked(tx, outcome, tx._marks, end_s)
-            if tx._reconciles_left <= 0 or self.timer() >= end_s:
+            self._reconcile_marked(tx, outcome, is_over)
+            if tx._reconciles_left <= 0 or is_over():
                 return found
             keys = self.store.take_due(now_s, min(TOGETHER_MAX, tx._reconciles_left), self._together)
             if not keys:
@@ -225,14 +246,14 @@ class Core(Generic[S]):
             for key in keys:
                 tx._late_marks.pop(key, None)
                 tx._marks[key] = None
-        while tx._late_marks and tx._reconciles_left > 0 and self.timer() < end_s:
+        while tx._late_marks and tx._reconciles_left > 0 and not is_over():
             self._reconcile_next(tx, outcome, tx._late_marks)
-            self._reconcile_marked(tx, outcome, tx._marks, end_s)
+            self._reconcile_marked(tx, outcome, is_over)
         return found
 
-    def _reconcile_marked(self, tx: Tx[S], outcome: Outcome, marks: dict[str, None], end_s: float) -> None:
-        while marks and tx._reconciles_left > 0 and self.timer() < end_s:
-            self._reconcile_next(tx, outcome, marks)
+    def _reconcile_marked(self, tx: Tx[S], outcome: Outcome, is_over: Callable[[], bool]) -> None:
+        while tx._marks and tx._reconciles_left > 0 and not is_over():
+            self._reconcile_next(tx, outcome, tx._marks)
 
     def _reconcile_next(self, tx: Tx[S], outcome: Outcome, marks: dict[str, None]) -> None:
         keys = self._next_keys(marks, tx._reconciles_left)

@@ -72,6 +72,10 @@ class Handover(NamedTuple):
     payload: bytes
 
 
+class NeedsWriter(Exception):
+    """Raised in a read on a read-only connection that needs what only the lane has in memory. The read runs again in the lane."""
+
+
 class CommitFailed(Exception):
     """The whole transaction was rolled back, because the disk is full or an I/O error occurred."""
 

@@ -57,6 +57,7 @@ class Lane(Generic[S]):
         self._receivers = receivers or {}
         self._delivery = Delivery(core, self._send, loop.call_later, lambda: self._queue.put([]))
         self._queue: SimpleQueue[list[Command] | None] = SimpleQueue()
+        core.is_awaited = lambda: not self._queue.empty()
         self._gathering = ThreadFeed[Command](self._queue.put, COMMANDS_MAX)
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
         self._heavy_reads = HeavyReads(loop)

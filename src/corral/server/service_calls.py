@@ -22,6 +22,7 @@ from corral import aws
 from corral.access.caller import Caller
 from corral.blobs import Blobs
 from corral.core.commands import Wait
+from corral.core.database import NeedsWriter
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
@@ -122,8 +123,8 @@ class CallRunner:
                 return await self._read_fleet(call, lane, handler, caller)
             try:
                 return await self._read(call, lane, handler, caller, receive)
-            except Wait:
-                pass  # the operation must wait for a change: run it again in the lane, where it cannot miss a change
+            except (Wait, NeedsWriter):
+                pass  # run it again in the lane, where it cannot miss a change, and where all that is in memory can be read
         if call.operation in service.pieces:
             result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
             return call.serialize(result, caller.request_id, lane.steps)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
-from corral.core.database import Database
+from corral.core.database import Database, NeedsWriter
 from corral.model.instance import Instance
 from corral.model.job_line import WaitingLine
 from corral.model.task import Task
@@ -118,13 +119,18 @@ class Store(Database):
         self.private_environments = PrivateEnvironments(self)
         self.job_holdings = JobHoldings(self)
         if self.reads_only:
-            del self.fleet  # only the writer's thread may use it; `show_published` gives the reader a copy
+            del self.fleet  # only the writer's thread may use it; `show_published` gives the reader a copy; see `__getattr__`
         else:
             self._published = PublishedIndexes()
             self.instances.rebuild_slots()
             self.claims.rebuild()
             self.job_lines.rebuild()
             self.undo_log.commit()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "fleet" and self.reads_only:
+            raise NeedsWriter
+        raise AttributeError(name, name=name, obj=self)
 
     def _owner_of(self, key: str) -> str:
         kind, _, name = key.partition(":")
@@ -155,7 +161,7 @@ class Store(Database):
         self.job_lines.show(published.lines)
 
     def end_reading(self) -> None:
-        if self.reads_only and hasattr(self, "fleet"):
+        if self.reads_only and "fleet" in vars(self):
             del self.fleet
             self.tasks.show({})
             self.instances.show({})

@@ -21,6 +21,7 @@ UPDATES = "the agent is part of Corral. To update it, install a newer Corral and
 REPORTS = "only Corral's own agents report the states of tasks."
 REPORTED = ("SubmitTaskStateChange", "SubmitContainerStateChange", "SubmitAttachmentStateChanges")
 
+HEAVY = frozenset({"ListTasks"})
 HANDLERS = handlers_in("ecs", globals()) | {
     "UpdateClusterSettings": clusters.update_cluster,
     **{

@@ -195,4 +195,5 @@ HANDLERS = {
     "GetFederationToken": get_federation_token,
     "GetSessionToken": get_session_token,
 }
+QUICK = frozenset({"GetCallerIdentity", "GetAccessKeyInfo"})
 OPEN_TO_CONTAINERS = frozenset({"GetCallerIdentity"})
