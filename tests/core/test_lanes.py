@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
+from weakref import ref
+
+import pytest
 
 from corral.core.clock import WallClock
 from corral.core.core import Core
+from corral.core.errors import ApiError, api_error, forget_frames
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
@@ -169,3 +174,54 @@ def test_a_command_gets_the_result_of_a_slow_function_from_another_thread() -> N
             assert await lane.submit(handler) == "unreadable"
 
     asyncio.run(main())
+
+
+Refusal = api_error("Refusal")
+
+
+class Body:
+    """A large object in a variable of a handler."""
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_a_kept_exception_keeps_no_variables_of_a_handler_in_memory() -> None:
+    bodies: list[ref[Body]] = []
+
+    def refuse(body: Body) -> None:
+        bodies.append(ref(body))
+        try:
+            raise ValueError("wrong")
+        except ValueError:
+            raise Refusal("refused") from None
+
+    kept: list[ApiError] = []
+    try:
+        refuse(Body())
+    except ApiError as error:
+        forget_frames(error)
+        kept.append(error)
+    assert bodies[0]() is None
+
+    def handler(tx: Tx[Store]) -> None:
+        body = Body()
+        bodies.append(ref(body))
+        tx.result_of("slow", lambda: None)
+        refuse(body)
+
+    async def main() -> None:
+        async with running() as lane:
+            answer = lane.submit(handler)
+            await asyncio.wait([answer])
+            with pytest.raises(Refusal):
+                answer.result()
+            await lane.submit(lambda tx: None)  # the lane has no variables of the earlier transactions any more
+
+    asyncio.run(main())
+    assert len(bodies) == 4 and [body for body in bodies if body() is not None] == []

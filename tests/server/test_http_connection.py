@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
+from weakref import ref
 
 import pytest
 from wsproto import ConnectionType, WSConnection
@@ -110,6 +112,23 @@ async def empty(connection: HttpConnection) -> None:
 
 
 # Requests and responses
+
+
+def test_a_closed_connection_leaves_the_memory_without_the_garbage_collector(run: Run) -> None:
+    async def check() -> None:
+        client = await Client(empty).connect()
+        await client.request(GET)
+        protocol = ref(client.protocol)
+        client.requests.clear()
+        del client.protocol
+        client.writer.close()
+        await client.until(lambda: protocol() is None)
+
+    gc.disable()
+    try:
+        run(check)
+    finally:
+        gc.enable()
 
 
 def test_a_body_as_it_arrives(run: Run) -> None:

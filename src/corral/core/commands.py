@@ -14,6 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from corral.core.errors import forget_frames
+
 
 class Wait(Exception):
     """Raised by a handler that has no response yet. The core runs the handler again when one of `keys` changes, and for the last
@@ -49,9 +51,11 @@ class NeedsThread(Exception):
 
     def call(self) -> dict[Hashable, Any]:
         """Call the function. Return the result or the exception, by its name (`Command.results`)."""
+        forget_frames(self)
         try:
             return {self.name: self.function()}
         except Exception as error:
+            forget_frames(error)
             return {self.name: error}
 
 

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from corral.core.clock import Clock
 from corral.core.commands import Command, NeedsThread, ParkedCommands, Wait, in_turns
 from corral.core.database import CommitFailed, Handover
-from corral.core.errors import ApiError, ServiceUnavailable, internal_failure
+from corral.core.errors import ApiError, ServiceUnavailable, forget_frames, internal_failure
 from corral.core.ids import Ids
 from corral.core.outbox import packed
 from corral.core.transactions import OncePerTransaction, Reconciler, S, Sizes, Together, Tx
@@ -185,6 +185,7 @@ class Core(Generic[S]):
             return
         except ApiError as refusal:
             self._undo(tx, sizes)
+            forget_frames(refusal)
             answer = refusal
         except CommitFailed:
             raise

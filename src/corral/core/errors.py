@@ -43,5 +43,14 @@ def internal_failure() -> ApiError:
     return InternalFailure("Corral failed on this request; its log has the details.")
 
 
+def forget_frames(error: BaseException) -> None:
+    """Let an exception that was caught, and is kept, no longer refer to the frames through which it was raised.
+
+    A frame that has the exception in a variable would be part of a cycle. The cycle would keep all variables of these frames, for
+    example the body of a request, in memory until the garbage collector runs.
+    """
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+
+
 class Refused(Exception):
     """Corral refuses to start, or refuses a command such as `corral restore`. The message says what the user must do."""

@@ -25,7 +25,7 @@ import corral
 from corral import aws
 from corral.access.caller import Caller
 from corral.blobs import Blobs
-from corral.core.errors import ApiError, api_error, internal_failure
+from corral.core.errors import ApiError, api_error, forget_frames, internal_failure
 from corral.core.ids import Ids
 from corral.model.numbers import whole_number
 from corral.model.settings import Settings
@@ -151,9 +151,7 @@ class FrontDoor:
             error = raised if isinstance(raised, ApiError) else internal_failure()
             if error is not raised:
                 log.exception("request %s failed: %s", request_id, exchange.action if exchange is not None else request)
-            # Break a reference cycle: the traceback refers to the frame in which the error is a local variable. The frame also
-            # refers to the request body.
-            error.__traceback__ = None
+            forget_frames(error)
             response = exchange.refuse(error) if exchange is not None else aws.serialize_refusal(request, error, request_id)
         action = exchange.action if exchange is not None else UNKNOWN_ACTION
         self._metrics.times.record(action, time.perf_counter() - began_s, response.status)

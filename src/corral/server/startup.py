@@ -56,6 +56,7 @@ from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents.connections import Agents
 from corral.server.agents.local_agent import LocalAgent
+from corral.server.allocator import limit_heaps
 from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
 from corral.server.clock_watch import ClockWatch, open_clock
@@ -266,6 +267,7 @@ async def _serve(options: ServerOptions) -> None:
     gc.set_threshold(10_000, 50, 100)
     gc.enable()  # see __main__.py
     _report_ready(data, about, unfinished, options.ready_fd)
+    await loop.run_in_executor(None, limit_heaps)
     await asyncio.wait([serving, deletion], return_when=asyncio.FIRST_COMPLETED)
     keeper.cancel()
     loss = await stop_tasks(data, state) if deletion.done() else ""

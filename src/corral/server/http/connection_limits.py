@@ -124,12 +124,14 @@ class Place:
         if self._group is not None:
             del self._group[self]
             self._group = None
+            del self.connection  # it refers to this place, and a cycle would keep both in memory for long
             self._limits.given_back(self)
 
     def evict(self, error: ApiError) -> None:
         """Give the place back, and close the connection with an error."""
+        connection = self.connection
         self.give_back()
-        self.connection.turn_away(error)
+        connection.turn_away(error)
 
     @property
     def memory(self) -> UnverifiedMemory:
@@ -243,10 +245,11 @@ class ConnectionLimits:
         """
         if len(self.verified) >= self.connections_max:
             idlest = max(self.verified, key=lambda each: each.connection.idle_s)
-            if idlest.connection.idle_s < VERIFIED_IDLE_MIN_S:
+            connection = idlest.connection
+            if connection.idle_s < VERIFIED_IDLE_MIN_S:
                 raise self.too_many()
             idlest.give_back()
-            idlest.connection.shut_down()
+            connection.shut_down()
         elif self.count > self.connections_max and (oldest := self._oldest_but(place)) is not place:
             oldest.evict(self.too_many())
 

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from corral.core.errors import ApiError, ServiceUnavailable
+from corral.server.allocator import return_free_memory
 
 BODIES_MAX_BYTES = 64 * 1024 * 1024  # the total of bodies, over all connections
 HEADS_MAX_BYTES = 32 * 1024 * 1024  # the total of incomplete heads, over all connections
@@ -175,11 +176,4 @@ class UnverifiedMemory:
 
     def _trim(self) -> None:
         self._is_trim_due = False
-        asyncio.get_running_loop().run_in_executor(None, _return_free_memory)
-
-
-def _return_free_memory() -> None:
-    import ctypes  # imported here because importing it would slow down every start
-
-    with suppress(OSError, AttributeError):  # only glibc has this function
-        ctypes.CDLL(None).malloc_trim(0)
+        asyncio.get_running_loop().run_in_executor(None, return_free_memory)
