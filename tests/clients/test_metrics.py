@@ -201,9 +201,11 @@ def test_all_faults_are_in_one_error(cloudwatch, namespace):
     many = [{"MetricName": "m", "Value": 1}] * 1001
     assert "1000" in refusal(lambda: cloudwatch.put_metric_data(Namespace=namespace, MetricData=many), "InvalidParameterValue")
     assert "MetricData" in refusal(lambda: cloudwatch.put_metric_data(Namespace=namespace), "MissingParameter")
-    assert "Namespace" in refusal(
-        lambda: cloudwatch.put_metric_data(Namespace=":x", MetricData=[{"MetricName": "m", "Value": 1}]), "InvalidParameterValue"
-    )
+    for wrong in (":x", "AWS/SQS"):
+        assert "Namespace" in refusal(
+            lambda wrong=wrong: cloudwatch.put_metric_data(Namespace=wrong, MetricData=[{"MetricName": "m", "Value": 1}]),
+            "InvalidParameterValue",
+        )
 
 
 def test_entities(cloudwatch, namespace, base):

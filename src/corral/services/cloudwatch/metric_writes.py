@@ -12,7 +12,7 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.model.metric import AHEAD_S, LARGEST_VALUE, OLDEST_S, Metric, Point, Sample, StatisticSet
+from corral.model.metric import AHEAD_S, LARGEST_VALUE, OLDEST_S, RESERVED_NAMESPACES, Metric, Point, Sample, StatisticSet
 from corral.services.cloudwatch import errors
 from corral.services.cloudwatch.common import dimension_faults, dimensions_of, text_faults
 from corral.telemetry import MetricStore
@@ -94,6 +94,8 @@ def receive_points(tx: Tx[MetricStore], series: list[list[Any]]) -> None:
 def put_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Store all datapoints of a request, or none of them. The error text lists all faults of the request."""
     namespace: str = params["Namespace"]
+    if namespace.startswith(RESERVED_NAMESPACES):
+        raise errors.InvalidParameterValueException(f"The value {RESERVED_NAMESPACES} for parameter Namespace is invalid.")
     groups = _groups(params)
     if not any(data for _, _, data in groups):
         raise errors.MissingRequiredParameterException("The parameter MetricData is required.")

@@ -12,7 +12,7 @@ from typing import Any
 from corral.core.transactions import Tx
 from corral.decide.logs.emf import BATCH_POINTS_MAX, MARK, batch_points
 from corral.model.agent_protocol import LogChunk, StartOrder
-from corral.model.metric import Point
+from corral.model.metric import RESERVED_NAMESPACES, Point
 from corral.model.run import LogTarget, Observed
 from corral.services.cloudwatch.metric_writes import hand_over_points
 from corral.services.logs.common import now_ms
@@ -47,7 +47,8 @@ def _store(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]
         tx.changed(f"stream:{stream.id}")
     if filters := tx.store.filters_of(stream.group_id):
         points = points + _filtered_points(filters, stream.region, events)
-    if points:
+    # As with PutMetricData, callers cannot write to the metrics of services, on which the fleets of others scale.
+    if points := [point for point in points if not point.metric.namespace.startswith(RESERVED_NAMESPACES)]:
         hand_over_points(tx, points)
 
 
