@@ -20,7 +20,7 @@ from clients.s3_help import MIB, files, new_bucket, sizes, wait_for_blobs
 from corral.model.principal import root_user
 from corral.services.ecr.registry_passwords import RegistryAccess, password
 from harness import REGION, Corral, eventually
-from raw_registry import OCI_INDEX, Registry, digest_of, half_sent, image_of, index_of, new_repository, part, password_of
+from raw_registry import OCI_IMAGE, OCI_INDEX, Registry, digest_of, half_sent, image_of, index_of, new_repository, part, password_of
 
 LAYER = random.Random(1).randbytes(300_000)
 PIECES = 100  # of a large layer, 1 MiB each
@@ -529,6 +529,27 @@ def test_referrers(registry: Registry, name: str):
     assert [each["digest"] for each in some.json["manifests"]] == [digest_of(papers)]
     assert some.headers["oci-filters-applied"] == "artifactType"
     assert registry("GET", f"/v2/{name}/referrers/{digest_of(b'none')}").json["manifests"] == []
+
+
+def test_large_manifests_are_returned_in_small_numbers(corral: Corral, registry: Registry, name: str):
+    """A response with all of them would need gigabytes of the server's memory."""
+    subject = digest_of(b"subject")
+    registry.push(name, b"{}")
+    about = {"subject": {"mediaType": OCI_IMAGE, "digest": subject, "size": 7}, "artifactType": "application/a.paper"}
+    images = [image_of(b"{}", **about, annotations={"text": str(number) * 3_000_000}) for number in range(3)]
+    for image in images:
+        assert registry.put(name, digest_of(image), image).status == 201
+    path, found = f"/v2/{name}/referrers/{subject}?artifactType=application/a.paper", []
+    for count in (2, 1):
+        page = registry("GET", path)
+        assert len(page.json["manifests"]) == count
+        found += [each["digest"] for each in page.json["manifests"]]
+        path = page.headers.get("link", "").partition("<")[2].partition(">")[0]
+    assert (found, path) == ([digest_of(image) for image in images], "")
+    ecr, ids = corral.client("ecr"), [{"imageDigest": digest_of(image)} for image in images]
+    assert len(ecr.batch_get_image(repositoryName=name, imageIds=ids[:2])["images"]) == 2
+    with pytest.raises(ecr.exceptions.InvalidParameterException, match="request fewer images"):
+        ecr.batch_get_image(repositoryName=name, imageIds=ids)
 
 
 def test_ecr_lists_pushed_images(corral: Corral, registry: Registry, name: str):

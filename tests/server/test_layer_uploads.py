@@ -16,7 +16,15 @@ from corral.core.ids import SeededIds
 from corral.server.http.connection import ClientGone
 from corral.server.http.request_body import BodyReceiver, Receive
 from corral.server.registry.errors import BlobUploadUnknown, TooManyRequests
-from corral.server.registry.layer_uploads import EVICTABLE_S, IDLE_MAX_S, UPLOADS_MAX, LayerUpload, LayerUploads
+from corral.server.registry.layer_uploads import (
+    CONTAINERS_MAX,
+    EVICTABLE_S,
+    IDLE_MAX_S,
+    TASK_MAX,
+    UPLOADS_MAX,
+    LayerUpload,
+    LayerUploads,
+)
 from eventually import soon
 
 
@@ -90,6 +98,22 @@ def test_the_longest_idle_upload_is_evicted(loop: Loop, uploads: LayerUploads):
         assert uploads.find(opened[0].id, 1)
         with pytest.raises(BlobUploadUnknown):
             uploads.find(opened[1].id, 1)
+
+    loop.run_until_complete(go())
+
+
+def test_containers_cannot_keep_others_from_uploads(loop: Loop, uploads: LayerUploads):
+    async def go() -> None:
+        opened = [uploads.open(1, "t1") for _ in range(TASK_MAX)]
+        with pytest.raises(TooManyRequests):
+            uploads.open(1, "t1")
+        others = (CONTAINERS_MAX - TASK_MAX) // TASK_MAX
+        for number in range(others):
+            opened += [uploads.open(1, f"o{number}") for _ in range(TASK_MAX)]
+        with pytest.raises(TooManyRequests):
+            uploads.open(1, "t2")
+        opened += [uploads.open(1) for _ in range(UPLOADS_MAX - CONTAINERS_MAX)]
+        assert all(uploads.find(upload.id, 1) for upload in opened), "each of them is still open"
 
     loop.run_until_complete(go())
 

@@ -102,8 +102,8 @@ class RegistryExchange(Struct, eq=False):
         operation = OPERATIONS.get((route.kind, self.head.method), OPERATIONS.get((route.kind, "")))
         if operation is None:
             return None  # the path is /v2/: the request only tests the password
-        names = [name for name in (route.name, plain_name(query["from"], caller.region) if "from" in query else "") if name]
-        return RequiredOperation("ecr", operation, {"repositoryNames": names})
+        source = [plain_name(query["from"], caller.region)] if "from" in query else []
+        return RequiredOperation("ecr", operation, {"repositoryNames": [route.name] if route.name else [], "mountedFrom": source})
 
     def denied(self, message: str) -> ApiError:
         return Denied(message)

@@ -1,9 +1,9 @@
 """Uploads of layers. An upload takes one request or several.
 
 A layer is durable when its upload is complete. An incomplete upload is deleted if it fails, if the client cancels it, if it gets no
-request for an hour (IDLE_MAX_S), or if the server stops. If UPLOADS_MAX uploads are open, a new upload replaces the upload that has
+request for an hour (IDLE_MAX_S), or if the server stops. If too many uploads are open, a new upload replaces the upload that has
 been idle for the longest time, if this time is at least a minute (EVICTABLE_S). Docker then sends the layer of the replaced upload
-again.
+again. Programs in containers cannot keep others from pushing: a task, and all containers together, have only a part of the uploads.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from corral.server.registry.errors import BlobUploadInvalid, BlobUploadUnknown, 
 
 SHA256 = "SHA256"
 UPLOADS_MAX = 256
+CONTAINERS_MAX = UPLOADS_MAX // 2  # the most uploads of all programs in containers
+TASK_MAX = 32  # the most uploads of the containers of one task; Docker sends five layers at a time
 IDLE_MAX_S = 3600.0  # an upload that has been idle for this long is deleted
 # If UPLOADS_MAX uploads are open, an upload that has been idle for this long may be deleted to make room for a new upload.
 EVICTABLE_S = 60.0
@@ -32,6 +34,7 @@ log = logging.getLogger("corral")
 class LayerUpload(Struct, eq=False):
     id: str
     repository_id: int
+    task_id: str = ""  # the task whose container has begun the upload
     work: ThreadedBlobWriter | None = None  # None until the first bytes arrive
     size: int = 0
     is_busy: bool = False  # whether a request is sending bytes now
@@ -46,10 +49,16 @@ class LayerUploads:
         self._open: dict[str, LayerUpload] = {}
         self._dropping: set[asyncio.Task[None]] = set()
 
-    def open(self, repository_id: int) -> LayerUpload:
-        if len(self._open) >= UPLOADS_MAX:
-            self._make_room()
-        upload = LayerUpload(self._ids.uuid(), repository_id)
+    def open(self, repository_id: int, task_id: str = "") -> LayerUpload:
+        """Begin an upload. `task_id` is the task of a program in a container, and empty for all other callers."""
+        everyone = list(self._open.values())
+        containers = [upload for upload in everyone if upload.task_id and task_id]
+        task = [upload for upload in containers if upload.task_id == task_id]
+        for rivals, most in ((task, TASK_MAX), (containers, CONTAINERS_MAX), (everyone, UPLOADS_MAX)):
+            if len(rivals) >= most:
+                self._make_room(rivals)
+                break
+        upload = LayerUpload(self._ids.uuid(), repository_id, task_id)
         self._open[upload.id] = upload
         self._mark_idle(upload)
         return upload
@@ -129,13 +138,13 @@ class LayerUploads:
             self._dropping.add(task)
             task.add_done_callback(self._dropping.discard)
 
-    def _make_room(self) -> None:
+    def _make_room(self, rivals: list[LayerUpload]) -> None:
         """Delete the upload that has been idle for the longest time. Raise TooManyRequests if no upload is idle for EVICTABLE_S.
 
         A client that was killed during a push leaves idle uploads.
         """
-        idle = [upload for upload in self._open.values() if not upload.is_busy]
+        idle = [upload for upload in rivals if not upload.is_busy]
         oldest = min(idle, key=lambda upload: upload.idle_since_s, default=None)
         if oldest is None or asyncio.get_running_loop().time() < oldest.idle_since_s + EVICTABLE_S:
-            raise TooManyRequests(f"{UPLOADS_MAX} uploads are open, which is the maximum. Push fewer layers at a time.")
+            raise TooManyRequests(f"{len(rivals)} uploads are open, which is the maximum. Push fewer layers at a time.")
         self._drop_idle(oldest)

@@ -74,7 +74,7 @@ class Layers:
                 return _created(request.name, layer.digest)
         repository_id = self._repository_id(request)
         digest = digest_of(query["digest"]) if "digest" in query else None
-        upload = self._uploads.open(repository_id)
+        upload = self._uploads.open(repository_id, (request.caller.task_id or "") if request.caller.confined else "")
         return _progress(202, request.name, upload) if digest is None else await self._finish(request, upload, digest)
 
     async def progress(self, request: RegistryRequest) -> aws.Response:

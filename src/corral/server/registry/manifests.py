@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import orjson
 
@@ -81,12 +81,16 @@ class Manifests:
 
     async def referrers(self, request: RegistryRequest) -> aws.Response:
         wanted = request.query.get("artifactType")
-        handler = partial(_referrers, request.caller, request.name, digest_of(request.reference), wanted)
-        found = await self._state.read(handler, self._settings, self._ids)
+        last = request.query.get("last", "")
+        handler = partial(_referrers, request.caller, request.name, digest_of(request.reference), wanted, last)
+        found, has_more = await self._state.read(handler, self._settings, self._ids)
         index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": found}
         headers = [VERSION, ("Content-Type", OCI_INDEX)]
         if wanted is not None:
             headers.append(("OCI-Filters-Applied", "artifactType"))
+        if has_more:
+            query = urlencode({"last": found[-1]["digest"], **({"artifactType": wanted} if wanted is not None else {})})
+            headers.append(("Link", f'<{request.head.path}?{query}>; rel="next"'))
         return aws.Response(200, headers, orjson.dumps(index))
 
     def _find(self, request: RegistryRequest) -> tuple[aws.Response, RegistryImage | None]:
@@ -174,11 +178,24 @@ def _repositories(caller: Caller, after: str, limit: int, tx: Tx[Store]) -> list
     return [repository.name for repository in tx.store.images.repositories(caller.region, after, limit)]
 
 
-def _referrers(caller: Caller, name: str, digest: str, artifact_type: str | None, tx: Tx[Store]) -> list[dict[str, Any]]:
-    """Return the referrers of an image, in the format of an image index."""
-    found = tx.store.images.referrers(find(tx, caller, name).id, digest)
-    matching = [image for image in found if artifact_type in (None, image.artifact_type)]
-    return [_described(tx, image) for image in matching[:PAGE_MAX]]
+def _referrers(
+    caller: Caller, name: str, digest: str, artifact_type: str | None, last: str, tx: Tx[Store]
+) -> tuple[list[dict[str, Any]], bool]:
+    """Return the referrers of an image after `last`, in the format of an image index, and whether there are more.
+
+    A page is limited by the size of the manifests that are read for it: each can have annotations of some megabytes.
+    """
+    images = tx.store.images.referrers(find(tx, caller, name).id, digest)
+    begin = next((at for at, image in enumerate(images, 1) if image.digest == last), 0)
+    matching = [image for image in images[begin:] if artifact_type in (None, image.artifact_type)]
+    found: list[dict[str, Any]] = []
+    read_bytes = 0
+    for image in matching[:PAGE_MAX]:
+        found.append(_described(tx, image))
+        read_bytes += found[-1]["size"]
+        if read_bytes > MANIFEST_MAX_BYTES:
+            break
+    return found, len(found) < len(matching)
 
 
 def _described(tx: Tx[Store], image: RegistryImage) -> dict[str, Any]:

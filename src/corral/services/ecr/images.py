@@ -17,6 +17,7 @@ from corral.store import Store
 
 TAG = re.compile(TAG_PATTERN)
 TAGGED = {"ANY": None, "TAGGED": True, "UNTAGGED": False}
+MANIFESTS_MAX_CHARACTERS = 8 * 1024 * 1024  # of all images in a response of BatchGetImage; a manifest alone has up to 4 MiB
 ACTIVE = "ACTIVE"  # every image has this status, because Corral has no archive
 
 
@@ -63,7 +64,7 @@ def batch_get_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     Corral does not convert manifests, because a converted manifest would have another digest.
     """
     repository, accepted = requested_repository(tx, params, caller), params.get("acceptedMediaTypes")
-    images, failures = list[dict[str, Any]](), list[dict[str, Any]]()
+    images, failures, size = list[dict[str, Any]](), list[dict[str, Any]](), 0
     for given in params["imageIds"]:
         try:
             image = _find_image(tx, repository, given)
@@ -75,6 +76,10 @@ def batch_get_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
             failures.append(_failure(given, failure))
         else:
             images.append(_image_response(tx, caller, repository, image, given.get("imageTag")))
+            size += len(images[-1]["imageManifest"])
+            if size > MANIFESTS_MAX_CHARACTERS:
+                why = f"the manifests of these images have more than {MANIFESTS_MAX_CHARACTERS} characters: request fewer images"
+                raise InvalidParameterException(f"Invalid parameter at 'imageIds': {why}.")
     return {"images": images, "failures": failures}
 
 
