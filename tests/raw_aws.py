@@ -67,7 +67,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The code of an error response; "" if there is none."""
+        """The code of an error response without its namespace; "" if there is none."""
         if "x-amzn-errortype" in self.headers:
             return self.headers["x-amzn-errortype"]
         if self.headers.get("content-type") == "application/cbor":
@@ -77,7 +77,7 @@ class Answer:
             for error in document.get("errors", ()):  # of the registry
                 document |= error
             document |= document.get("error", {})  # of the endpoints of tasks
-            return str(document.get("__type") or document.get("code") or document.get("Code") or "")
+            return str(document.get("__type") or document.get("code") or document.get("Code") or "").rpartition("#")[2]
         found = _CODE.search(self.body)
         return found[1].decode() if found else ""
 

@@ -127,7 +127,7 @@ def test_a_function_that_forges_its_messages_leaves_one_line_in_the_log(function
     source = """
 import os, stat, struct
 def handler(event, context):
-    for number in range(3, 64):
+    for number in map(int, os.listdir("/proc/self/fd")):
         try:
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 for message in event["messages"]:

@@ -135,7 +135,7 @@ CASES: dict[str, Case] = {
             "QueueName": "other",
             "Attributes": {"RedrivePolicy": json.dumps({"deadLetterTargetArn": "arn:aws:sqs:a:1:b", "maxReceiveCount": number})},
         },
-        "InvalidParameterValue",
+        "InvalidParameterValueException",
     ),
     "delay": lambda number, _: (
         "sqs",

@@ -17,7 +17,7 @@ import pytest
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.core import Core
-from corral.core.database import APPLICATION_ID
+from corral.core.database import APPLICATION_ID, NeedsWriter
 from corral.core.errors import Refused, ServiceUnavailable
 from corral.core.ids import SeededIds
 from corral.model.settings import Settings
@@ -319,7 +319,8 @@ def test_a_reader_sees_what_is_committed_and_cannot_write(ours: Path) -> None:
     assert reader.clusters.get("r", "later") is not None
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         reader.clusters.put("r", "mine", "ACTIVE", {})
-    assert not hasattr(reader, "fleet")
+    with pytest.raises(NeedsWriter):
+        _ = reader.fleet
     reader.close()
     store.close()
 
