@@ -139,6 +139,46 @@ def test_cancel_terminate_and_list(corral, batch):
     assert done["status"] == "FAILED" and done["isTerminated"] and done["statusReason"] == "enough"
 
 
+def test_the_requests_of_torchx(corral, batch):
+    """The requests with which torchx's aws_batch scheduler runs, describes and cancels an app: it names jobs by their ARN."""
+    container = {
+        "command": ["sleep", "600"],
+        "image": "corral/host",
+        "environment": [{"name": "TORCHX_ROLE_NAME", "value": "trainer"}],
+        "privileged": False,
+        "resourceRequirements": SIZE,
+        "linuxParameters": {"sharedMemorySize": 16, "devices": []},
+        "logConfiguration": {"logDriver": "awslogs"},
+        "mountPoints": [],
+        "volumes": [],
+    }
+    nodes = {"numNodes": 2, "mainNode": 0, "nodeRangeProperties": [{"targetNodes": "0:1", "container": container}]}
+    retries = {"attempts": 1, "evaluateOnExit": [{"onExitCode": "0", "action": "EXIT"}]}
+    tags = {"torchx.pytorch.org/version": "0.7.0", "torchx.pytorch.org/app-name": "app"}
+    batch.register_job_definition(
+        jobDefinitionName="app-x1", type="multinode", nodeProperties=nodes, retryStrategy=retries, tags=tags
+    )
+    batch.submit_job(jobName="app-x1", jobQueue="q", jobDefinition="app-x1", tags=tags)
+    [listed] = batch.list_jobs(jobQueue="q", filters=[{"name": "JOB_NAME", "values": ["app-x1"]}])["jobSummaryList"]
+    arn = listed["jobArn"]
+    eventually(lambda: job(batch, arn)["status"] == "RUNNING", "the app runs")
+    found = job(batch, arn)
+    [shown] = found["nodeProperties"]["nodeRangeProperties"]
+    read = ("command", "image", "environment", "resourceRequirements")
+    assert [shown["container"][member] for member in read] == [container[member] for member in read]
+    assert found["tags"] == tags and found["jobId"] == listed["jobId"]
+    assert job(batch, f"{arn}#1")["nodeDetails"]["nodeIndex"] == 1
+    batch.terminate_job(jobId=arn, reason="killed via torchx CLI")
+    done = ended(batch, arn)
+    assert (done["status"], done["statusReason"], done["isTerminated"]) == ("FAILED", "killed via torchx CLI", True)
+    wrong = [arn.replace("us-east-1", "eu-west-1"), arn.replace(":job/", ":job-queue/"), arn[:-1], "app-x1", "q:app-x1"]
+    for given in wrong:
+        for stop in (batch.cancel_job, batch.terminate_job):
+            with pytest.raises(batch.exceptions.ClientException, match="pass the id or the ARN of a job in us-east-1"):
+                stop(jobId=given, reason="r")
+    batch.terminate_job(jobId="00000000-0000-4000-8000-000000000000", reason="r")  # as on AWS, a job that is gone is no error
+
+
 def test_several_containers(corral, batch, tmp_path):
     first = {"name": "first", "image": "corral/host", "essential": False, "resourceRequirements": SIZE}
     main = {"name": "main", "image": "corral/host", "resourceRequirements": SIZE}

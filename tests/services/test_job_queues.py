@@ -327,8 +327,9 @@ def test_several_jobs_are_cancelled_and_terminated() -> None:
     jobs = JobWorld(gpus=1)
     jobs.queue()
     running, *waiting = (jobs.submit() for _ in range(3))
-    done = jobs.call("CancelJobs", "batch", jobs=[waiting[0], "missing", ""], reason="enough")
-    assert done["successful"] == [waiting[0], "missing"] and [each["job"] for each in done["errors"]] == [""]
+    missing = "00000000-0000-4000-8000-000000000000"
+    done = jobs.call("CancelJobs", "batch", jobs=[waiting[0], missing, ""], reason="enough")
+    assert done["successful"] == [waiting[0], missing] and [each["job"] for each in done["errors"]] == [""]
     assert done["errors"][0]["code"] == "ClientException" and jobs.state(waiting[0]) is JobState.FAILED
     done = jobs.call("TerminateJobs", "batch", jobs=[running, waiting[1]], reason="enough")
     assert done == {"successful": [running, waiting[1]], "errors": []}

@@ -39,11 +39,30 @@ def test_description(world: EnvironmentWorld) -> None:
     assert (found["containerOrchestrationType"], found["tags"]) == ("ECS", {"k": "v"})
     resources = found["computeResources"]
     assert (resources["minvCpus"], resources["maxvCpus"], resources["desiredvCpus"]) == (0, 256, 0)
-    assert (resources["allocationStrategy"], resources["tags"]) == ("BEST_FIT", {"team": "a"})
-    assert resources["ec2Configuration"] == [{"imageType": "ECS_AL2023"}]
-    assert found["updatePolicy"] == {"terminateJobsOnUpdate": False, "jobExecutionTimeoutMinutes": 30}
+    assert resources["ec2Configuration"] == [{"imageType": "ECS_AL2023_NVIDIA"}] and resources["tags"] == {"team": "a"}
     assert not [member for member in found if member[0] == "_"]
     assert world.described(found["computeEnvironmentArn"], "missing") == [found]
+
+
+def test_an_environment_is_described_as_given(world: EnvironmentWorld) -> None:
+    """Terraform compares these members with its own: members without a default stay absent, and an update adds only its own."""
+    given = {
+        "type": "EC2",
+        "minvCpus": 0,
+        "maxvCpus": 16,
+        "instanceTypes": ["c5.large", "c5"],
+        "subnets": [world.subnet],
+        "securityGroupIds": [world.security_group],
+        "instanceRole": PROFILE,
+    }
+    world.create(computeResources=given, serviceRole="")
+    defaults = {"desiredvCpus": 0, "tags": {}, "ec2Configuration": [{"imageType": "ECS_AL2023"}]}
+    assert world.shown_environment()["computeResources"] == given | defaults
+    assert "updatePolicy" not in world.shown_environment()
+    world.update(computeResources={"maxvCpus": 16, "tags": {}}, updatePolicy={"jobExecutionTimeoutMinutes": 60})
+    found = world.shown_environment()
+    assert found["computeResources"] == given | defaults
+    assert found["updatePolicy"] == {"terminateJobsOnUpdate": False, "jobExecutionTimeoutMinutes": 60}
 
 
 def test_names_are_unique(world: EnvironmentWorld) -> None:

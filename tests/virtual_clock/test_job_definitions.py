@@ -61,6 +61,54 @@ def test_revisions_and_status(world: JobWorld) -> None:
     assert "nextToken" not in rest
 
 
+def test_definitions_are_described_as_given(world: JobWorld) -> None:
+    """Terraform and other clients compare these members with their own. So nothing is added but what Batch itself adds."""
+    lists = {member: [] for member in ("environment", "mountPoints", "volumes", "ulimits", "secrets")}
+    own = {"containerOrchestrationType": "ECS", "parameters": {}, "tags": {}, "revision": 1, "status": "ACTIVE"}
+
+    def shown(name: str, **given: Any) -> dict[str, Any]:
+        made = register(world, name, **given)
+        [found] = describe(world, jobDefinitions=[name])
+        wanted = {"jobDefinitionName": name, "jobDefinitionArn": made["jobDefinitionArn"], **own}
+        assert {member: found.pop(member) for member in wanted} == wanted
+        assert found.pop("type") == given.get("type", "container")
+        return found
+
+    assert shown("least") == {"containerProperties": {**container(), **lists}}
+    given = {
+        "retryStrategy": {"attempts": 3},
+        "timeout": {"attemptDurationSeconds": 60},
+        "propagateTags": False,
+        "platformCapabilities": ["EC2"],
+        "schedulingPriority": 2,
+    }
+    linux = {"devices": [{"hostPath": "/dev/fuse"}], "tmpfs": [{"containerPath": "/t", "size": 8}]}
+    variables = [{"name": "B", "value": "2"}, {"name": "A", "value": "1"}, {"name": "NONE", "value": ""}]
+    more = {"environment": variables, "linuxParameters": linux, "logConfiguration": {"logDriver": "awslogs"}}
+    found = shown("most", containerProperties=container(**more), **given)
+    assert found.pop("containerProperties") == {
+        **container(),
+        **lists,
+        "environment": variables[:2],
+        "linuxParameters": {
+            "devices": [{"hostPath": "/dev/fuse", "permissions": []}],
+            "tmpfs": [{"containerPath": "/t", "size": 8, "mountOptions": []}],
+        },
+        "logConfiguration": {"logDriver": "awslogs", "options": {}, "secretOptions": []},
+    }
+    assert found == given | {"retryStrategy": {"attempts": 3, "evaluateOnExit": []}}
+    size = [{"type": "VCPU", "value": "0.25"}, {"type": "MEMORY", "value": "512"}]
+    fargate = container(resourceRequirements=size, executionRoleArn="arn:aws:iam::123456789012:role/x")
+    platform = {"fargatePlatformConfiguration": {"platformVersion": "LATEST"}}
+    found = shown("fargate", containerProperties=fargate, platformCapabilities=["FARGATE"])
+    assert found == {"containerProperties": {**fargate, **lists, **platform}, "platformCapabilities": ["FARGATE"]}
+    task = {"containers": [container(name="a"), container(name="b", essential=False)]}
+    found = shown("tasks", ecsProperties={"taskProperties": [task]})
+    [task] = found["ecsProperties"]["taskProperties"]
+    assert (task["volumes"], [each["essential"] for each in task["containers"]]) == ([], [True, False])
+    assert set(task) == {"volumes", "containers"} and set(found) == {"ecsProperties"}
+
+
 def test_the_task_definition_of_a_container(world: JobWorld) -> None:
     properties = container(
         command=["run", "Ref::input", "--out=Ref::out", "Ref::unknown"],
@@ -90,7 +138,7 @@ def test_the_task_definition_of_a_container(world: JobWorld) -> None:
     }
     [described] = describe(world, jobDefinitions=["d"])
     assert described["containerProperties"]["command"] == properties["command"]
-    assert "_tasks" not in described and described["platformCapabilities"] == ["EC2"]
+    assert "_tasks" not in described
 
 
 def test_older_sizes(world: JobWorld) -> None:

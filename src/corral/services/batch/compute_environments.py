@@ -34,6 +34,7 @@ from corral.services.batch.environment_groups import (
     EnvironmentState,
     OldGroup,
     check_types,
+    have_gpus,
     problem_of,
     put_state,
     service_linked_role,
@@ -59,6 +60,7 @@ from corral.store.stored_resources import Document
 ENVIRONMENTS_MAX = 500  # per region; AWS's quota is 50, and can be raised
 DESCRIBED_MAX = 100
 TIMEOUT_MINUTES = 30  # the default of the update policy: how long jobs may run on instances that an update replaces
+UPDATE_POLICY = {"terminateJobsOnUpdate": False, "jobExecutionTimeoutMinutes": TIMEOUT_MINUTES}
 
 
 # Create
@@ -93,8 +95,7 @@ def create_compute_environment(tx: Tx[Store], params: Params, caller: Caller) ->
             document[member] = params[member]
     asked = resources.get("desiredvCpus") or 0
     if is_managed:
-        document["computeResources"] = _resources(resources)
-        document["updatePolicy"] = {"terminateJobsOnUpdate": False, "jobExecutionTimeoutMinutes": TIMEOUT_MINUTES}
+        document["computeResources"] = _resources(tx, resources)
     if CLUSTER_TAG not in tags or is_managed:
         create_cluster(tx, {"clusterName": cluster}, caller)
     environment = environment_of(caller.region, document)
@@ -105,15 +106,18 @@ def create_compute_environment(tx: Tx[Store], params: Params, caller: Caller) ->
     return {"computeEnvironmentName": name, "computeEnvironmentArn": document["computeEnvironmentArn"]}
 
 
-def _resources(given: Params) -> Params:
-    """Return computeResources as the environment stores them: with the defaults, and without empty members."""
+def _resources(tx: Tx[Store], given: Params) -> Params:
+    """Return computeResources as the environment stores them: with the defaults that Batch shows, and without empty members.
+
+    Batch does not show the default of allocationStrategy. Clients compare these members with their own, for example Terraform.
+    """
     resources = {member: value for member, value in given.items() if value not in (None, "", [], {})}
     if resources["type"] in ("EC2", "SPOT"):
-        resources = {"minvCpus": 0, "allocationStrategy": "BEST_FIT", **resources}
+        resources = {"minvCpus": 0, "securityGroupIds": [], "tags": {}, **resources}
         resources["desiredvCpus"] = 0  # the vCPUs of the instances; a new environment has no instances
-        resources.setdefault("securityGroupIds", [])
         if not resources.get("imageId"):
-            resources.setdefault("ec2Configuration", [{"imageType": "ECS_AL2023"}])
+            image_type = "ECS_AL2023_NVIDIA" if have_gpus(tx, resources["instanceTypes"]) else "ECS_AL2023"
+            resources.setdefault("ec2Configuration", [{"imageType": image_type}])
     return resources
 
 
@@ -144,7 +148,7 @@ def update_compute_environment(tx: Tx[Store], params: Params, caller: Caller) ->
         document["serviceRole"] = params["serviceRole"]
     if params.get("updatePolicy"):
         check_policy(params["updatePolicy"])
-        document["updatePolicy"] = {**document.get("updatePolicy", {}), **params["updatePolicy"]}
+        document["updatePolicy"] = UPDATE_POLICY | document.get("updatePolicy", {}) | params["updatePolicy"]
     given = params.get("computeResources") or {}
     state = before = state_of(tx, caller.region, environment.name)
     if given:
@@ -155,7 +159,7 @@ def update_compute_environment(tx: Tx[Store], params: Params, caller: Caller) ->
             state = replace(state, asked=given["desiredvCpus"])
         document |= _health(tx, environment_of(caller.region, document))
         if environment.scales and _replaces(environment, changed, given):
-            state = _new_generation(tx, state, document["updatePolicy"])
+            state = _new_generation(tx, state, document.get("updatePolicy", {}))
             document["status"] = UPDATING if document["status"] == VALID and state.old else document["status"]
     put_state(tx, caller.region, environment.name, before, state)
     put_document(tx, environment, document)
@@ -190,14 +194,14 @@ def _updated(tx: Tx[Store], environment: ComputeEnvironment, given: Params) -> P
         check_types(tx, resources["instanceTypes"])
     if not environment.scales:
         return resources
-    resources.setdefault("securityGroupIds", [])
-    return {"minvCpus": 0, **resources, "desiredvCpus": environment.desired_vcpus if desired is None else before["desiredvCpus"]}
+    desired = environment.desired_vcpus if desired is None else before["desiredvCpus"]
+    return {"minvCpus": 0, "securityGroupIds": [], "tags": {}, **resources, "desiredvCpus": desired}
 
 
 def _replaces(environment: ComputeEnvironment, changed: Params, given: Params) -> bool:
     """Whether an update replaces the instances. Raise an error if it would replace instances of the strategy BEST_FIT."""
     before = environment.document["computeResources"]
-    different = [member for member in REPLACING if changed.get(member) != before.get(member)]
+    different = [member for member in REPLACING if (changed.get(member) or None) != (before.get(member) or None)]
     different += ["updateToLatestImageVersion"] if given.get("updateToLatestImageVersion") else []
     if different and before.get("allocationStrategy", "BEST_FIT") == "BEST_FIT":
         raise ClientException(

@@ -125,6 +125,11 @@ def check_types(tx: Tx[Store], given: list[str]) -> None:
             )
 
 
+def have_gpus(tx: Tx[Store], given: list[str]) -> bool:
+    """Whether all types that the elements of instanceTypes name have GPUs."""
+    return all(each.gpus for name in given for each in _named(name, tx.settings.instance_types))
+
+
 def launchable(tx: Tx[Store], environment: ComputeEnvironment) -> tuple[list[TypeShape], str]:
     """Return the instance types that fit on this machine if nothing else runs on it. If there are none, the text says why."""
     found: list[TypeShape] = []

@@ -18,6 +18,7 @@ from corral.operations.pagination import among
 from corral.services.batch.definition_rules import DEFINITION_MAX_BYTES, check_bytes, check_job_definition, platform_of
 from corral.services.batch.errors import ClientException
 from corral.services.batch.names import DEFINITION, NAME, PAGES, arn, checked_tags, short, shown
+from corral.services.batch.property_defaults import with_defaults
 from corral.services.batch.task_documents import all_task_properties, register_tasks
 from corral.store import Store
 
@@ -27,12 +28,9 @@ ACTIVE, INACTIVE = "ACTIVE", "INACTIVE"
 DESCRIBED_MAX = 100
 REVISION_MAX = 2**31 - 1
 TASKS, IMAGES = "_tasks", "_images"
-# Members that Batch shows as empty lists if a definition does not have them.
-EMPTY_IN_CONTAINER = ("command", "volumes", "environment", "mountPoints", "ulimits", "resourceRequirements", "secrets")
-EMPTY_IN_TASK_CONTAINER = ("command", "dependsOn", "environment", "mountPoints", "resourceRequirements", "secrets", "ulimits")
 STORED = (
     "jobDefinitionName", "type", "schedulingPriority", "containerProperties", "nodeProperties", "ecsProperties", "retryStrategy",
-    "timeout", "consumableResourceProperties",
+    "timeout", "consumableResourceProperties", "propagateTags", "platformCapabilities",
 )  # fmt: skip
 
 
@@ -61,8 +59,7 @@ class JobDefinition(Struct, frozen=True):
     @property
     def platform(self) -> str:
         """EC2 or FARGATE."""
-        platform: str = self.document["platformCapabilities"][0]
-        return platform
+        return platform_of(self.document)
 
     @property
     def is_multinode(self) -> bool:
@@ -76,18 +73,16 @@ def register_job_definition(tx: Tx[Store], params: dict[str, Any], caller: Calle
     check_job_definition(params)
     given = {member: params[member] for member in (*STORED, "parameters", "tags") if params.get(member) is not None}
     check_bytes("job definition", len(orjson.dumps(given)), DEFINITION_MAX_BYTES)
+    platform = platform_of(params)
     document = {
-        **{member: params[member] for member in STORED if params.get(member) is not None},
+        **with_defaults({member: params[member] for member in STORED if params.get(member) is not None}, platform),
         "parameters": params.get("parameters", {}),
-        "propagateTags": params.get("propagateTags", False),
-        "platformCapabilities": [platform_of(params)],
         "containerOrchestrationType": "ECS",
         "tags": checked_tags(params),
     }
-    _add_empty_lists(document)
     tasks = all_task_properties(document)
     document[IMAGES] = list(dict.fromkeys(container["image"] for task in tasks for container in task["containers"]))
-    document[TASKS] = register_tasks(tx, caller, name, document, platform_of(params))
+    document[TASKS] = register_tasks(tx, caller, name, document, platform)
     revision = tx.store.job_definitions.add(caller.region, name, document)
     return {
         "jobDefinitionName": name,
@@ -204,33 +199,3 @@ def _description(caller: Caller, definition: JobDefinition) -> Document:
         "revision": definition.revision,
         "status": definition.status,
     }
-
-
-def _add_empty_lists(document: Document) -> None:
-    """Add the empty lists that Batch shows."""
-    if "containerProperties" in document:
-        document["containerProperties"] = _with_lists(document["containerProperties"], EMPTY_IN_CONTAINER)
-    if "ecsProperties" in document:
-        document["ecsProperties"] = _with_lists_in_tasks(document["ecsProperties"])
-    if "nodeProperties" in document:
-        ranges = []
-        for each in document["nodeProperties"]["nodeRangeProperties"]:
-            each = dict(each)
-            if each.get("container"):
-                each["container"] = _with_lists(each["container"], EMPTY_IN_CONTAINER)
-            else:
-                each["ecsProperties"] = _with_lists_in_tasks(each["ecsProperties"])
-            ranges.append(each)
-        document["nodeProperties"] = {**document["nodeProperties"], "nodeRangeProperties": ranges}
-
-
-def _with_lists(given: Document, members: tuple[str, ...]) -> Document:
-    return {**{member: [] for member in members}, **given}
-
-
-def _with_lists_in_tasks(given: Document) -> Document:
-    tasks = [
-        {**task, "containers": [_with_lists(each, EMPTY_IN_TASK_CONTAINER) for each in task["containers"]]}
-        for task in given["taskProperties"]
-    ]
-    return {**given, "taskProperties": [_with_lists(task, ("volumes",)) for task in tasks]}

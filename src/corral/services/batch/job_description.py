@@ -86,7 +86,7 @@ def _detail(tx: Tx[Store], job: Job, status_reason: str) -> Description:
         "timeout": {"attemptDurationSeconds": int(spec.timeout_s)} if spec.timeout_s is not None else None,
         "tags": spec.tags,
         "propagateTags": spec.propagate_tags,
-        "platformCapabilities": definition.document["platformCapabilities"],
+        "platformCapabilities": definition.document.get("platformCapabilities", []),
         "eksAttempts": [],
         "isCancelled": job.cancelled,
         "isTerminated": job.terminated,

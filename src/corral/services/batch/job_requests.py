@@ -1,12 +1,13 @@
 """CancelJob and TerminateJob, and the same for several jobs: CancelJobs and TerminateJobs.
 
-As on AWS, a request for a job that does not exist succeeds: the job may have been deleted. In a request for several jobs, an error
-for one job does not affect the others. The server runs these requests in parts, so that a request for many jobs does not delay
-other requests.
+As on AWS, a request for a job that does not exist succeeds: the job may have been deleted. An identifier that no job here can have
+is refused. In a request for several jobs, an error for one job does not affect the others. The server runs these requests in parts,
+so that a request for many jobs does not delay other requests.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from corral.access.caller import Caller
@@ -17,9 +18,11 @@ from corral.operations.services import Handler
 from corral.operations.stored_resources import Params
 from corral.services.batch.errors import ClientException
 from corral.services.batch.job_progress import cancel, terminate
+from corral.services.batch.names import JOB, arn, short
 from corral.store import Store
 
 REASON_MAX = 1024  # characters
+JOB_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}([:#][0-9]{1,5})?")  # of a job, a child or a node
 JOBS_MAX = 50
 JOBS_PER_PIECE = 5
 
@@ -47,7 +50,11 @@ def _job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Job | None:
         raise ClientException(
             f"reason has {len(params['reason'])} characters: it may have at most {REASON_MAX}. Give a shorter reason."
         )
-    job = tx.store.jobs.get(params["jobId"])
+    given = params["jobId"]
+    job_id = short(JOB, caller.region, given)
+    if not JOB_ID.fullmatch(job_id) or given not in (job_id, arn(caller.account, caller.region, f"{JOB}/{job_id}")):
+        raise ClientException(f"jobId {given[:200]!r} is not valid: pass the id or the ARN of a job in {caller.region}.")
+    job = tx.store.jobs.get(job_id)
     return job if job is not None and job.region == caller.region else None
 
 

@@ -97,7 +97,7 @@ def _spec(tx: Tx[Store], definition: JobDefinition, given: Properties, devices: 
         share=given.get("shareIdentifier", ""),
         priority=priority or 0,
         tags=checked_tags(given),
-        propagate_tags=bool(given.get("propagateTags", document["propagateTags"])),
+        propagate_tags=bool(given.get("propagateTags", document.get("propagateTags", False))),
         resources=_resources(definition, nodes) if resources is None else rules.consumed(resources),
         nodes=nodes,
         main_node=document["nodeProperties"]["mainNode"] if definition.is_multinode else 0,
