@@ -61,7 +61,7 @@ def test_values_of_a_template_become_the_input(service: str, operation: str, par
     [
         ("ecs", "CreateCluster", {"ClusterName": "c"}, "SerializationException", "unknown members: ClusterName"),
         ("sts", "GetCallerIdentity", {"X": 1}, "MalformedInput", "unknown members: X"),
-        ("iam", "CreateRole", {"RoleName": "r"}, "ValidationError", "Value null at 'AssumeRolePolicyDocument'"),
+        ("iam", "CreateRole", {"RoleName": "r"}, "ValidationError", "Value null at 'assumeRolePolicyDocument'"),
         ("iam", "CreateRole", {"RoleName": "r s", "AssumeRolePolicyDocument": "{}"}, "ValidationError", "roleName is invalid"),
         ("iam", "CreateRole", {"RoleName": ["r"], "AssumeRolePolicyDocument": "{}"}, "MalformedInput", "of type string"),
         ("ecs", "CreateService", {"serviceName": "s", "desiredCount": "two"}, "SerializationException", "(at 'desiredCount')"),

@@ -14,6 +14,8 @@ from corral.store import Store
 from store.freeze import FROZEN
 from store.frozen_folder import STORES, read, unpack
 
+# What responses of earlier versions had and AWS's do not have
+REMOVED = {f"lambda:ListFunctions.Functions[0].{name}" for name in ("State", "LastUpdateStatus")}
 SCHEMAS, FOLDERS = sorted(FROZEN.glob("*.sql")), sorted(FROZEN.glob("folder-*.tar.xz"))
 
 
@@ -83,8 +85,9 @@ def test_services_say_the_same_about_a_frozen_folder(tmp_path: Path, frozen: Pat
 
 
 def assert_contains(found: Any, expected: Any, where: str) -> None:
-    """A later version may add members to a response, but may not change or remove any."""
+    """A later version may add members to a response, but may not change any, nor remove any but those in REMOVED."""
     if isinstance(expected, dict):
+        expected = {name: value for name, value in expected.items() if f"{where}.{name}" not in REMOVED}
         assert expected.keys() <= found.keys(), where
         for name, value in expected.items():
             assert_contains(found[name], value, f"{where}.{name}")

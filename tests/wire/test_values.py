@@ -37,9 +37,9 @@ def refused(call: Any) -> ApiError:
         ("ecs", "RunTask", {"taskDefinition": None}, "InvalidParameterException", "taskDefinition"),
         ("logs", "CreateLogGroup", {}, "InvalidParameterException", "logGroupName"),
         ("ecr", "CreateRepository", {}, "InvalidParameterException", "repositoryName"),
-        ("ssm", "GetParameter", {}, "ValidationException", "Name"),
-        ("application-autoscaling", "DescribeScalingPolicies", {}, "ValidationException", "ServiceNamespace"),
-        ("cloudwatch", "DeleteAlarms", {}, "ValidationException", "AlarmNames"),
+        ("ssm", "GetParameter", {}, "ValidationException", "name"),
+        ("application-autoscaling", "DescribeScalingPolicies", {}, "ValidationException", "serviceNamespace"),
+        ("cloudwatch", "DeleteAlarms", {}, "ValidationException", "alarmNames"),
     ],
 )
 def test_a_missing_member_is_the_services_own_error(service: str, operation: str, body: Any, code: str, where: str) -> None:

@@ -97,6 +97,11 @@ class ParseError(Exception):
         return ".".join(reversed(self.path))
 
 
+def lower_first(name: str) -> str:
+    """Return the name of a member as AWS's texts about constraints write it."""
+    return name[:1].lower() + name[1:]
+
+
 error_class = cache(api_error)  # cached, because creating a class takes 20 µs; there are few codes
 
 
@@ -154,7 +159,7 @@ def _unknown(protocol: str, message: str) -> ApiError:
 def _missing_message(error: ParseError, service: str) -> str:
     if service == "sqs":
         return f"The request must contain the parameter {error.names[0]}."
-    prefix = f"{error.where()}." if error.path else ""
-    found = [f"Value null at '{prefix}{name}' failed to satisfy constraint: Member must not be null" for name in error.names]
+    paths = [".".join(lower_first(part) for part in [*reversed(error.path), name]) for name in error.names]
+    found = [f"Value null at '{path}' failed to satisfy constraint: Member must not be null" for path in paths]
     count = "1 validation error" if len(found) == 1 else f"{len(found)} validation errors"
     return f"{count} detected: {'; '.join(found)}"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from corral.aws.wire_errors import error_class
+from corral.aws.wire_errors import error_class, lower_first
 from corral.core.errors import ApiError
 
 ConstraintKind = Literal["length", "value", "enum", "pattern"]
@@ -64,7 +64,7 @@ class Violation(Struct):
 
     def where(self) -> str:
         """Return the path in AWS's notation, for example `tags.1.member.key`."""
-        return ".".join(part[:1].lower() + part[1:] for part in reversed(self.path))
+        return ".".join(map(lower_first, reversed(self.path)))
 
 
 Wording = Callable[[str, list[Violation]], ApiError]  # (operation, violations) -> error

@@ -75,7 +75,10 @@ def _rest_json_error(model: ServiceModel | None, request: Request, error: ApiErr
         parts = rest_json_writer(shape, {})(error.members)
         headers += parts.headers
         body |= orjson.loads(parts.body)
-    return Response(_status(error, shape), headers, orjson.dumps(body))
+    status = _status(error, shape)
+    if shape is not None and "Type" in shape.members:  # who is to blame; only Lambda's errors have this member
+        body.setdefault("Type", "User" if status < 500 else "Service")
+    return Response(status, headers, orjson.dumps(body))
 
 
 def _ec2_error(model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:

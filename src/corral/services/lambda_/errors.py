@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from corral.aws.error_classes import error_classes
-from corral.core.errors import ApiError
+from corral.core.errors import ApiError, api_error
 
 __getattr__ = error_classes("lambda", globals())
 
 ResourceNotFoundException = __getattr__("ResourceNotFoundException")
+
+ValidationException = api_error("ValidationException")  # an error of all operations, which the model lacks
 
 ISOLATED = (
     "Corral was started with --isolate, so it runs no Lambda functions: they are processes of this machine, without a container. "

@@ -12,7 +12,12 @@ from corral.core.transactions import Tx
 from corral.operations.pagination import Pagination
 from corral.operations.tags import TagRules
 from corral.services.lambda_.code import CODE, NO_IMAGES, Code
-from corral.services.lambda_.errors import ISOLATED, InvalidParameterValueException, ResourceConflictException
+from corral.services.lambda_.errors import (
+    ISOLATED,
+    InvalidParameterValueException,
+    ResourceConflictException,
+    ValidationException,
+)
 from corral.services.lambda_.names import (
     FUNCTION,
     LATEST,
@@ -48,6 +53,15 @@ PAGES = Pagination(
     InvalidParameterValueException, limit="MaxItems", token="Marker", next_token="NextMarker", default=50, largest=10_000
 )
 TAG_RULES = TagRules(InvalidParameterValueException)
+# A function is active, and its update is successful, as soon as it is stored. As on AWS, responses say that this is in progress.
+# Programs then wait with GetFunction.
+BEING_CREATED = "The function is being created."
+CREATED = {"State": "Pending", "StateReason": BEING_CREATED, "StateReasonCode": "Creating"}
+UPDATED = {
+    "LastUpdateStatus": "InProgress", "LastUpdateStatusReason": BEING_CREATED, "LastUpdateStatusReasonCode": "Creating",
+}  # fmt: skip
+UNLISTED = ("State", "LastUpdateStatus")  # ListFunctions does not return these members
+NO_HANDLER = "Runtime and Handler are mandatory parameters for functions created with deployment packages."
 
 STACK = "_stack"  # Corral's own member in requests of stacks. Only a stack can store a function that Corral cannot run.
 NO_VERSIONS = "Corral has only the version $LATEST of a function: leave out Publish."
@@ -66,13 +80,15 @@ def create_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     if tx.settings.isolate and (STACK not in params or RUNTIMES.fullmatch(params.get("Runtime", ""))):
         raise InvalidParameterValueException(ISOLATED)
     name = named_function(caller, params["FunctionName"])
-    if len(name) > NAME_MAX_CHARACTERS:
-        raise InvalidParameterValueException(f"The name of a function has at most {NAME_MAX_CHARACTERS} characters: {name}")
+    if len(name) > NAME_MAX_CHARACTERS:  # not in the table of constraints, because a request can also give a longer ARN
+        raise ValidationException(
+            f"1 validation error detected: Value '{name}' at 'functionName' failed to satisfy constraint: "
+            f"Member must have length less than or equal to {NAME_MAX_CHARACTERS}"
+        )
     if params.get("PackageType", "Zip") != "Zip":
         raise InvalidParameterValueException(NO_IMAGES)
-    for member in ("Runtime", "Handler"):
-        if not params.get(member):
-            raise InvalidParameterValueException(f"{member} is mandatory for functions created with deployment packages.")
+    if not params.get("Runtime") or not params.get("Handler"):
+        raise InvalidParameterValueException(NO_HANDLER)
     _check(params)
     if get_function(tx, caller.region, name) is not None:
         raise ResourceConflictException(f"Function already exist: {name}")
@@ -88,14 +104,16 @@ def create_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         "PackageType": "Zip",
         "Architectures": params.get("Architectures", ["x86_64"]),
         "EphemeralStorage": {"Size": 512},
-        "SnapStart": {"ApplyOn": "None"},
+        "SnapStart": {"ApplyOn": "None", "OptimizationStatus": "Off"},
         "State": "Active",
         "LastUpdateStatus": "Successful",
         "_tags": {**tags, **params.get("_tags", {})},
         "_policy": [],
     }
     document = _with_code(tx, _with_settings(document, params), params[CODE])
-    return _shown(_store(tx, document, caller.owner))
+    shown = _shown(_store(tx, document, caller.owner))
+    del shown["LastUpdateStatus"]
+    return {**shown, **CREATED}
 
 
 def update_function_code(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -109,13 +127,13 @@ def update_function_code(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
     if code.sha256 != document["CodeSha256"]:
         tx.store.functions.drop_code(document["_code"])
         document = _with_code(tx, document, code)
-    return _shown(_store(tx, document))
+    return {**_shown(_store(tx, document)), **UPDATED}
 
 
 def update_function_configuration(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     document = find_function(tx, caller, params)
     _check(params)
-    return _shown(_store(tx, _with_settings(document, params)))
+    return {**_shown(_store(tx, _with_settings(document, params))), **UPDATED}
 
 
 def delete_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -138,7 +156,7 @@ def describe_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 def list_functions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     found, more = PAGES.page(params, lambda after, limit: tx.store.stored.listed(SERVICE, FUNCTION, caller.region, after, limit))
-    return {"Functions": [_shown(document) for document in found], **more}
+    return {"Functions": [{name: value for name, value in _shown(each).items() if name not in UNLISTED} for each in found], **more}
 
 
 # Tags
@@ -176,6 +194,8 @@ def _with_settings(document: Document, params: Mapping[str, Any]) -> Document:
     changed = {member: params[member] for member in (*SETTINGS, *WITHOUT_EFFECT) if member in params}
     if "Environment" in params:
         changed["Environment"] = {"Variables": params["Environment"].get("Variables", {})}
+    if "SnapStart" in changed:
+        changed["SnapStart"] = {"ApplyOn": "None", **changed["SnapStart"], "OptimizationStatus": "Off"}
     if "VpcConfig" in changed:
         changed["VpcConfig"] = {"SubnetIds": [], "SecurityGroupIds": [], "VpcId": "", **changed["VpcConfig"]}
     if "Layers" in changed:

@@ -40,9 +40,7 @@ def named_function(caller: Caller, given: str, qualifier: str | None = None) -> 
         raise errors.no_such_function(arn)
     version = qualifier or own_qualifier or LATEST
     if version != LATEST:
-        raise errors.ResourceNotFoundException(
-            f"Function not found: {arn}:{version}. Corral has only the version {LATEST} of a function."
-        )
+        raise errors.no_such_function(f"{arn}:{version}")
     return name
 
 
@@ -52,12 +50,17 @@ def find_function(tx: Tx[Store], caller: Caller, params: dict[str, Any], member:
     found = get_function(tx, caller.region, name)
     if found is None:
         raise errors.no_such_function(function_arn(caller.region, caller.account, name))
-    if params.get("RevisionId") not in (None, found["RevisionId"]):
-        raise errors.PreconditionFailedException(
-            "The Revision Id provided does not match the latest Revision Id. Call the GetFunction/GetAlias API to retrieve the "
-            "latest Revision Id"
-        )
+    check_revision(found, params, "GetFunction/GetAlias")
     return found
+
+
+def check_revision(document: Document, params: dict[str, Any], operation: str) -> None:
+    """Raise an error if a request is for another revision. `operation` returns the present one."""
+    if params.get("RevisionId") not in (None, document["RevisionId"]):
+        raise errors.PreconditionFailedException(
+            "The Revision Id provided does not match the latest Revision Id. "
+            f"Call the {operation} API to retrieve the latest Revision Id"
+        )
 
 
 def get_function(tx: Tx[Store], region: str, name: str) -> Document | None:

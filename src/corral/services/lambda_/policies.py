@@ -11,7 +11,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
 from corral.services.lambda_.errors import PolicyLengthExceededException, ResourceConflictException, ResourceNotFoundException
-from corral.services.lambda_.names import find_function, put_function
+from corral.services.lambda_.names import check_revision, find_function, put_function
 from corral.store import Store
 from corral.store.stored_resources import Document
 
@@ -29,7 +29,7 @@ CONDITIONS = {
 
 
 def add_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    document, sid = find_function(tx, caller, params), params["StatementId"]
+    document, sid = _find(tx, caller, params), params["StatementId"]
     if any(statement["Sid"] == sid for statement in document["_policy"]):
         raise ResourceConflictException(
             f"The statement id ({sid}) provided already exists. Please provide a new statement id, or remove the existing "
@@ -51,23 +51,25 @@ def add_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     changed = {**document, "_policy": [*document["_policy"], statement]}
     if len(_text(changed)) > POLICY_MAX_BYTES:
         raise PolicyLengthExceededException(f"The final policy size is bigger than the limit ({POLICY_MAX_BYTES}).")
-    put_function(tx, changed)
+    _put(tx, changed)
     return {"Statement": orjson.dumps(statement).decode()}
 
 
 def remove_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    document, sid = find_function(tx, caller, params), params["StatementId"]
+    document, sid = _find(tx, caller, params), params["StatementId"]
+    if not document["_policy"]:
+        raise ResourceNotFoundException("No policy is associated with the given resource.")
     left = [statement for statement in document["_policy"] if statement["Sid"] != sid]
     if len(left) == len(document["_policy"]):
         raise ResourceNotFoundException(f"Statement {sid} is not found in resource policy.")
-    put_function(tx, {**document, "_policy": left})
+    _put(tx, {**document, "_policy": left})
     return {}
 
 
 def get_policy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     document = find_function(tx, caller, params)
     if not document["_policy"]:
-        raise ResourceNotFoundException("No policy is associated with the given resource.")
+        raise ResourceNotFoundException("The resource you requested does not exist.")
     return {"Policy": _text(document), "RevisionId": document["RevisionId"]}
 
 
@@ -79,6 +81,18 @@ def service_may_invoke(document: Document, service: str, source_arn: str, accoun
         return evaluate(read_policy(_text(document)), request) is PolicyDecision.ALLOWED
     except PolicyError:  # the function has no policy
         return False
+
+
+def _find(tx: Tx[Store], caller: Caller, params: dict[str, Any]) -> Document:
+    """Return the function whose policy a request changes. The revision of the request is that of GetPolicy."""
+    document = find_function(tx, caller, {**params, "RevisionId": None})
+    check_revision(document, params, "GetPolicy")
+    return document
+
+
+def _put(tx: Tx[Store], document: Document) -> None:
+    """Store a function with a changed policy. As on AWS, it has a new revision."""
+    put_function(tx, {**document, "RevisionId": tx.ids.uuid()})
 
 
 def _principal(given: str) -> str | dict[str, str]:
