@@ -23,6 +23,7 @@ from corral import aws
 from corral.core.errors import ApiError, ServiceUnavailable, api_error
 from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import OpenConnections, StallTimer
+from corral.server.http.peers import RemoteHost, address_of
 
 HEADERS_MAX_BYTES = 64 * 1024
 HEADERS_MAX = 1000  # the maximum number of headers
@@ -238,6 +239,7 @@ class HttpProtocol(asyncio.Protocol):
 
     transport: asyncio.Transport
     place: Place
+    host: RemoteHost | None = None  # of a connection through the gateway of a joined host
     is_write_paused = False
     _is_read_paused = False
     _in_head = False  # the head of a request has begun to arrive and is not complete
@@ -251,7 +253,6 @@ class HttpProtocol(asyncio.Protocol):
     _age_s = 0  # the time since the connection was opened
     _url = b""
     _header_count = 0
-    _address = ""
 
     def __init__(self, open_connections: OpenConnections, limits: ConnectionLimits, serve: Serve, upgrade: Upgrade) -> None:
         self.open = open_connections
@@ -273,10 +274,9 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        peer = transport.get_extra_info("peername")
-        self._address = str(peer[0]) if peer else ""
+        self._address = self.host.address if self.host is not None else address_of(transport)
         self.open.connections.add(self)
-        self.place = self._limits.connected(self, transport)
+        self.place = self._limits.connected(self, transport, self.host)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open.closed(self)

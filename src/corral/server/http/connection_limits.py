@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from corral.core.errors import ApiError, ServiceUnavailable
-from corral.server.http.peers import PeerNames
+from corral.server.http.peers import PeerNames, RemoteHost
 from corral.server.http.unverified_memory import HEADS_MAX_BYTES, UnverifiedMemory
 
 CONNECTIONS_MAX = 4000
@@ -165,13 +165,13 @@ class ConnectionLimits:
         self._names = PeerNames()
         self._seconds = 0
 
-    def connected(self, connection: Connection, transport: asyncio.BaseTransport) -> Place:
-        """Give a place to a new connection.
+    def connected(self, connection: Connection, transport: asyncio.BaseTransport, host: RemoteHost | None = None) -> Place:
+        """Give a place to a new connection. `host` is the joined host if the connection has come through its gateway.
 
         If there are more than `connections_max`, close a stranger. A stranger that is new is closed only if there are also more
         than OVERFLOW connections above this maximum.
         """
-        name = self._names.name(transport)
+        name = host.peer_name if host is not None else self._names.name(transport)
         peer = self._peers.get(name)
         if peer is None:
             peer = self._peers[name] = Peer(name)

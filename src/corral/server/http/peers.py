@@ -1,7 +1,8 @@
 """Peers: the clients that Corral limits together as long as they have sent no valid credentials.
 
 A client on this machine is identified by its Unix account, because it can use any of 16 million loopback addresses. All other
-clients, also those in containers that have a network of their own, are identified by their address.
+clients, also those in containers that have a network of their own, are identified by their address. All clients on a joined host
+are identified by this host, because the server cannot know their accounts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import socket
 import struct
 from contextlib import suppress
 from ipaddress import IPv6Address, ip_address, ip_network
+from typing import NamedTuple
 
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1  # values on Linux; Python has no constants for them
 TCP_ESTABLISHED = 1
@@ -19,6 +21,22 @@ ANY_STATE = NO_COOKIE = 0xFFFFFFFF
 _REQUEST = struct.Struct("=IHHII BBBBI 2s2s16s16s III")
 _KIND, _STATE, _ACCOUNT = struct.Struct("=4xH"), 17, struct.Struct("=80xI")  # of the response: struct inet_diag_msg
 NETWORK_BITS = 64  # one client can usually use all IPv6 addresses of such a network
+
+
+class RemoteHost(NamedTuple):
+    """The joined host of a connection that has come through a gateway (`node/gateway.py`), as its certificate proves it."""
+
+    host_id: str
+    address: str
+
+    @property
+    def peer_name(self) -> str:
+        return f"host {self.host_id} at {self.address}"
+
+
+def address_of(transport: asyncio.BaseTransport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
 
 
 class PeerNames:

@@ -6,8 +6,8 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from corral import aws
 from corral.blobs import Blobs
@@ -16,6 +16,7 @@ from corral.server.front_door import FrontDoor
 from corral.server.http.connection import ClientGone, HttpConnection, HttpProtocol
 from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import OpenConnections
+from corral.server.http.peers import RemoteHost
 from corral.server.http.request_body import end_body
 from corral.server.http.response_sender import Sender
 
@@ -40,6 +41,7 @@ class HttpServer:
         self._limits = limits
         self._clock = clock
         self._open = OpenConnections(clock.wall_s())
+        self._of_hosts: dict[str, WeakSet[socket.socket]] = {}  # host id → the connections through its gateway
         self._exit_requested = asyncio.Event()
 
     def exit(self) -> None:
@@ -49,8 +51,7 @@ class HttpServer:
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Serve until `exit` is called. Once a second, update the Date header and close the connections of slow clients."""
         loop = asyncio.get_running_loop()
-        make = partial(HttpProtocol, self._open, self._limits, self._respond, self._websocket)
-        servers = [await loop.create_server(make, sock=each, backlog=BACKLOG) for each in sockets]
+        servers = [await loop.create_server(self._protocol, sock=each, backlog=BACKLOG) for each in sockets]
         while not self._exit_requested.is_set():
             self._open.set_date(self._clock.wall_s())
             for connection in tuple(self._open.connections):
@@ -62,6 +63,29 @@ class HttpServer:
         for server in servers:
             server.close()
         await self._shut_down()
+
+    async def adopt(self, connection: socket.socket, host: RemoteHost) -> None:
+        """Serve a connection through the gateway of a joined host. `connection` is the Unix socket that leads to the host."""
+
+        def make() -> HttpProtocol:
+            protocol = self._protocol()
+            protocol.host = host
+            return protocol
+
+        self._of_hosts.setdefault(host.host_id, WeakSet()).add(connection)
+        await asyncio.get_running_loop().connect_accepted_socket(make, connection)
+
+    def close_host(self, host_id: str) -> None:
+        """Close all connections through the gateway of a host at once.
+
+        This also ends threads that send a response to a duplicate of the socket, which `transport.abort` would not do.
+        """
+        for connection in self._of_hosts.pop(host_id, ()):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _protocol(self) -> HttpProtocol:
+        return HttpProtocol(self._open, self._limits, self._respond, self._websocket)
 
     async def _respond(self, connection: HttpConnection) -> None:
         request = connection.request

@@ -1,0 +1,323 @@
+"""Relays the bytes of two connections to each other: a plain one, and one with TLS. An end of input is relayed, too.
+
+Requests and responses of ordinary size are relayed in the event loop. A connection with more bytes at once is relayed by a thread
+until no more bytes arrive, because TLS releases the interpreter lock while it encrypts. So an idle connection needs no thread, and
+large bodies do not delay others. No connection has a buffer of its own while everything is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+BUFFER_BYTES = 256 * 1024
+IN_LOOP_MAX_BYTES = 128 * 1024  # if so many bytes arrive at once, a thread continues
+THREADS = 8
+TURN_S = 0.1  # after this time, a thread relays another connection
+MORE_BYTES_MS = 5  # a thread waits this long for more bytes before it returns the connection to the event loop
+RESET = struct.pack("ii", 1, 0)  # the value of SO_LINGER with which `close` resets the connection
+
+_threads = threading.local()
+
+
+class PlainEnd:
+    """A TCP or Unix socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self.unsent = b""  # of the bytes for this end, those that its socket has not taken yet
+
+    def read(self, buffer: memoryview) -> int | None:
+        """Return the number of bytes that were read into the buffer: 0 at the end of the input, None if nothing has arrived."""
+        try:
+            return self.socket.recv_into(buffer)
+        except BlockingIOError:
+            return None
+
+    def write(self, data: memoryview) -> None:
+        """Send the data. Keep in `unsent` what the socket does not take. Call this only if `unsent` is empty."""
+        self._transmit(data)
+
+    def flush(self) -> None:
+        if self.unsent:
+            self._transmit(memoryview(self.unsent))
+
+    def _transmit(self, data: memoryview) -> None:
+        try:
+            sent = self.socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        self.unsent = bytes(data[sent:])
+
+    def end(self) -> None:
+        """Tell the other side that no more bytes follow."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+
+class TlsEnd(PlainEnd):
+    """A connection with TLS. The handshake begins with the first call of `handshake`."""
+
+    def __init__(
+        self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool = False, name: str | None = None
+    ) -> None:
+        super().__init__(connection)
+        self._arrived, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._arrived, self._out, server_side=server_side, server_hostname=name or None)
+
+    def handshake(self, buffer: memoryview) -> bool:
+        """Continue the handshake with the bytes that have arrived. Return whether it is complete."""
+        self.flush()
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._send()
+                if not self._receive(buffer):
+                    return False
+                continue
+            self._send()
+            return True
+
+    def read(self, buffer: memoryview) -> int | None:
+        filled = 0
+        while filled < len(buffer):
+            try:
+                count = int(self.tls.read(len(buffer) - filled, buffer[filled:]))
+            except ssl.SSLWantReadError:
+                if filled or not self._receive(buffer):
+                    break
+                continue
+            except ssl.SSLZeroReturnError:
+                count = 0
+            if not count:  # the other side has sent its end of TLS; an end without that raises an error in `_receive`
+                return filled
+            filled += count
+        if self._out.pending and not self.unsent:
+            self._send()  # TLS has answered, for example with new keys
+        return filled or None
+
+    def write(self, data: memoryview) -> None:
+        while data:
+            data = data[self.tls.write(data) :]  # one record of TLS
+        self._send()
+
+    def end(self) -> None:
+        with suppress(ssl.SSLWantReadError):  # the other side may still send bytes
+            self.tls.unwrap()
+        self._send()
+
+    def _receive(self, scratch: memoryview) -> bool:
+        """Take the encrypted bytes that have arrived. Return whether there are any."""
+        try:
+            count = self.socket.recv_into(scratch)
+        except BlockingIOError:
+            return False
+        if count == 0:
+            raise ConnectionAbortedError("the connection has ended without an end of TLS")
+        self._arrived.write(scratch[:count])
+        return True
+
+    def _send(self) -> None:
+        if self._out.pending:
+            data = self._out.read()
+            if self.unsent:
+                self.unsent += data
+            else:
+                self._transmit(memoryview(data))
+
+
+class Flow:
+    """One direction of a relay."""
+
+    def __init__(self, source: PlainEnd, target: PlainEnd) -> None:
+        self.source = source
+        self.target = target
+        self.ended = False  # the end of the input was relayed
+
+    @property
+    def is_blocked(self) -> bool:
+        return bool(self.target.unsent)
+
+    def pump(self, buffer: memoryview) -> int | None:
+        """Relay what has arrived, at most one buffer. Return the number of bytes, or None if nothing could be relayed."""
+        self.target.flush()
+        if self.ended or self.target.unsent:
+            return None
+        count = self.source.read(buffer)
+        if count:
+            self.target.write(buffer[:count])
+        elif count == 0:
+            self.ended = True
+            self.target.end()
+        return count
+
+
+class Relay:
+    def __init__(self, relays: Relays, plain: PlainEnd, tls: TlsEnd, closed: Callable[[], None]) -> None:
+        self._relays = relays
+        self._ends = plain, tls
+        self._flows = Flow(plain, tls), Flow(tls, plain)
+        self._closed = closed
+        self._watched = [0, 0]  # the events of each end that the event loop watches
+        self._in_thread = False
+        self.is_closed = False
+        self.used_at = time.monotonic()
+
+    def start(self) -> None:
+        self._ready()
+
+    def close(self) -> None:
+        """Reset both connections."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._watch(0, 0)
+        if not self._in_thread:
+            self._close_sockets()
+        self._closed()
+
+    def _close_sockets(self) -> None:
+        is_whole = all(flow.ended and not flow.is_blocked for flow in self._flows)
+        for end in self._ends:
+            if not is_whole and end.socket.family != socket.AF_UNIX:
+                end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            end.socket.close()
+
+    def _ready(self) -> None:
+        self.used_at = time.monotonic()
+        try:
+            is_dry = self._pump(IN_LOOP_MAX_BYTES)
+        except OSError:
+            self.close()
+            return
+        if is_dry:
+            self._rest()
+        else:
+            self._watch(0, 0)
+            self._in_thread = True
+            self._relays.threads.submit(self._turn)
+
+    def _rest(self) -> None:
+        """Wait for the next event, or close both connections after the end of both directions."""
+        if all(flow.ended and not flow.is_blocked for flow in self._flows):
+            self.close()
+        else:
+            self._watch(*self._wanted())
+
+    def _wanted(self) -> list[int]:
+        wanted = [0, 0]
+        for number, flow in enumerate(self._flows):
+            if flow.is_blocked:
+                wanted[1 - number] |= select.EPOLLOUT
+            elif not flow.ended:
+                wanted[number] |= select.EPOLLIN
+        return wanted
+
+    def _watch(self, *wanted: int) -> None:
+        loop = self._relays.loop
+        for end, before, now in zip(self._ends, self._watched, wanted, strict=True):
+            changed = before ^ now
+            if changed & select.EPOLLIN:
+                loop.add_reader(end.socket, self._ready) if now & select.EPOLLIN else loop.remove_reader(end.socket)
+            if changed & select.EPOLLOUT:
+                loop.add_writer(end.socket, self._ready) if now & select.EPOLLOUT else loop.remove_writer(end.socket)
+        self._watched = list(wanted)
+
+    def _pump(self, at_most: int) -> bool:
+        """Relay at most about so many bytes in each direction. Return whether nothing more could be relayed."""
+        buffer = _buffer()
+        moved, is_dry = 0, False
+        while not is_dry and moved < at_most:
+            counts = [flow.pump(buffer) for flow in self._flows]
+            is_dry = counts == [None, None]
+            moved += sum(filter(None, counts))
+        return is_dry
+
+    # in a thread
+
+    def _turn(self) -> None:
+        until, failed = time.monotonic() + TURN_S, False
+        try:
+            while not self.is_closed and time.monotonic() < until:
+                if self._pump(BUFFER_BYTES) and not self._wait():
+                    break
+        except OSError:
+            failed = True
+        self._relays.loop.call_soon_threadsafe(self._after_turn, failed)
+
+    def _wait(self) -> bool:
+        """Wait for a short time until more can be relayed. Return whether it can."""
+        poll = select.poll()
+        for end, events in zip(self._ends, self._wanted(), strict=True):
+            if events:
+                poll.register(end.socket, events)
+        return bool(poll.poll(MORE_BYTES_MS))
+
+    def _after_turn(self, failed: bool) -> None:
+        self._in_thread = False
+        if self.is_closed:
+            self._close_sockets()
+        elif failed:
+            self.close()
+        else:
+            self._ready()
+
+
+class Relays:
+    """The relays of this process. They share the threads."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="relay")
+        self.open: set[Relay] = set()
+
+    def add(self, plain: socket.socket, tls: TlsEnd, closed: Callable[[], None] = lambda: None) -> Relay:
+        """Relay between a plain socket and a connection whose handshake is complete. `closed` is called at the end."""
+
+        def ended() -> None:
+            self.open.discard(relay)
+            closed()
+
+        relay = Relay(self, PlainEnd(plain), tls, ended)
+        self.open.add(relay)
+        relay.start()
+        return relay
+
+    async def handshake(self, tls: TlsEnd) -> None:
+        """Do the handshake of a connection, in a thread while it needs the CPU. Raises OSError (also ssl.SSLError) if it fails."""
+        while not await self.loop.run_in_executor(self.threads, lambda: tls.handshake(_buffer())):
+            await self._event(tls)
+
+    async def _event(self, end: PlainEnd) -> None:
+        arrived: asyncio.Future[None] = self.loop.create_future()
+        fd = end.socket.fileno()
+        self.loop.add_reader(fd, _set, arrived)
+        if end.unsent:
+            self.loop.add_writer(fd, _set, arrived)
+        try:
+            await arrived
+        finally:
+            self.loop.remove_reader(fd)
+            self.loop.remove_writer(fd)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _buffer() -> memoryview:
+    """The buffer of this thread."""
+    if not hasattr(_threads, "buffer"):
+        _threads.buffer = memoryview(bytearray(BUFFER_BYTES))
+    buffer: memoryview = _threads.buffer
+    return buffer
