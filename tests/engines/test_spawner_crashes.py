@@ -11,11 +11,13 @@ import pytest
 
 from corral.core.errors import Refused
 from corral.model.stop_reasons import HOST_RESTARTED
+from corral.node import procfs
 from corral.node.host import kernel_boot_id
 from corral.node.output_bounds import OUTPUT_MAX_BYTES
 from corral.node.run_journal import RunJournal, replay
+from corral.node.run_processes import is_same_process, process_started_boot_s
 from corral.node.spawner_protocol import SpawnedRun
-from corral.node.spawner_recovery import EXIT_STATUS_LOST, NEVER_STARTED
+from corral.node.spawner_recovery import EXIT_STATUS_LOST, MAY_HAVE_RUN, NEVER_STARTED
 from engines.drivers import Driver, process_engine
 from engines.nodes import NodeFolder, is_running, kill, shell
 from eventually import eventually
@@ -123,6 +125,18 @@ def test_orders_that_were_lost_with_it_are_sent_again(driver, tmp_path):
         assert (str(i) in starts) == (observed.reason != NEVER_STARTED)
 
 
+def test_a_process_whose_start_took_long_is_recognised():
+    """The spawner may wait for seconds between its look at the clock and the start, if the machine is busy."""
+    began = procfs.boot_s()
+    with subprocess.Popen(["sleep", "300"]) as process:
+        try:
+            for before in (began, began - 10):
+                since = process_started_boot_s(process.pid, before)
+                assert is_same_process(SpawnedRun("one", 5.0, ships_logs=True, gpu_ids=[], pid=process.pid, started_boot_s=since))
+        finally:
+            process.kill()
+
+
 def test_a_torn_last_line_is_dropped(node):
     whole = run_record("one", pid=1, started_at_s=1.0, started_boot_s=1.0, stopped_at_s=2.0, exit_code=3)
     write_journal(node, whole, torn=b'{"run":{"run_id":"two","stop_gr')
@@ -179,15 +193,19 @@ def test_a_run_that_has_killed_the_spawner_has_started(driver, tmp_path):
     assert (tmp_path / "starts").read_text() == "x\n"
 
 
-@pytest.mark.parametrize("mark_s, reason", [(0, NEVER_STARTED), (1000, EXIT_STATUS_LOST)])
-def test_a_run_that_was_being_started_is_never_started_again(node, tmp_path, mark_s, reason):
-    """A child changes the time of the mark before anything else: so it says whether there was one."""
-    write_journal(node, run_record("one"))
+@pytest.mark.parametrize(
+    "last_number, mark_s, reason",
+    [(6, 0, NEVER_STARTED), (6, 1000, NEVER_STARTED), (7, 0, NEVER_STARTED), (7, 1000, EXIT_STATUS_LOST), (8, 1000, MAY_HAVE_RUN)],
+)
+def test_a_run_that_was_being_started_is_never_started_again(node, tmp_path, last_number, mark_s, reason):
+    """The spawner journals a run, marks its number, and starts it. It may die after each step. The child sets the mark's time."""
+    write_journal(node, run_record("one", start_number=7))
     (node.node / "starting").touch()
-    os.utime(node.node / "starting", (mark_s, mark_s))
+    os.utime(node.node / "starting", (last_number, mark_s))
     driver = Driver(process_engine, node)
     observed = driver.engine.observe()["one"].observed
-    assert (observed.started_at_s, observed.exit_code, observed.reason) == (mark_s or None, None, reason)
+    assert (observed.exit_code, observed.reason) == (None, reason)
+    assert observed.started_at_s == {NEVER_STARTED: None, EXIT_STATUS_LOST: mark_s}.get(reason, observed.started_at_s)
     driver.engine.start([shell("one", f"touch {tmp_path}/started")])
     driver.run(shell("two", "true"))
     assert not (tmp_path / "started").exists()

@@ -12,6 +12,7 @@ from corral.node import lock_files, procfs, run_cgroups
 from corral.node.spawner_protocol import RUN_VARIABLE, SpawnedRun, run_mark
 
 PAUSE_ROUNDS = 10
+START_SHORT_S = 0.5  # less than the difference that `is_same_process` accepts
 
 
 def find_processes(data: Path, outputs: Mapping[str, SpawnedRun]) -> dict[str, list[int]]:
@@ -36,6 +37,17 @@ def find_processes(data: Path, outputs: Mapping[str, SpawnedRun]) -> dict[str, l
 def main_process(pids: list[int]) -> int:
     """Return the main process of a run, which is the leader of its session. If it has ended, return the smallest pid."""
     return next((pid for pid in pids if _session(pid) == pid), min(pids))
+
+
+def process_started_boot_s(pid: int, before_boot_s: float) -> float:
+    """Return the start time of a child that was started just now, but not before `before_boot_s`.
+
+    If the start took long, because the machine is busy, ask the kernel: `is_same_process` needs a good estimate.
+    """
+    if procfs.boot_s() - before_boot_s < START_SHORT_S:
+        return before_boot_s
+    since = procfs.started_boot_s(pid)
+    return before_boot_s if since is None else since
 
 
 def is_same_process(run: SpawnedRun) -> bool:

@@ -47,7 +47,7 @@ from corral.node.output_guard import GuardProcess
 from corral.node.procfs import boot_s
 from corral.node.run_cgroups import RunCgroups, open_cgroups
 from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
-from corral.node.run_processes import is_same_process, resume
+from corral.node.run_processes import is_same_process, process_started_boot_s, resume
 from corral.node.spawner_cgroups import SpawnerCgroups
 from corral.node.spawner_clients import SpawnerClients
 from corral.node.spawner_protocol import RUN_VARIABLE, Launch, SpawnedRun, launch_from, run_mark
@@ -97,6 +97,8 @@ class Spawner:
         self._recover(left, same_boot=left.boot_id == boot_id)
         self._remove_orphans()
         self._journal.rewrite(self._runs)
+        self._start_number = 0
+        os.utime(self._mark_fd, (0, 0))
         self._cgroups.remove_unused()
 
     # -- after a restart -----------------------------------------------------------------------------------------
@@ -285,24 +287,25 @@ class Spawner:
         if launch.fault is not None:
             raise process_launch.CannotSpawn(launch.fault)
         group = self._cgroups.reserve()
-        if group is not None:
-            run = self._runs[run.run_id] = run.but(group=group)
-        os.utime(self._mark_fd, ns=(0, 0))
+        self._start_number += 1
+        run = self._runs[run.run_id] = run.but(group=group, start_number=self._start_number)
         if not self._journal.put(run):
             raise process_launch.CannotSpawn("CannotStartContainerError: the journal cannot be written; is the disk full?")
+        os.utime(self._mark_fd, (self._start_number, 0))
         try:
             if not launch.has_output_file:
                 self._recycler.reuse_file(self._output(run.run_id))
             output = lock_files.open_locked(self._output(run.run_id))
         except OSError as error:
             raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
-        since_boot_s, now_s = boot_s(), self._clock.now_s()
         try:
             directory = self._directory(launch)
             run = self._cgroups.enter(run)
+            before_boot_s, now_s = boot_s(), self._clock.now_s()
             pid = process_launch.spawn(launch, directory, output, self._null, self._mark)
         finally:
             os.close(output)  # after this, only processes of the run hold the lock
+        since_boot_s = process_started_boot_s(pid, before_boot_s)
         self._by_pid[pid] = run.run_id
         if run.group is not None:
             self._cgroups.limit_later(launch)

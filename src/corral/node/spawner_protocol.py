@@ -78,6 +78,7 @@ class SpawnedRun:
     exit_code: int | None = None
     reason: str | None = None
     group: str | None = None  # the cgroup of the run, while the run is alive
+    start_number: int = 0  # counts the starts of one spawner, to find out after its death which of them happened
 
     @property
     def alive(self) -> bool:

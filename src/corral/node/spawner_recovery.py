@@ -38,13 +38,12 @@ def find_unfinished(left: Replay, data: Path, mark_fd: int, clock: Clock, *, sam
     if not same_boot:
         return [UnfinishedRun(run.but(reason=run.reason or HOST_RESTARTED), has_ended=True) for run in outputs.values()]
     pids = find_processes(data, outputs)
-    alone = sum(run.pid is None for run in outputs.values()) == 1
     unfinished = []
     for path, run in outputs.items():
         if pids.get(run.run_id) or lock_files.is_held(path):
             unfinished.append(UnfinishedRun(run, has_ended=False, pids=pids.get(run.run_id, [])))
         elif run.pid is None:
-            unfinished.append(UnfinishedRun(_lost_at_start(run, mark_fd, clock, alone=alone), has_ended=True))
+            unfinished.append(UnfinishedRun(_lost_at_start(run, mark_fd, clock), has_ended=True))
         elif run.main_ended_at_s is None:
             unfinished.append(UnfinishedRun(run.but(reason=EXIT_STATUS_LOST), has_ended=True))
         else:
@@ -52,19 +51,19 @@ def find_unfinished(left: Replay, data: Path, mark_fd: int, clock: Clock, *, sam
     return unfinished
 
 
-def _lost_at_start(run: SpawnedRun, mark_fd: int, clock: Clock, *, alone: bool) -> SpawnedRun:
+def _lost_at_start(run: SpawnedRun, mark_fd: int, clock: Clock) -> SpawnedRun:
     """Decide how to report a run that a dead spawner was about to start, and that has no process now.
 
-    The modification time of the file `starting` shows whether the process of the last run was started. `alone` is True if no other
-    run could be the last run: all other runs have a pid.
+    The access time of the file `starting` is the number of the last start. Its modification time shows whether the process of this
+    start existed.
     """
-    started_ns = os.fstat(mark_fd).st_mtime_ns
-    if started_ns:
-        return run.but(started_at_s=started_ns / 1e9, reason=EXIT_STATUS_LOST)
-    if alone:
-        return run.but(reason=NEVER_STARTED)
-    # Several runs have no pid, because the journal could not be written for some time. It is not known which of them were started.
-    return run.but(started_at_s=clock.now_s(), reason=MAY_HAVE_RUN)
+    mark = os.fstat(mark_fd)
+    last = int(mark.st_atime)
+    if last > run.start_number:  # the journal could not be written for some time
+        return run.but(started_at_s=clock.now_s(), reason=MAY_HAVE_RUN)
+    if last == run.start_number and mark.st_mtime_ns:
+        return run.but(started_at_s=mark.st_mtime_ns / 1e9, reason=EXIT_STATUS_LOST)
+    return run.but(reason=NEVER_STARTED)
 
 
 def find_orphans(data: Path, known: Collection[str]) -> tuple[list[tuple[SpawnedRun, list[int]]], list[str]]:
