@@ -267,13 +267,18 @@ def test_delete_alarms(cloudwatch: Any) -> None:
     with pytest.raises(ClientError, match="Only one composite alarm"):
         cloudwatch.delete_alarms(AlarmNames=["gone-1", "gone-2"])
     cloudwatch.delete_alarms(AlarmNames=["gone-1"])
+    cloudwatch.put_composite_alarm(AlarmName="gone-1", AlarmRule="ALARM(gone-a) OR ALARM(gone-b)")
+    with pytest.raises(ClientError, match="Cannot delete gone-a,gone-b as there are composite alarm\\(s\\) depending on them"):
+        cloudwatch.delete_alarms(AlarmNames=["gone-a", "gone-b"])
+    cloudwatch.delete_alarms(AlarmNames=["gone-1"])
     cloudwatch.delete_alarms(AlarmNames=["gone-a", "gone-2", "gone-b", "unknown"])
-    with pytest.raises(cloudwatch.exceptions.ResourceNotFound):
-        cloudwatch.delete_alarms(AlarmNames=["unknown"])
+    cloudwatch.delete_alarms(AlarmNames=["gone-a", "unknown"])  # as on AWS, unknown names are no error
     with pytest.raises(cloudwatch.exceptions.ResourceNotFoundException):
         cloudwatch.list_tags_for_resource(ResourceARN=arn)
     history = cloudwatch.describe_alarm_history(AlarmName="gone-a")["AlarmHistoryItems"]
     assert history[0]["HistorySummary"] == 'Alarm "gone-a" deleted'
+    deleted = json.loads(history[0]["HistoryData"])["deletedAlarm"]
+    assert (deleted["alarmName"], deleted["alarmArn"], deleted["okactions"], deleted["metricName"]) == ("gone-a", arn, [], "gone-a")
     cloudwatch.put_metric_alarm(**config("gone-a"))
     assert cloudwatch.list_tags_for_resource(ResourceARN=arn)["Tags"] == []
 
@@ -335,6 +340,8 @@ def test_set_alarm_state_and_disabled_actions(cloudwatch: Any) -> None:
     assert cloudwatch.describe_alarm_history(AlarmName="set", HistoryItemType="Action")["AlarmHistoryItems"] == []
     with pytest.raises(cloudwatch.exceptions.ResourceNotFound):
         cloudwatch.set_alarm_state(AlarmName="unknown", StateValue="OK", StateReason="x")
+    with pytest.raises(ClientError, match=r"enum value set: \[INSUFFICIENT_DATA, ALARM, OK\]"):
+        cloudwatch.set_alarm_state(AlarmName="set", StateValue="INVALID", StateReason="x")
     with pytest.raises(cloudwatch.exceptions.InvalidFormatFault):
         cloudwatch.set_alarm_state(AlarmName="set", StateValue="OK", StateReason="x", StateReasonData="no JSON")
 

@@ -175,6 +175,35 @@ def test_labels(filled):
     assert re.fullmatch(r"4m \d+m(\d+s)?", label("${FIRST_LAST_TIME_RANGE} ${LAST_TIME_RELATIVE}"))
 
 
+def test_default_labels(filled):
+    """The name of the metric, and what differs between the queries of the request."""
+
+    def labels(*queries):
+        found = ask(filled, *(stat(f"m{at}", *args, **more) for at, (args, more) in enumerate(queries)))["MetricDataResults"]
+        return [each["Label"] for each in found]
+
+    api, web, requests = ("errors", "api"), ("errors", "web"), ("requests", "api")
+    assert labels((api, {})) == ["errors"]
+    assert labels((api, {}), (requests, {})) == ["errors", "requests"]
+    assert labels((api, {}), (web, {})) == ["errors api", "errors web"]
+    assert labels((api, {}), (api, {"statistic": "Maximum"})) == ["errors Sum", "errors Maximum"]
+    assert labels((api, {}), (api, {"period": 300})) == ["errors 60", "errors 300"]
+    assert labels((api, {}), (web, {"statistic": "p50", "period": 300})) == ["errors api Sum 60", "errors web p50 300"]
+    assert labels((api, {"Label": "mine"}), (web, {"Label": "${LABEL}!"})) == ["mine", "errors web!"]
+
+
+def test_datapoints_with_several_units(cloudwatch):
+    data = [{"MetricName": "time", "Unit": unit, "Value": value, "Timestamp": BASE} for unit, value in
+            (("Seconds", 60), ("Milliseconds", 60000), ("Milliseconds", 1000))]  # fmt: skip
+    cloudwatch.put_metric_data(Namespace="units", MetricData=data)
+    metric = {"Metric": {"Namespace": "units", "MetricName": "time"}, "Period": 60, "Stat": "Sum"}
+    queries = [{"Id": "any", "MetricStat": metric}, {"Id": "seconds", "MetricStat": {**metric, "Unit": "Seconds"}}]
+    found, seconds = ask(cloudwatch, *queries)["MetricDataResults"]
+    assert found["Values"] == [61000] and seconds["Values"] == [60] and "Messages" not in seconds
+    text = "Multiple units returned: '[Milliseconds, Seconds]'"
+    assert found["Messages"] == [{"Code": "MultipleUnits", "Value": text}]
+
+
 @pytest.mark.parametrize("scan", ["TimestampAscending", "TimestampDescending"])
 def test_pages_of_datapoints(filled, scan):
     queries = [stat("m1", "errors", "api"), stat("m2", "requests", "web"), stat("m3", "nothing", "web")]

@@ -333,8 +333,8 @@ def test_an_early_alarm_requests_scaling_at_once() -> None:
         ("Minimum", "LessThanThreshold", 5.0, [1], "ALARM"),
         ("Sum", "GreaterThanThreshold", 5.0, [3, 3], "ALARM"),
         ("Sum", "GreaterThanThreshold", 5.0, [-1, 9], "INSUFFICIENT_DATA"),
-        ("Average", "GreaterThanThreshold", 5.0, [9], "ALARM"),
-        ("Average", "LessThanThreshold", 5.0, [1], "ALARM"),
+        ("Average", "GreaterThanThreshold", 5.0, [9], "INSUFFICIENT_DATA"),
+        ("p90", "LessThanThreshold", 5.0, [1], "INSUFFICIENT_DATA"),
         ("Sum", "LessThanThreshold", 5.0, [1], "INSUFFICIENT_DATA"),
     ],
 )
@@ -349,6 +349,70 @@ def test_an_open_window_may_set_off_an_alarm(
     assert world.state() == (expected if timing == "fast" else "INSUFFICIENT_DATA")
     world.pass_s(60)
     assert world.state() == "ALARM"
+
+
+def test_the_datapoints_that_decided_a_state() -> None:
+    """`evaluatedDatapoints` has as many of the newest windows as the state needs, and the reason says how others were treated."""
+    world = World("aws")
+    world.call(
+        "PutMetricAlarm", **on(LOAD, EvaluationPeriods=3, DatapointsToAlarm=2, Threshold=5.0, TreatMissingData="notBreaching")
+    )
+
+    def decided() -> list[tuple[str, float | None, float | None]]:
+        found = json.loads(world.alarm()["StateReasonData"])["evaluatedDatapoints"]
+        return [(each["timestamp"][14:19], each.get("sampleCount"), each.get("value")) for each in found]
+
+    for values in ((9, 1), (9,), (7, 7)):
+        for value in values:
+            world.put(LOAD, value, resolution_s=60)
+        world.pass_s(60)
+    assert world.state() == "ALARM" and decided() == [("16:00", 2.0, 7.0), ("15:00", 1.0, 9.0)]
+    world.pass_s(240)
+    assert world.state() == "OK" and decided() == [("20:00", None, None), ("19:00", None, None)]
+    world.call("PutMetricAlarm", **on(LOAD, AlarmName="low", EvaluationPeriods=3, Threshold=8.0, TreatMissingData="notBreaching"))
+    alarm = world.alarm("low")
+    assert alarm["StateReason"] == (
+        "Threshold Crossed: 1 datapoint [7.0 (14/11/23 22:16:00)] was not greater than the threshold (8.0) "
+        "and 2 missing datapoints were treated as [NonBreaching]."
+    )
+
+
+def test_several_publishers_write_to_one_minute() -> None:
+    """Datapoints without StorageResolution 1 belong to their whole minute: the first one says little about the average."""
+    world = World()
+    world.call("PutMetricAlarm", **on(LOAD, Threshold=60.0, AlarmActions=[POLICY]))
+    for first, second, expected in ((100, 0, "OK"), (100, 40, "ALARM"), (100, 0, "OK")):
+        world.put(LOAD, first, resolution_s=60)
+        world.pass_s(7)
+        world.put(LOAD, second, resolution_s=60)
+        before = world.state()
+        world.pass_s(52)
+        assert world.state() == before
+        world.pass_s(1)
+        assert world.state() == expected
+    assert [each for each in world.history() if "to ALARM" in each] == ["Alarm updated from OK to ALARM"]
+    world.put(LOAD, 100, resolution_s=1)  # a datapoint with the resolution of a second counts at once
+    world.put(LOAD, 100, resolution_s=1)
+    assert world.state() == "ALARM"
+
+
+@pytest.mark.parametrize("second", [1, 35, 59])
+@pytest.mark.parametrize("period_s", [10, 20, 30])
+def test_an_alarm_with_a_short_period_sees_datapoints_of_whole_minutes(period_s: int, second: int) -> None:
+    world = World()
+    world.call("PutMetricAlarm", **on(LOAD, Period=period_s))
+    world.pass_s(second)
+    world.put(LOAD, 5, resolution_s=60)
+    world.pass_s(10 - second % 10)
+    alarm = world.alarm()
+    assert (alarm["StateValue"], json.loads(alarm["StateReasonData"])["recentDatapoints"]) == ("ALARM", [5.0])
+    world.pass_s(120)
+    assert world.state() == "INSUFFICIENT_DATA"
+    world.put(LOAD, 5)  # with the resolution of a second, older windows do not count
+    world.pass_s(10)
+    assert world.state() == "ALARM"
+    world.pass_s(3 * period_s)
+    assert world.state() == "INSUFFICIENT_DATA"
 
 
 def test_one_datapoint_does_not_decide_the_average_of_a_busy_minute() -> None:

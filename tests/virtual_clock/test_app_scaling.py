@@ -151,21 +151,22 @@ def test_an_unchanged_value_scales_out_again_when_the_new_task_has_run_for_some_
     assert world.tasks() == 3
 
 
-def test_a_datapoint_of_a_whole_minute_counts_when_it_arrives() -> None:
-    """It is stored at the start of its minute, and is valid until the next one."""
+def test_a_datapoint_of_a_whole_minute_counts_when_the_minute_has_ended() -> None:
+    """It is stored at the start of its minute. A scale-out needs three of them, as on AWS."""
     world = AppScalingWorld()
     world.scaled(desired=1, most=4)
     world.track(ScaleOutCooldown=1)
     world.wait(50.5 - world.clock.now_s() % 60)
-    world.put(20, GPU)
-    world.wait(60)
-    assert world.tasks() == 1
-    world.put(100, GPU)
+    for _ in range(3):
+        world.put(100, GPU)
+        assert world.tasks() == 1
+        world.wait(60)
     assert world.tasks() == 2
     world.report()
-    world.wait(59)
-    assert world.tasks() == 2, "the second task is newer than the datapoint"
+    world.wait(60)
+    assert world.tasks() == 2, "the second task is newer than the datapoints"
     world.put(100, GPU)
+    world.wait(60)
     assert world.tasks() == 3
 
 

@@ -62,15 +62,31 @@ def test_target_tracking_scales_out_at_once_and_in_after_fifteen_minutes() -> No
     world.group(desired=2, most=8)
     high, low = (each["AlarmName"] for each in tracking(world, warm_up_s=120)["Alarms"])
     world.wait(120)
-    world.put(100)
+    world.put(100, resolution_s=1)
     assert (world.state(high), world.desired()) == ("ALARM", 4), "twice the target"
     for minute in range(15):
         world.wait(60)
         assert world.desired() == 4, minute
-        world.put(20)
+        world.put(20, resolution_s=1)
     world.wait(60)
     assert (world.state(high), world.state(low), world.desired()) == ("OK", "ALARM", 2)
     assert f"a monitor alarm {low} in state ALARM triggered policy t" in world.activities()[0]["Cause"]
+
+
+def test_datapoints_of_whole_minutes_scale_out_as_on_aws() -> None:
+    """Two publishers write to each minute. The metric is above its target for three minutes."""
+    world = ScalingWorld()
+    world.group(desired=2, most=8)
+    high, _ = (each["AlarmName"] for each in tracking(world)["Alarms"])
+    world.wait(60 - world.clock.now_s() % 60)
+    for minute, second in enumerate((0, 80, 80, 80)):
+        world.put(100)
+        world.wait(5)
+        world.put(second)
+        world.wait(54)
+        assert (world.state(high) == "ALARM", world.desired()) == (False, 2), minute
+        world.wait(1)
+    assert (world.state(high), world.desired()) == ("ALARM", 4)
 
 
 def test_an_instance_that_terminates_late_does_not_cause_another_scale_in() -> None:

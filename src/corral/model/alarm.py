@@ -44,6 +44,7 @@ class AlarmEvaluation(Struct, frozen=True):
     state: AlarmState | None  # None: the state does not change
     points: tuple[tuple[float, float], ...] = ()  # the evaluated datapoints, oldest first
     filled: int = 0  # number of windows without data that got a value by the rule of `MissingData`
+    deciding: tuple[Datapoint, ...] = ()  # the newest windows that suffice for the state, newest first
 
 
 class Suppression(Struct, frozen=True):

@@ -10,13 +10,18 @@ cases:
 - A target tracking policy has two alarms. If their statistics are averages or percentiles, the alarm for a scale-out enters ALARM
   as soon as the average of the last seconds is above the target (`_evaluate_recent`), and the alarm for a scale-in changes its
   state only at the end of a window. The windows of the alarm for a scale-in together cover the time in the setting
-  `target_tracking_in_s` (`timed_config`).
+  `target_tracking_in_s` (`timed_config`). If datapoints have a resolution of a minute, the alarm for a scale-out waits for the end
+  of the window, too.
 - Another alarm on metrics that Corral itself publishes is also evaluated on the newest second with data. The alarm enters ALARM as
   soon as this second or the whole windows breach the threshold. The alarm leaves ALARM if neither the whole windows nor any second
   of the last period breach the threshold. This is checked at the end of a window, and also when a period has passed since the last
   second that breached. The windows of this check end at that time (`_evaluate_after_breach`).
 - Another alarm on other metrics can enter ALARM while a window is open (`_early_evaluation`). It leaves ALARM at the end of a
   window.
+
+A datapoint has a resolution of a second or of a minute. Datapoints of a minute may come from several publishers: the first of them
+says little about the average of the minute. So the average of an open window counts only if the last datapoints of all metrics have
+the resolution of a second (`_is_high_resolution`).
 """
 
 from __future__ import annotations
@@ -40,6 +45,7 @@ from corral.decide.metrics.alarm_evaluation import (
 from corral.decide.metrics.math import Series
 from corral.decide.metrics.statistics import value_of
 from corral.model.alarm import COMPOSITE, Alarm, AlarmEvaluation, AlarmState, Datapoint
+from corral.model.durations import MINUTE_S
 from corral.model.metric import RETENTION_S, Summary
 from corral.services.cloudwatch.alarm_actions import SCALING, last_period_value, peak_of, request_scaling, update_newest_value
 from corral.services.cloudwatch.alarm_config import TRACKS_IN, TRACKS_OUT, AlarmConfig, timed_config
@@ -74,7 +80,7 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
     # The whole windows are evaluated last. In the other order, an alarm could return to OK and enter ALARM again at once.
     if tx.settings.alarm_timing == "fast" and tx.now_s >= warm_s:
         if config.tracks and config.is_level:
-            alarm = _evaluate_recent(tx, alarm, config) if config.tracks == TRACKS_OUT else alarm
+            alarm = _evaluate_recent(tx, alarm, config) if _tracks_seconds(tx, config) else alarm
         elif _is_own(tx, config):
             alarm = _evaluate_newest_second(tx, alarm, config)
         elif config.may_alarm_early:
@@ -84,6 +90,16 @@ def evaluate_alarm(tx: Tx[MetricStore], name: str) -> None:
         alarm = _evaluate_whole_windows(tx, alarm, config, end_s)
     if is_quiet and alarm.state is AlarmState.ALARM:
         _evaluate_after_breach(tx, alarm, config)
+
+
+def _is_high_resolution(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
+    """Whether the last datapoints of all metrics of the alarm have the resolution of a second."""
+    return _is_own(tx, config) or tx.store.alarms.high_resolution.issuperset(config.metrics)
+
+
+def _tracks_seconds(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
+    """Whether the last seconds of the metric decide about a scale-out of a target tracking policy."""
+    return config.tracks == TRACKS_OUT and _is_high_resolution(tx, config)
 
 
 def _is_own(tx: Tx[MetricStore], config: AlarmConfig) -> bool:
@@ -110,7 +126,7 @@ def _evaluate_whole_windows(tx: Tx[MetricStore], alarm: Alarm, config: AlarmConf
         request_scaling(tx, alarm, _low_value(tx, config, windows), None, whole=whole, measured_s=windows[-1][0])
         return alarm
     if tracks:
-        seconds = _recent(tx, config) if tx.settings.alarm_timing == "fast" else {}
+        seconds = _recent(tx, config) if tx.settings.alarm_timing == "fast" and _tracks_seconds(tx, config) else {}
         newest, measured_s = (fmean(seconds.values()), _measured_s(tx, config, seconds)) if seconds else (None, windows[-1][0])
         request_scaling(tx, alarm, windows[-1][1], newest, whole=whole, measured_s=measured_s)
         return alarm
@@ -239,8 +255,8 @@ def _early_evaluation(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> A
     """Return an evaluation with the state ALARM if the open window already counts as a breach. Otherwise return None.
 
     For the statistics of `is_conclusive`, such as a maximum above the threshold, no later datapoint can undo a breach. An average
-    or a percentile can still change. So it must also breach over two windows together: the open window and the window before it.
-    Otherwise the first datapoint of a busy minute would decide alone.
+    or a percentile can still change. So it counts only for datapoints with the resolution of a second, and it must also breach over
+    two windows together: the open window and the window before it. Otherwise the first datapoint of a busy minute would decide.
     """
     assert config.series is not None
     statistic, period_s, criteria = config.series.statistic, config.period_s, config.criteria
@@ -248,6 +264,8 @@ def _early_evaluation(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> A
     if newest is None or not _breaches(newest, config):
         return None
     if not is_conclusive(statistic.kind, criteria, newest.minimum):
+        if not _is_high_resolution(tx, config):
+            return None
         longer = _summary(tx, config.series, end_s - 2 * period_s, end_s)
         if not is_level(statistic.kind) or longer is None or not _breaches(longer, config):
             return None
@@ -275,7 +293,7 @@ def _is_held(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> bool:
     if tx.settings.alarm_timing != "fast":
         return False
     if config.tracks and config.is_level:
-        seconds = _recent(tx, config) if config.tracks == TRACKS_OUT else {}
+        seconds = _recent(tx, config) if _tracks_seconds(tx, config) else {}
         return bool(seconds) and breaches(fmean(seconds.values()), config.criteria)
     if _is_own(tx, config):
         return _has_recent_breach(tx, config)
@@ -295,6 +313,7 @@ def _change_state(
         period_s=config.period_s,
         statistic=series.stat if series else None,
         unit=series.unit if series else None,
+        counts=_sample_counts(tx, series, evaluation, config.period_s) if series else {},
         **({"window": window} if window else {}),
     )
     counted = "DatapointsToAlarm" in alarm.config.params
@@ -302,12 +321,30 @@ def _change_state(
     return set_state(tx, alarm, evaluation.state, reason + WINDOW_TEXTS[window].format(period_s=config.period_s), data)
 
 
+def _sample_counts(tx: Tx[MetricStore], series: MetricStat, evaluation: AlarmEvaluation, period_s: int) -> dict[float, float]:
+    """Return the number of samples of the windows that decided a state, by the start of the window."""
+    starts = [int(at_s) for at_s, value in evaluation.deciding if value is not None]
+    if not starts:
+        return {}
+    found = tx.store.read(
+        series.metric, start_s=min(starts), end_s=max(starts) + period_s, period_s=period_s, now_s=tx.now_s, unit=series.unit
+    )
+    return {float(at_s): summary.count for at_s, summary in found.items()}
+
+
 # Reading the values of windows and seconds
 
 
 def _windows(tx: Tx[MetricStore], config: AlarmConfig, end_s: int) -> list[Datapoint]:
-    """Return the windows of the evaluation range, oldest first."""
+    """Return the windows of the evaluation range, oldest first.
+
+    A datapoint with a resolution of a minute has the time of the beginning of its minute. So the evaluation range of an alarm with
+    a shorter period also contains the minute before its windows: otherwise the alarm would not see a datapoint of the end of a
+    minute.
+    """
     period_s, many = config.period_s, evaluation_range(config.criteria.periods)
+    if period_s < MINUTE_S and not _is_high_resolution(tx, config):
+        many = max(many, config.criteria.periods + MINUTE_S // period_s)
     start_s = end_s - many * period_s
     found = _values(tx, config, start_s, end_s, period_s)
     return [(float(at_s), found.get(at_s)) for at_s in range(start_s, end_s, period_s)]

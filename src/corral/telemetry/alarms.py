@@ -37,6 +37,8 @@ class Alarms:
         self._children: dict[int, list[str]] = {}
         self._parents: dict[tuple[str, str], dict[int, None]] = {}
         self.watching: dict[Metric, dict[int, None]] = {}  # series → ids of the alarms that watch it
+        # The watched series whose last datapoint had a resolution of a second. After a start, they are not known yet.
+        self.high_resolution: set[Metric] = set()
         self._evaluated_s: dict[int, float] = {}
         self._quiet_from_s: dict[int, float] = {}
         self._wakes: list[tuple[float, int]] = []  # a heap; an entry is stale if `_wake_s` has another time
@@ -77,6 +79,8 @@ class Alarms:
         del self._ids[alarm.region, alarm.name]
         for metric in self._metrics.pop(alarm_id):
             _drop(self.watching, metric, alarm_id)
+            if metric not in self.watching:
+                self.high_resolution.discard(metric)
         for child in self._children.pop(alarm_id):
             _drop(self._parents, (alarm.region, child), alarm_id)
 
@@ -124,6 +128,16 @@ class Alarms:
     def set_evaluated(self, alarm_id: int, end_s: float) -> None:
         self._database.undo_log.on_rollback(partial(self._evaluated_s.__setitem__, alarm_id, self.evaluated_s(alarm_id)))
         self._evaluated_s[alarm_id] = end_s
+
+    def note_resolution(self, metric: Metric, resolution_s: int) -> None:
+        """Record the resolution of the newest datapoint of a watched series.
+
+        A rollback does not restore the previous resolution: the next datapoint corrects it.
+        """
+        if resolution_s == 1:
+            self.high_resolution.add(metric)
+        else:
+            self.high_resolution.discard(metric)
 
     # Alarms
 

@@ -59,6 +59,7 @@ TABLE = ConstraintTable(
         "Entity.Attributes": INVALID_ENTITIES_DROPPED,
         "Entity.Attributes<key>": INVALID_ENTITIES_DROPPED,
         "Entity.Attributes<value>": INVALID_ENTITIES_DROPPED,
+        ":StateValue": Limit(enum=("INSUFFICIENT_DATA", "ALARM", "OK")),  # the order of AWS's error text
         "GetMetricStatistics.Statistics": Limit(min=0),  # CloudWatch treats an empty list like a missing list
         "GetMetricStatistics.ExtendedStatistics": Limit(min=0),
         "GetMetricData.MetricDataQueries": QUERIES,

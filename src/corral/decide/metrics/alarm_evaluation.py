@@ -42,7 +42,26 @@ def evaluate_windows(windows: Sequence[Datapoint], criteria: Criteria) -> AlarmE
     points = tuple(known[-criteria.periods :])
     filled = criteria.periods - len(points)
     breaching = sum(breaches(value, criteria) for _, value in points)
-    return AlarmEvaluation(_state(windows, criteria, breaching, len(points) - breaching, filled), points, filled)
+    state = _state(windows, criteria, breaching, len(points) - breaching, filled)
+    return AlarmEvaluation(state, points, filled, _deciding(windows, criteria, state))
+
+
+def needed_windows(criteria: Criteria, state: AlarmState | None) -> int:
+    """Return how many windows suffice for a state: M breaching windows for ALARM, and N - M + 1 others for OK."""
+    if state is AlarmState.ALARM:
+        return criteria.to_alarm
+    return criteria.periods - criteria.to_alarm + 1 if state is AlarmState.OK else criteria.periods
+
+
+def _deciding(windows: Sequence[Datapoint], criteria: Criteria, state: AlarmState | None) -> tuple[Datapoint, ...]:
+    alarming = state is AlarmState.ALARM
+    missing = criteria.missing is (MissingData.BREACHING if alarming else MissingData.NOT_BREACHING)
+    found = [
+        (at_s, value)
+        for at_s, value in reversed(windows)
+        if state is AlarmState.INSUFFICIENT_DATA or (missing if value is None else breaches(value, criteria) is alarming)
+    ]
+    return tuple(found[: needed_windows(criteria, state)])
 
 
 def _state(windows: Sequence[Datapoint], criteria: Criteria, breaching: int, within: int, filled: int) -> AlarmState | None:

@@ -55,6 +55,25 @@ def distinct_labels(metrics: Sequence[Metric]) -> list[str]:
     return [" ".join(each[key] for key in differing if key in each) or metric.name for each, metric in zip(parts, metrics)]
 
 
+def default_labels(queries: Sequence[tuple[Metric, str, int]]) -> list[str]:
+    """Return the default label of each query of GetMetricData that reads a metric: (metric, statistic, period in seconds).
+
+    The label is the name of the metric. As on CloudWatch, dimension values, the statistic and the period follow if they differ
+    between the queries.
+    """
+    shows_dimensions = len({metric.dimensions for metric, _, _ in queries}) > 1
+    shows_statistic = len({statistic for _, statistic, _ in queries}) > 1
+    shows_period = len({period_s for _, _, period_s in queries}) > 1
+    labels = []
+    for metric, statistic, period_s in queries:
+        parts = [metric.name]
+        parts += [value for _, value in metric.dimensions] if shows_dimensions else []
+        parts += [statistic] if shows_statistic else []
+        parts += [str(period_s)] if shows_period else []
+        labels.append(" ".join(parts))
+    return labels
+
+
 def number(value: float) -> str:
     return f"{value:.15g}"
 

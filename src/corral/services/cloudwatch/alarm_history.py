@@ -10,10 +10,11 @@ from corral.core.transactions import Tx
 from corral.model.alarm import METRIC, Alarm, AlarmState, HistoryItem
 from corral.model.json_documents import read_json
 from corral.model.numbers import whole_number
-from corral.services.cloudwatch.common import ALARM_PAGES
+from corral.services.cloudwatch.common import ALARM_PAGES, alarm_arn, timestamp
 from corral.telemetry import MetricStore
 
 END_OF_TIME_S = 1e11  # later than all items of the history
+ACTIONS = ("OKActions", "AlarmActions", "InsufficientDataActions")
 PAST_TENSE = {"Create": "created", "Update": "updated", "Delete": "deleted"}
 
 
@@ -65,9 +66,30 @@ def add_item(tx: Tx[MetricStore], alarm: Alarm, item: str, summary: str, data: d
 
 def add_configuration_item(tx: Tx[MetricStore], alarm: Alarm, change: str) -> None:
     """Add an item about a change of the configuration. `change` is Create, Update or Delete."""
-    config = {"alarmName": alarm.name, "actionsEnabled": alarm.actions_enabled, **alarm.config.params}
+    params = {member: value for member, value in alarm.config.params.items() if member[0] != "_"}
+    config = {
+        "alarmName": alarm.name,
+        "alarmArn": alarm_arn(alarm.region, tx.settings.account, alarm.name),
+        "actionsEnabled": alarm.actions_enabled,
+        **{_history_name(member): [] for member in ACTIONS},
+        **_history_names(params),
+        "stateValue": alarm.state.value,
+        "stateUpdatedTimestamp": timestamp(alarm.updated_s),
+        "alarmConfigurationUpdatedTimestamp": timestamp(alarm.configured_s),
+    }
     data = {"type": change, f"{PAST_TENSE[change]}Alarm": config}
     add_item(tx, alarm, "ConfigurationUpdate", f'Alarm "{alarm.name}" {PAST_TENSE[change]}', data)
+
+
+def _history_names(value: Any) -> Any:
+    """Return parameters of an alarm with the names that HistoryData has for them."""
+    if isinstance(value, dict):
+        return {_history_name(name): _history_names(each) for name, each in value.items()}
+    return [_history_names(each) for each in value] if isinstance(value, list) else value
+
+
+def _history_name(member: str) -> str:
+    return "okactions" if member == "OKActions" else member[0].lower() + member[1:]
 
 
 def add_state_item(tx: Tx[MetricStore], before: Alarm, after: Alarm) -> None:

@@ -6,12 +6,12 @@ The texts of StateReason have the same form as on CloudWatch.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from corral.core.transactions import Tx
-from corral.decide.metrics.alarm_evaluation import breaches, suppress
+from corral.decide.metrics.alarm_evaluation import breaches, needed_windows, suppress
 from corral.model.alarm import COMPOSITE, METRIC, Alarm, AlarmEvaluation, AlarmState, Criteria, MissingData, Suppression
 from corral.services.cloudwatch.alarm_actions import run_actions
 from corral.services.cloudwatch.alarm_config import alarm_config
@@ -94,24 +94,31 @@ def reason_of(evaluation: AlarmEvaluation, criteria: Criteria, *, counted: bool)
     points, filled = evaluation.points, evaluation.filled
     if evaluation.state is AlarmState.INSUFFICIENT_DATA:
         return f"Insufficient Data: {_many(filled, 'datapoint')} {_were(filled)} unknown."
+    treated = ""
     if filled and criteria.missing in FILLED_TEXTS:
-        received = f"{_many(len(points), 'datapoint') if points else 'no datapoints'}"
-        received += f" {_were(len(points)) if points else 'were'} received for {_many(criteria.periods, 'period')}"
-        treated = f"{_many(filled, 'missing datapoint')} {_were(filled)} treated as [{FILLED_TEXTS[criteria.missing]}]"
-        return f"Threshold Crossed: {received} and {treated}."
+        treated = f" and {_many(filled, 'missing datapoint')} {_were(filled)} treated as [{FILLED_TEXTS[criteria.missing]}]"
     alarming = evaluation.state is AlarmState.ALARM
     deciding = [point for point in reversed(points) if breaches(point[1], criteria) is alarming]
-    return _crossed(deciding, criteria, alarming=alarming, counted=counted)
+    if treated and not deciding:
+        received = (
+            f"{_many(len(points), 'datapoint') if points else 'no datapoints'} {_were(len(points)) if points else 'were'} received"
+        )
+        return f"Threshold Crossed: {received} for {_many(criteria.periods, 'period')}{treated}."
+    return _crossed(deciding, criteria, alarming=alarming, counted=counted, treated=treated)
 
 
-def _crossed(points: Sequence[tuple[float, float]], criteria: Criteria, *, alarming: bool, counted: bool) -> str:
-    """Return the text for the datapoints that decided the state. `points` are sorted, newest first."""
+def _crossed(points: Sequence[tuple[float, float]], criteria: Criteria, *, alarming: bool, counted: bool, treated: str = "") -> str:
+    """Return the text for the datapoints that decided the state. `points` are sorted, newest first.
+
+    `treated` says how missing datapoints were treated.
+    """
     listed = ", ".join(f"{value!r} ({datetime.fromtimestamp(at_s, UTC):%d/%m/%y %H:%M:%S})" for at_s, value in points)
     many = f"{len(points)} out of the last {criteria.periods} datapoints" if counted else _many(len(points), "datapoint")
     comparison = f"{'' if alarming else 'not '}{COMPARISON_TEXTS[criteria.comparison]} the threshold ({criteria.threshold!r})"
-    least, way = (criteria.to_alarm, "OK -> ALARM") if alarming else (criteria.periods - criteria.to_alarm + 1, "ALARM -> OK")
+    least = needed_windows(criteria, AlarmState.ALARM if alarming else AlarmState.OK)
+    way = "OK -> ALARM" if alarming else "ALARM -> OK"
     minimum = f" (minimum {_many(least, 'datapoint')} for {way} transition)" if counted else ""
-    return f"Threshold Crossed: {many} [{listed}] {_were(len(points))} {comparison}{minimum}."
+    return f"Threshold Crossed: {many} [{listed}] {_were(len(points))} {comparison}{treated}{minimum}."
 
 
 def newest_second_reason(at_s: float, value: float, criteria: Criteria) -> str:
@@ -128,10 +135,12 @@ def reason_data(
     period_s: int,
     statistic: str | None,
     unit: str | None,
+    counts: Mapping[float, float],
     **more: Any,
 ) -> str:
-    """Return StateReasonData: the reason of a state as JSON, for programs."""
+    """Return StateReasonData: the reason of a state as JSON, for programs. `counts` has the sample counts of windows."""
     points = evaluation.points
+    deciding = evaluation.deciding or tuple(reversed(points))
     return json.dumps(
         {
             "version": "1.0",
@@ -142,10 +151,17 @@ def reason_data(
             "period": period_s,
             "recentDatapoints": [value for _, value in points],
             "threshold": criteria.threshold,
+            "evaluatedDatapoints": [_evaluated(at_s, value, counts.get(at_s)) for at_s, value in deciding],
             **more,
         },
         separators=(",", ":"),
     )
+
+
+def _evaluated(at_s: float, value: float | None, count: float | None) -> dict[str, Any]:
+    """Return an element of `evaluatedDatapoints`. A window without data has only its time."""
+    samples = {"sampleCount": count} if count is not None else {}
+    return {"timestamp": timestamp(at_s), **samples, **({"value": value} if value is not None else {})}
 
 
 def composite_reason(child: Alarm, arn: str) -> str:

@@ -57,21 +57,21 @@ def describe_alarms_for_metric(tx: Tx[MetricStore], params: dict[str, Any], call
 
 
 def delete_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Delete all named alarms, or none if one of them cannot be deleted.
-
-    Unknown names are ignored. If all names are unknown, an error is raised.
-    """
+    """Delete all named alarms, or none if one of them cannot be deleted. As on CloudWatch, unknown names are ignored."""
     names = dict.fromkeys(params["AlarmNames"])
     found = [alarm for name in names if (alarm := tx.store.alarms.get(caller.region, name)) is not None]
-    if names and not found:
-        raise ResourceNotFound(f"Alarms do not exist: {', '.join(names)}")
     if sum(alarm.kind == COMPOSITE for alarm in found) > 1:
         raise ValidationException("Only one composite alarm can be deleted at a time.")
     # Composite alarms are deleted first, because their rules may name the other alarms.
+    depended: list[str] = []
     for alarm in sorted(found, key=lambda alarm: alarm.kind == METRIC):
         if tx.store.alarms.named_in_rules(caller.region, alarm.name):
-            raise ValidationException(f"Cannot delete {alarm.name} as there are composite alarm(s) depending on it.")
-        _delete(tx, alarm)
+            depended.append(alarm.name)
+        else:
+            _delete(tx, alarm)
+    if depended:
+        them = "it" if len(depended) == 1 else "them"
+        raise ValidationException(f"Cannot delete {','.join(depended)} as there are composite alarm(s) depending on {them}.")
     return {}
 
 

@@ -6,7 +6,7 @@ other queries. A `Select` is a Metrics Insights query. `series_values` and `newe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from corral.core.transactions import Tx
 from corral.decide.metrics import math as metric_math
 from corral.decide.metrics import sql as metric_sql
-from corral.decide.metrics.label import distinct_labels
+from corral.decide.metrics.label import default_labels, distinct_labels
 from corral.decide.metrics.math import (
     Expression,
     ExpressionScope,
@@ -38,6 +38,13 @@ from corral.services.cloudwatch.errors import ValidationException
 from corral.telemetry import MetricStore
 
 DEFAULT_PERIOD_S = MINUTE_S
+# If a query has no unit and its datapoints have several, CloudWatch returns those of the first of these units.
+UNITS_READ = (
+    "Megabits", "Terabits", "Gigabits", "Count", "Bytes", "Gigabytes", "Gigabytes/Second", "Kilobytes", "Kilobits/Second",
+    "Terabytes", "Terabits/Second", "Bytes/Second", "Percent", "Megabytes", "Megabits/Second", "Milliseconds", "Microseconds",
+    "Kilobytes/Second", "Gigabits/Second", "Megabytes/Second", "Bits", "Bits/Second", "Count/Second", "Seconds", "Kilobits",
+    "Terabytes/Second", "None",
+)  # fmt: skip
 DATAPOINTS_MAX = 100_800
 COMPUTED_MAX = 10 * DATAPOINTS_MAX  # the maximum number of datapoints that all queries of one request read or compute
 EVALUATED_MAX = 2 * COMPUTED_MAX  # the maximum number of datapoints that all parts of all expressions of one request have together
@@ -71,6 +78,7 @@ class MetricDataQuery(Struct, frozen=True):
 class QueryResults(Struct):
     results: dict[str, Series | tuple[Series, ...]] = field(default_factory=dict)
     messages: list[tuple[str, str]] = field(default_factory=list)  # (code, text)
+    units: dict[str, list[str]] = field(default_factory=dict)  # query → the units of its datapoints, if there are several
 
 
 # Parsing
@@ -182,6 +190,11 @@ def series_values(
     summaries = tx.store.read(
         metric, start_s=start_s, end_s=end_s, period_s=period_s, now_s=tx.now_s, unit=unit, values=statistic.needs_values
     )
+    return known_values(tx, summaries, statistic, period_s)
+
+
+def known_values(tx: Tx[MetricStore], summaries: Mapping[int, Summary], statistic: Statistic, period_s: int) -> dict[int, float]:
+    """Return the value of a statistic for each period, sorted by time."""
     found = ((at_s, value_of(summary, statistic)) for at_s, summary in sorted(summaries.items()))
     return {at_s: value for at_s, value in found if value is not None and is_stored_for(at_s, period_s, tx.now_s)}
 
@@ -228,11 +241,9 @@ class _Computation:
         self._period_s = min(periods, default=DEFAULT_PERIOD_S)
 
     def run(self) -> QueryResults:
-        metrics = {
-            query.id: self._read(query.source, query.source.metric.name)
-            for query in self._queries
-            if isinstance(query.source, MetricStat)
-        }
+        stats = {query.id: query.source for query in self._queries if isinstance(query.source, MetricStat)}
+        labels = default_labels([(stat.metric, stat.stat, stat.period_s) for stat in stats.values()])
+        metrics = {query_id: self._read(stat, label, query_id) for (query_id, stat), label in zip(stats.items(), labels)}
         results: dict[str, Value] = dict(metrics)
         for query in _by_dependency(self._queries):
             self._tx.step()
@@ -281,14 +292,25 @@ class _Computation:
         if self._evaluated_points > EVALUATED_MAX:
             raise InvalidExpression(f"The parts of all expressions have more than {EVALUATED_MAX:,} datapoints, which is the limit")
 
-    def _read(self, stat: MetricStat, label: str) -> Series:
+    def _read(self, stat: MetricStat, label: str, query_id: str = "") -> Series:
+        """Read the datapoints of a query. Without a unit, read those of one unit, as on CloudWatch."""
         self._tx.step()
-        start_s = self._first(stat.period_s)
-        found = series_values(
-            self._tx, stat.metric, stat.statistic, start_s=start_s, end_s=ceil(self._end_s), period_s=stat.period_s, unit=stat.unit
+        start_s, end_s = self._first(stat.period_s), ceil(self._end_s)
+        found = self._tx.store.read_by_unit(
+            stat.metric,
+            start_s=start_s,
+            end_s=end_s,
+            period_s=stat.period_s,
+            now_s=self._tx.now_s,
+            values=stat.statistic.needs_values,
         )
-        self._count(len(found))
-        return Series(label, stat.period_s, found, stat.metric, stat.stat)
+        units = [unit for unit in UNITS_READ if found.get(unit)]
+        if len(units) > 1 and stat.unit is None and query_id:
+            self._computed.units[query_id] = units
+        summaries = found.get(stat.unit or (units[0] if units else ""), {})
+        values = known_values(self._tx, summaries, stat.statistic, stat.period_s)
+        self._count(len(values))
+        return Series(label, stat.period_s, values, stat.metric, stat.stat)
 
     def _search(self, query: str, stat: str, period_s: int | None) -> tuple[Series, ...]:
         statistic, period_s = parse_statistic(stat), self._period_s if period_s is None else period_s

@@ -69,6 +69,9 @@ def get_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
         for label, series in _labelled(query, computed.results[query.id], context)
     ]
     page, token = _page(results, limit, _position(params), descending=descending)
+    for each in page:
+        if units := computed.units.get(each["Id"]):
+            each["Messages"] = [{"Code": "MultipleUnits", "Value": f"Multiple units returned: '[{', '.join(units)}]'"}]
     return {
         "MetricDataResults": page,
         "Messages": [{"Code": code, "Value": text} for code, text in dict.fromkeys(computed.messages)],

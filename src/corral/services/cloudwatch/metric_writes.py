@@ -51,7 +51,10 @@ def _wake_alarms(tx: Tx[MetricStore], points: Sequence[Point]) -> int | None:
 
     alarms, shortest_s = tx.store.alarms, None
     for point in points:
-        for alarm in alarms.watchers(point.metric) if point.metric in alarms.watching else ():
+        if point.metric not in alarms.watching:
+            continue
+        alarms.note_resolution(point.metric, point.resolution_s)
+        for alarm in alarms.watchers(point.metric):
             config = timed_config(alarm, tx.settings)
             shortest_s = config.period_s if shortest_s is None else min(shortest_s, config.period_s)
             end_s = config.last_end_s(point.at_s) + config.step_s
@@ -160,12 +163,12 @@ def _point(tx: Tx[MetricStore], region: str, namespace: str, datum: dict[str, An
 
 
 def _sample(datum: dict[str, Any], member: str, faults: list[str]) -> Sample:
-    given = [key for key in ("Value", "StatisticValues", "Values") if key in datum]
+    given = [key for key in ("Value", "Values", "StatisticValues") if key in datum]
     if not given:
         raise errors.MissingRequiredParameterException(
             f"At least one of the parameters {member}.Value, {member}.Values or {member}.StatisticValues must be specified."
         )
-    if len(given) > 1:
+    if given[0] == "Value" and len(given) > 1:
         raise errors.InvalidParameterCombinationException(
             f"The parameters {member}.{given[0]} and {member}.{given[1]} are mutually exclusive and you have specified both."
         )
@@ -174,7 +177,7 @@ def _sample(datum: dict[str, Any], member: str, faults: list[str]) -> Sample:
         if not -LARGEST_VALUE <= value <= LARGEST_VALUE:
             faults.append(_out_of_range(f"{member}.Value", value))
         return value
-    if given == ["Values"]:
+    if given[0] == "Values":  # as CloudWatch, accept StatisticValues together with Values
         return _counted(datum, member, faults)
     values = datum["StatisticValues"]
     statistics = StatisticSet(*(float(values[key]) for key in ("SampleCount", "Sum", "Minimum", "Maximum")))
