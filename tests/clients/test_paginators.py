@@ -75,8 +75,11 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("cloudwatch", "ListDashboards"): {},
     ("cloudwatch", "ListMetrics"): {"Namespace": "pages"},
+    ("ec2", "DescribeAddressesAttribute"): {},
     ("ec2", "DescribeDhcpOptions"): {},
+    ("ec2", "DescribeFlowLogs"): {},
     ("ec2", "DescribeImages"): {"Owners": ["amazon"]},
+    ("ec2", "DescribeInstanceCreditSpecifications"): {},
     ("ec2", "DescribeInstanceStatus"): {},
     ("ec2", "DescribeInstanceTypeOfferings"): {"Filters": [{"Name": "instance-type", "Values": ["m5.*"]}]},
     ("ec2", "DescribeInstanceTypes"): {"Filters": [{"Name": "instance-type", "Values": ["m5.*"]}]},
@@ -84,14 +87,19 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("ec2", "DescribeInternetGateways"): {},
     ("ec2", "DescribeLaunchTemplateVersions"): {"LaunchTemplateName": "pages0"},
     ("ec2", "DescribeLaunchTemplates"): {},
+    ("ec2", "DescribeManagedPrefixLists"): {},
     ("ec2", "DescribeNatGateways"): {},
     ("ec2", "DescribeNetworkAcls"): {},
+    ("ec2", "DescribeNetworkInterfaces"): {},
+    ("ec2", "DescribePrefixLists"): {},
     ("ec2", "DescribeRouteTables"): {},
     ("ec2", "DescribeSecurityGroupRules"): {},
     ("ec2", "DescribeSecurityGroups"): {},
     ("ec2", "DescribeSubnets"): {},
     ("ec2", "DescribeTags"): {},
+    ("ec2", "DescribeVolumes"): {},
     ("ec2", "DescribeVpcEndpoints"): {},
+    ("ec2", "DescribeVpcPeeringConnections"): {},
     ("ec2", "DescribeVpcs"): {},
     ("ecr", "DescribeImages"): {"repositoryName": "pages/0"},
     ("ecr", "DescribeRepositories"): {},
@@ -141,6 +149,10 @@ NO_PAGE = {("ecr", "DescribeImageScanFindings")}  # Corral does not scan images,
 ONE_PAGE = {
     ("autoscaling", "DescribeWarmPool"),  # warm pools have no instances
     ("ecs", "ListContainerInstances"),  # there is one machine
+    ("ec2", "DescribeInstanceCreditSpecifications"),  # the instances here are not burstable
+    ("ec2", "DescribeManagedPrefixLists"),  # there are two prefix lists
+    ("ec2", "DescribePrefixLists"),
+    *(("ec2", name) for name in ("DescribeFlowLogs", "DescribeVolumes", "DescribeVpcPeeringConnections")),  # there are none
 }
 SMALLEST_PAGE = {"ec2": 5}
 
@@ -175,7 +187,14 @@ def some_image(corral: Corral, name: str) -> dict[str, Any]:
 
 
 # Corral has no log alarms, scans nothing, and imports no resources into stacks.
-NEVER = {("cloudformation", "StackImportComplete"), ("cloudwatch", "LogAlarmExists"), ("ecr", "ImageScanComplete")}
+NEVER = {
+    ("cloudformation", "StackImportComplete"),
+    ("cloudwatch", "LogAlarmExists"),
+    ("ec2", "NetworkInterfaceAvailable"),
+    ("ec2", "VolumeAvailable"),
+    ("ec2", "VolumeInUse"),
+    ("ecr", "ImageScanComplete"),
+}
 
 
 def some_stack(corral: Corral, name: str, operation: str = "") -> dict[str, Any]:
@@ -216,8 +235,11 @@ WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
     ("ec2", "NatGatewayDeleted"): lambda corral: {"NatGatewayIds": ["nat-01234567890abcdef"]},
     ("ec2", "SecurityGroupExists"): lambda corral: {"GroupNames": ["default"]},
     ("ec2", "SubnetAvailable"): lambda corral: {},
+    ("ec2", "VolumeDeleted"): lambda corral: {"VolumeIds": ["vol-01234567890abcdef"]},
     ("ec2", "VpcAvailable"): lambda corral: {},
     ("ec2", "VpcExists"): lambda corral: {},
+    ("ec2", "VpcPeeringConnectionDeleted"): lambda corral: {"VpcPeeringConnectionIds": ["pcx-01234567890abcdef"]},
+    ("ec2", "VpcPeeringConnectionExists"): lambda corral: {},
     ("ecs", "ServicesInactive"): lambda corral: some_service(corral, deleted=True),
     ("ecs", "ServicesStable"): lambda corral: some_service(corral, deleted=False),
     ("ecs", "TasksRunning"): lambda corral: some_task(corral, "sleep", "600"),

@@ -184,7 +184,7 @@ def test_in_host_mode_a_container_port_is_a_host_port(run: Containers):
     run.stop(arn)
 
 
-def test_a_task_in_awsvpc_mode_has_one_address_for_all_its_containers(run: Containers):
+def test_a_task_in_awsvpc_mode_has_one_address_for_all_its_containers(run: Containers, corral: Corral):
     server = "mkdir -p /tmp/w; echo hello > /tmp/w/index.html; httpd -f -p 80 -h /tmp/w"
     client = "until wget -qO- http://127.0.0.1/; do sleep 0.1; done; ip -o addr show eth0; sleep 300"
     containers = [
@@ -199,10 +199,16 @@ def test_a_task_in_awsvpc_mode_has_one_address_for_all_its_containers(run: Conta
     address = details["privateIPv4Address"]
     for container in task["containers"]:
         assert container["networkInterfaces"] == [{"attachmentId": attachment["id"], "privateIpv4Address": address}]
+    ec2, named = corral.client("ec2"), {"NetworkInterfaceIds": [details["networkInterfaceId"]]}
+    [interface] = ec2.describe_network_interfaces(**named)["NetworkInterfaces"]
+    assert (interface["SubnetId"], interface["PrivateIpAddress"], interface["Status"]) == ("subnet-1", address, "in-use")
+    assert interface["Description"] == f"arn:aws:ecs:us-east-1:123456789012:attachment/{attachment['id']}"
     assert _fetch(f"http://{address}/") == "hello\n"
     printed = eventually(lambda: len(lines := run.printed(arn, "client")) == 2 and lines)
     assert printed[0] == "hello" and address in printed[1]
     run.stop(arn)
+    with pytest.raises(ec2.exceptions.ClientError, match="InvalidNetworkInterfaceID"):
+        ec2.describe_network_interfaces(**named)
 
 
 def test_links_lead_to_the_other_container(run: Containers):

@@ -60,7 +60,8 @@ class ResourceType(Struct, frozen=True):
     id: str  # such as "RoleName": the member that identifies a resource, in requests and documents
     one: str  # such as "Role": the response member for one resource
     many: str  # such as "Roles": the response member for a list of resources
-    new: Callable[[Tx[Store], Params, Caller], Document]  # returns members that are not in the request, such as ids
+    # Returns members that are not in the request, such as ids. A type that no operation creates needs no function.
+    new: Callable[[Tx[Store], Params, Caller], Document] = lambda tx, params, caller: {}
     members: tuple[str, ...] = ()  # request members that are stored unchanged
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     unlisted: tuple[str, ...] = ()  # members that the list operation omits

@@ -367,6 +367,11 @@ class Tasks:
         rows = self._execute(sql, (instance_id,))
         return [task for (task_id,) in rows.fetchall() if (task := self.get(task_id)) is not None]
 
+    def placed(self) -> list[Task]:
+        """All tasks that are placed and have not stopped, in all regions."""
+        ids = self._execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING') ORDER BY id").fetchall()
+        return list(self.several([task_id for (task_id,) in ids]).values())
+
     def on_host(self, host_id: str) -> list[Task]:
         """The tasks on all instances of a host that have not stopped."""
         return [task for instance in self._instances.on_host(host_id) for task in self.on(instance.id)]

@@ -70,6 +70,13 @@ def describe_addresses(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
     return list_resources(tx, params, caller, ELASTIC_IP)
 
 
+def describe_addresses_attribute(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    """Describe addresses without their DNS names, because an address has none."""
+    reply = list_resources(tx, params, caller, ELASTIC_IP)
+    attributes = [{member: address[member] for member in ("PublicIp", "AllocationId")} for address in reply.pop("Addresses")]
+    return {"Addresses": attributes, **reply}
+
+
 def release_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     delete(tx, caller, ELASTIC_IP, _requested(tx, caller, params))
     return {}

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+from msgspec import Struct
+
+from corral.aws.wire_errors import error_class
 from corral.core.errors import ApiError, api_error
 
 AddressLimitExceeded = api_error("AddressLimitExceeded")
@@ -19,19 +24,14 @@ InstanceLimitExceeded = api_error("InstanceLimitExceeded")
 InsufficientCidrBlocks = api_error("InsufficientCidrBlocks")
 InsufficientFreeAddressesInSubnet = api_error("InsufficientFreeAddressesInSubnet")
 InsufficientInstanceCapacity = api_error("InsufficientInstanceCapacity")  # status 400, so that clients do not retry; AWS: 500
-InvalidAMIID = api_error("InvalidAMIID.NotFound")
 InvalidAMIName = api_error("InvalidAMIName.Duplicate")
 InvalidAddressNotFound = api_error("InvalidAddress.NotFound")
-InvalidAssociationNotFound = api_error("InvalidAssociationID.NotFound")
 InvalidGroupDuplicate = api_error("InvalidGroup.Duplicate")
 InvalidID = api_error("InvalidID")
 InvalidIPAddressInUse = api_error("InvalidIPAddress.InUse")
-InvalidInstanceID = api_error("InvalidInstanceID.NotFound")
-InvalidInstanceIDMalformed = api_error("InvalidInstanceID.Malformed")
 InvalidInstanceType = api_error("InvalidInstanceType")
 InvalidKeyFormat = api_error("InvalidKey.Format")
 InvalidKeyPairDuplicate = api_error("InvalidKeyPair.Duplicate")
-InvalidLaunchTemplateId = api_error("InvalidLaunchTemplateId.NotFound")
 InvalidLaunchTemplateName = api_error("InvalidLaunchTemplateName.NotFoundException")
 InvalidLaunchTemplateNameExists = api_error("InvalidLaunchTemplateName.AlreadyExistsException")
 InvalidLaunchTemplateVersion = api_error("InvalidLaunchTemplateId.VersionNotFound")
@@ -59,32 +59,104 @@ TagLimitExceeded = api_error("TagLimitExceeded")
 UnsupportedOperation = api_error("UnsupportedOperation")
 VPCIdNotSpecified = api_error("VPCIdNotSpecified")
 
-NOT_FOUND = {  # resource type → the error and its text for an id that does not exist
-    "vpc": (api_error("InvalidVpcID.NotFound"), "The vpc ID '{}' does not exist"),
-    "subnet": (api_error("InvalidSubnetID.NotFound"), "The subnet ID '{}' does not exist"),
-    "internet-gateway": (api_error("InvalidInternetGatewayID.NotFound"), "The internetGateway ID '{}' does not exist"),
-    "route-table": (api_error("InvalidRouteTableID.NotFound"), "The routeTable ID '{}' does not exist"),
-    "security-group": (api_error("InvalidGroup.NotFound"), "The security group '{}' does not exist"),
-    "security-group-rule": (
-        api_error("InvalidSecurityGroupRuleId.NotFound"), "The security group rule ID '{}' does not exist",
+ID_DIGITS = "[0-9a-f]{8}|[0-9a-f]{17}"  # an id has a prefix, a hyphen and these digits; ids of old resources have 8 digits
+
+
+class IdErrors(Struct, frozen=True):
+    """The errors of one resource type: for an id that does not exist, and for an id without the form of such ids."""
+
+    prefix: str
+    code: str
+    text: str  # for an id that does not exist
+    malformed: str | None = None  # the code for an id without the form; None: EC2 says that the id does not exist
+    malformed_text: str = 'Invalid id: "{id}" (expecting "{prefix}-...")'
+    several: str | None = None  # the text for several ids that do not exist; None: the error is about the first of them
+
+    def has_form(self, given: str) -> bool:
+        return re.fullmatch(rf"{self.prefix}-(?:{ID_DIGITS})", given) is not None
+
+
+ID_ERRORS = {  # by resource type
+    "vpc": IdErrors("vpc", "InvalidVpcID.NotFound", "The vpc ID '{id}' does not exist"),
+    "subnet": IdErrors("subnet", "InvalidSubnetID.NotFound", "The subnet ID '{id}' does not exist"),
+    "internet-gateway": IdErrors(
+        "igw", "InvalidInternetGatewayID.NotFound", "The internetGateway ID '{id}' does not exist",
+        "InvalidInternetGatewayId.Malformed",
     ),
-    "elastic-ip": (api_error("InvalidAllocationID.NotFound"), "The allocation ID '{}' does not exist"),
-    "natgateway": (api_error("NatGatewayNotFound"), "The Nat Gateway {} was not found"),
-    "vpn-gateway": (api_error("InvalidVpnGatewayID.NotFound"), "The vpnGateway ID '{}' does not exist"),
-    "vpc-endpoint": (api_error("InvalidVpcEndpointId.NotFound"), "The Vpc Endpoint Id '{}' does not exist"),
-    "key-pair": (api_error("InvalidKeyPair.NotFound"), "The key pair '{}' does not exist"),
-    "network-acl": (api_error("InvalidNetworkAclID.NotFound"), "The networkAcl ID '{}' does not exist"),
-    "dhcp-options": (api_error("InvalidDhcpOptionID.NotFound"), "The dhcpOption ID '{}' does not exist"),
-    "instance": (InvalidInstanceID, "The instance ID '{}' does not exist"),
-    "image": (InvalidAMIID, "The image id '[{}]' does not exist"),
-    "launch-template": (InvalidLaunchTemplateId, "The specified launch template, with template ID {}, does not exist."),
-    "association": (InvalidAssociationNotFound, "The association ID '{}' does not exist"),
+    "route-table": IdErrors(
+        "rtb", "InvalidRouteTableID.NotFound", "The routeTable ID '{id}' does not exist", "InvalidRouteTableId.Malformed",
+    ),
+    "security-group": IdErrors(
+        "sg", "InvalidGroup.NotFound", "The security group '{id}' does not exist", "InvalidGroupId.Malformed",
+    ),
+    "security-group-rule": IdErrors(
+        "sgr", "InvalidSecurityGroupRuleId.NotFound", "The security group rule ID '{id}' does not exist",
+        "InvalidSecurityGroupRuleId.Malformed",
+    ),
+    "elastic-ip": IdErrors("eipalloc", "InvalidAllocationID.NotFound", "The allocation ID '{id}' does not exist"),
+    "natgateway": IdErrors(
+        "nat", "NatGatewayNotFound", "NatGateway {id} was not found", "NatGatewayMalformed", "Invalid Nat Gateway {id}",
+    ),
+    "vpn-gateway": IdErrors("vgw", "InvalidVpnGatewayID.NotFound", "The vpnGateway ID '{id}' does not exist"),
+    "vpc-endpoint": IdErrors(
+        "vpce", "InvalidVpcEndpointId.NotFound", "The Vpc Endpoint Id '{id}' does not exist", "InvalidVpcEndpointId.Malformed",
+    ),
+    "vpc-peering-connection": IdErrors(
+        "pcx", "InvalidVpcPeeringConnectionID.NotFound", "The vpcPeeringConnection ID '{id}' does not exist",
+        "InvalidVpcPeeringConnectionId.Malformed",
+    ),
+    "flow-log": IdErrors(
+        "fl", "InvalidFlowLogId.NotFound", "These flow log ids in the input list are not found: [TotalCount: 1] {id}"
+    ),
+    "prefix-list": IdErrors(
+        "pl", "InvalidPrefixListId.NotFound", "The prefix list ID '{id}' does not exist", "InvalidPrefixListId.Malformed",
+    ),
+    "network-interface": IdErrors(
+        "eni", "InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '{id}' does not exist",
+        "InvalidNetworkInterfaceId.Malformed",
+    ),
+    "volume": IdErrors("vol", "InvalidVolume.NotFound", "The volume '{id}' does not exist.", "InvalidVolumeID.Malformed"),
+    "key-pair": IdErrors("key", "InvalidKeyPair.NotFound", "The key pair '{id}' does not exist"),
+    "network-acl": IdErrors(
+        "acl", "InvalidNetworkAclID.NotFound", "The networkAcl ID '{id}' does not exist", "InvalidNetworkAclId.Malformed",
+    ),
+    "dhcp-options": IdErrors(
+        "dopt", "InvalidDhcpOptionID.NotFound", "The dhcpOption ID '{id}' does not exist", "InvalidDhcpOptionsId.Malformed",
+    ),
+    "instance": IdErrors(
+        "i", "InvalidInstanceID.NotFound", "The instance ID '{id}' does not exist", "InvalidInstanceID.Malformed",
+        'Invalid id: "{id}"', several="The instance IDs '{id}' do not exist",
+    ),
+    "image": IdErrors(
+        "ami", "InvalidAMIID.NotFound", "The image id '[{id}]' does not exist", "InvalidAMIID.Malformed",
+        several="The image ids '[{id}]' do not exist",
+    ),
+    "launch-template": IdErrors(
+        "lt", "InvalidLaunchTemplateId.NotFound", "The specified launch template, with template ID {id}, does not exist.",
+        "InvalidLaunchTemplateId.Malformed",
+    ),
+    "association": IdErrors("", "InvalidAssociationID.NotFound", "The association ID '{id}' does not exist"),
 }  # fmt: skip
 
 
-def not_found(type_: str, name: str) -> ApiError:
-    error, text = NOT_FOUND[type_]
-    return error(text.format(name))
+InvalidAssociationNotFound = error_class(ID_ERRORS["association"].code)
+
+
+def not_found(type_: str, *given: str) -> ApiError:
+    """Return the error for ids that no resource of this type has."""
+    known = ID_ERRORS[type_]
+    malformed = next((each for each in given if not known.has_form(each)), None)
+    if known.malformed is not None and malformed is not None:
+        return error_class(known.malformed)(known.malformed_text.format(id=malformed, prefix=known.prefix))
+    if len(given) > 1 and known.several is not None:
+        return error_class(known.code)(known.several.format(id=", ".join(given)))
+    return error_class(known.code)(known.text.format(id=given[0]))
+
+
+def name_not_found(type_: str, name: str, *, where: str = "") -> ApiError:
+    """Return the error for a name that no resource of this type has."""
+    known = ID_ERRORS[type_]
+    return error_class(known.code)(known.text.format(id=name) + where)
 
 
 def in_use(type_: str, name: str) -> ApiError:

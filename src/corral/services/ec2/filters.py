@@ -18,34 +18,34 @@ from corral.operations.stored_resources import Params, Selects
 from corral.services.ec2.errors import InvalidParameterValue
 from corral.store import Store
 
-COMMON = {"owner-id": "OwnerId", "tag-key": "Tags[].Key"}
+Selector = Callable[[Tx[Store], Caller, Params], Selects]
+COMMON = {"owner-id": "OwnerId"}
 # The wildcards, a backslash with the character that it makes plain, and "[", which has a meaning only for `fnmatchcase`.
 SPECIAL = re.compile(r"\\[*?\\]|[*?\[]")
 
 
-def filtered(paths: Mapping[str, str], member: str = "Filters") -> Callable[[Tx[Store], Caller, Params], Selects]:
+def filtered(paths: Mapping[str, str], member: str = "Filters", tags: str = "Tags") -> Selector:
     """Return the function for `ResourceType.selects`. It converts the filters of a request to a predicate on documents.
 
-    `paths` has the path of each filter. `member` is the member of a request that contains the filters.
+    `paths` has the path of each filter. `member` is the member of a request that contains the filters, and `tags` the member of a
+    document that contains its tags.
     """
-    known = {**COMMON, **paths}
+    known = {**COMMON, "tag-key": f"{tags}[].Key", **paths}
 
     def selects(tx: Tx[Store], caller: Caller, params: Params) -> Selects:
-        tests = [_test(each.get("Name", ""), each.get("Values", ()), known) for each in params.get(member, ())]
+        tests = [_test(each.get("Name", ""), each.get("Values", ()), known, tags) for each in params.get(member, ())]
         return lambda document: all(test(document) for test in tests)
 
     return selects
 
 
-def _test(name: str, values: list[str], paths: Mapping[str, str]) -> Selects:
+def _test(name: str, values: list[str], paths: Mapping[str, str], tags: str) -> Selects:
     if not values:
         raise InvalidParameterValue(f"The filter '{name}' must have at least one value.")
     matches = [matcher(value) for value in values]
     if name.startswith("tag:"):
         key = name.removeprefix("tag:")
-        return lambda document: any(
-            match(tag["Value"]) for tag in document.get("Tags", ()) if tag["Key"] == key for match in matches
-        )
+        return lambda document: any(match(tag["Value"]) for tag in document.get(tags, ()) if tag["Key"] == key for match in matches)
     if name not in paths:
         raise InvalidParameterValue(f"The filter '{name}' is invalid")
     steps = paths[name].split(".")

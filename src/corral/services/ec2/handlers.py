@@ -10,6 +10,7 @@ from corral.core.transactions import Tx
 from corral.operations.services import Handler
 from corral.operations.stored_resources import Params, handlers
 from corral.services.ec2 import (
+    absent_resources,
     default_vpc,
     dhcp_options,
     elastic_ips,
@@ -22,6 +23,8 @@ from corral.services.ec2 import (
     launch_specs,
     launch_templates,
     network_acls,
+    network_interfaces,
+    prefix_lists,
     route_tables,
     security_group_rules,
     security_groups,
@@ -38,7 +41,12 @@ FUNCTIONS: dict[str, Handler] = handlers_in("ec2", globals())  # operations that
 
 
 # Long reads: they run on a read-only connection, so they do not create the default network.
-HEAVY = frozenset({"DescribeInstanceStatus", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes", "DescribeInstances"})
+HEAVY = frozenset(
+    {
+        "DescribeInstanceStatus", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes", "DescribeInstances",
+        "DescribeNetworkInterfaces",
+    }
+)  # fmt: skip
 
 
 def _operation(name: str, handler: Handler) -> Handler:
@@ -57,5 +65,6 @@ PREPARE = {
     "CreateKeyPair": key_pairs.generate_key,
     **dict.fromkeys(("RunInstances", "CreateLaunchTemplate", "CreateLaunchTemplateVersion"), launch_specs.read_user_data_early),
 }
-DECLARED = {name: handler for type_ in tags.TYPES.values() for name, handler in handlers(type_).items()}
+ABSENT = (absent_resources.FLOW_LOG, absent_resources.VOLUME, absent_resources.VPC_PEERING_CONNECTION)
+DECLARED = {name: handler for type_ in (*tags.TYPES.values(), *ABSENT) for name, handler in handlers(type_).items()}
 HANDLERS: dict[str, Handler] = {name: _operation(name, handler) for name, handler in (DECLARED | FUNCTIONS).items()}

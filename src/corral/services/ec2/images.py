@@ -12,12 +12,11 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.operations.pagination import among
 from corral.operations.stored_resources import Document, Params, ResourceType, create, delete, find
-from corral.services.ec2.errors import InvalidAMIName, not_found
+from corral.services.ec2.errors import InvalidAMIName
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.instance_description import ROOT_DEVICE, find_instance
-from corral.services.ec2.resources import EC2, PAGES, every, new_id
+from corral.services.ec2.resources import EC2, PAGES, every, listed, new_id
 from corral.services.ssm import public_parameters
 from corral.store import Store
 
@@ -90,20 +89,14 @@ def deregister_image(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
 def describe_images(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     """Describe the stored images, and the images in AWS's public parameters."""
     images = {**_public(caller.region), **{each["ImageId"]: each for each in every(tx, caller, "image")}}
-    for image_id in params.get("ImageIds", ()):
-        if image_id not in images:
-            raise not_found("image", image_id)
-    wanted, owners, chosen = set(params.get("ImageIds", ())), set(params.get("Owners", ())), SELECTS(tx, caller, params)
+    owners, selects = set(params.get("Owners", ())), SELECTS(tx, caller, params)
     owners |= {caller.account} if "self" in owners else set()
-    found = {
-        image_id: {member: value for member, value in image.items() if member[0] != "_"}
-        for image_id, image in images.items()
-        if (not wanted or image_id in wanted)
-        and (not owners or image["OwnerId"] in owners or image.get("ImageOwnerAlias") in owners)
-        and chosen(image)
-    }
-    items, more = PAGES.page(params, among(found))
-    return {"Images": items, **more}
+
+    def chosen(image: Document) -> bool:
+        return (not owners or image["OwnerId"] in owners or image.get("ImageOwnerAlias") in owners) and selects(image)
+
+    found, more = listed(PAGES, params, IMAGE.name, images, params.get("ImageIds"), chosen)
+    return {"Images": [{member: value for member, value in image.items() if member[0] != "_"} for image in found], **more}
 
 
 def is_on_record(tx: Tx[Store], caller: Caller, image_id: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from typing import Any
 
@@ -11,11 +12,12 @@ from corral.fleet import instances
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.operations.stored_resources import Document, Params
 from corral.services.ec2 import errors
+from corral.services.ec2.filters import filtered
 from corral.services.ec2.images import is_on_record
 from corral.services.ec2.instance_description import ROOT_DEVICE, find_instance, find_instances
 from corral.services.ec2.instance_types import size_of
 from corral.services.ec2.launch_specs import METADATA_OPTIONS, agent_settings, cluster_to_join
-from corral.services.ec2.resources import existing
+from corral.services.ec2.resources import PAGES, existing, listed
 from corral.store import HOLD_PREFIX, Store
 
 FLAGS = {  # member of requests and responses → key in `Instance.details`
@@ -34,6 +36,8 @@ NAMES = {  # value of Attribute → member of the response
     "disableApiStop": "DisableApiStop",
 }  # fmt: skip
 SHUTDOWN_BEHAVIORS = ("stop", "terminate")
+BURSTABLE = re.compile(r"t\d")
+UNLIMITED = "unlimited"
 BOOLEANS = {"true": True, "false": False}
 
 
@@ -169,6 +173,27 @@ def _set_monitoring(tx: Tx[Store], params: Params, caller: Caller, state: str) -
     for instance in found:
         instances.put_details(tx, instance, {**instance.details, "Monitoring": {"State": state}})
     return {"InstanceMonitorings": [{"InstanceId": ec2_id(each.id), "Monitoring": {"State": state}} for each in found]}
+
+
+SELECTS_CREDITS = filtered({"instance-id": "InstanceId"})
+
+
+def describe_instance_credit_specifications(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    """Describe the credit option of burstable instances. It has no effect.
+
+    As on EC2, a request without ids lists only the instances with the option `unlimited`.
+    """
+    ids = params.get("InstanceIds")
+    found = find_instances(tx, caller, ids) if ids else tx.store.instances.live(caller.region)
+    options = {ec2_id(each.id): _credit_option(each) for each in found if BURSTABLE.match(each.type)}
+    known = {name: {"InstanceId": name, "CpuCredits": option} for name, option in options.items() if ids or option == UNLIMITED}
+    items, more = listed(PAGES, params, "instance", known, None, SELECTS_CREDITS(tx, caller, params))
+    return {"InstanceCreditSpecifications": items, **more}
+
+
+def _credit_option(instance: Instance) -> str:
+    default = "standard" if instance.type.startswith("t2.") else UNLIMITED
+    return str(instance.details.get("_credits", {}).get("CpuCredits", default))
 
 
 # Console output

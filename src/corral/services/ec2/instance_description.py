@@ -11,7 +11,7 @@ from corral.core.transactions import Tx
 from corral.fleet.instance_types import CPU_UNITS
 from corral.model.instance import INTERRUPTED_AT, Instance, InstanceState, ec2_id
 from corral.operations.stored_resources import Document
-from corral.services.ec2.errors import InvalidInstanceID, InvalidInstanceIDMalformed
+from corral.services.ec2.errors import not_found
 from corral.services.ec2.filters import filtered
 from corral.store import Store
 
@@ -65,17 +65,13 @@ def find_instances(tx: Tx[Store], caller: Caller, ids: Iterable[str], *, hosts: 
     found: dict[str, Instance] = {}
     missing = []
     for given in ids:
-        if not ID.fullmatch(given):
-            raise InvalidInstanceIDMalformed(f'Invalid id: "{given}" (expecting "i-" and 17 hexadecimal digits)')
-        instance = tx.store.instances.by_ec2_id(given)
+        instance = tx.store.instances.by_ec2_id(given) if ID.fullmatch(given) else None
         if instance is None or not (instance.region == caller.region or (hosts and instance.is_host)):
             missing.append(given)
         else:
             found[instance.id] = instance
-    if len(missing) == 1:
-        raise InvalidInstanceID(f"The instance ID '{missing[0]}' does not exist")
     if missing:
-        raise InvalidInstanceID(f"The instance IDs '{', '.join(missing)}' do not exist")
+        raise not_found("instance", *missing)
     return list(found.values())
 
 
@@ -127,7 +123,7 @@ def instance_view(instance: Instance, account: str) -> Document:
         "SourceDestCheck": details.get("SourceDestCheck", True),
         "StateTransitionReason": instance.end_reason,
         "CpuOptions": {"CoreCount": max(1, vcpus // 2), "ThreadsPerCore": 2 if vcpus > 1 else 1, **details.get("CpuOptions", {})},
-        "NetworkInterfaces": [] if is_terminated or "_eni" not in details else [_interface(details, launched_at_s, account)],
+        "NetworkInterfaces": [] if is_terminated or "_eni" not in details else [interface_view(details, launched_at_s, account)],
         "_reservation": details.get("_reservation", f"r-0{instance.id[:16]}"),
         "_requester": "autoscaling.amazonaws.com" if instance.group else "",
         "_launch_time": datetime.fromtimestamp(launched_at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
@@ -144,7 +140,7 @@ def instance_view(instance: Instance, account: str) -> Document:
     return view
 
 
-def _interface(details: Document, attached_at_s: float, account: str) -> Document:
+def interface_view(details: Document, attached_at_s: float, account: str) -> Document:
     address, name = details["PrivateIpAddress"], details["PrivateDnsName"]
     octets = [int(part) for part in address.split(".")]
     return {

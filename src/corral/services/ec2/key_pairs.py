@@ -119,7 +119,7 @@ def delete_key_pair(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
 def named_key(tx: Tx[Store], caller: Caller, name: str) -> Document:
     for document in every(tx, caller, "key-pair", KeyName=name):
         return document
-    raise errors.not_found("key-pair", name)
+    raise errors.name_not_found("key-pair", name)
 
 
 def _created(document: Document) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def instance_request(tx: Tx[Store], caller: Caller, data: Params, *, group: str 
     }
     if data.get("KeyName"):
         if not every(tx, caller, "key-pair", KeyName=data["KeyName"]):
-            raise errors.not_found("key-pair", data["KeyName"])
+            raise errors.name_not_found("key-pair", data["KeyName"])
         details["KeyName"] = data["KeyName"]
     if data.get("IamInstanceProfile"):
         details["IamInstanceProfile"] = instance_profile(tx, caller, data["IamInstanceProfile"])
@@ -207,7 +207,7 @@ def _security_groups(tx: Tx[Store], caller: Caller, data: Params, interface: Par
                     f"Security group {each} and subnet {subnet['SubnetId']} belong to different networks: "
                     f"use a group of {subnet['VpcId']}."
                 )
-            raise errors.not_found("security-group", each)
+            raise errors.name_not_found("security-group", each, where=f" in VPC '{subnet['VpcId']}'")
         found[group["GroupId"]] = {"GroupId": group["GroupId"], "GroupName": group["GroupName"]}
     return list(found.values())
 

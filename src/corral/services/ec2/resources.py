@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.operations.pagination import Pagination
-from corral.operations.stored_resources import Document, Params, ServiceStyle
+from corral.operations.pagination import Pagination, among
+from corral.operations.stored_resources import Document, Params, Selects, ServiceStyle
 from corral.operations.tags import TagRules
 from corral.services.ec2 import errors
 from corral.store import Store
@@ -28,6 +29,15 @@ def existing(tx: Tx[Store], caller: Caller, type_: str, name: str) -> Document:
 def every(tx: Tx[Store], caller: Caller, type_: str, **members: str) -> list[Document]:
     found = (document for _, document in tx.store.stored.listed("ec2", type_, caller.region))
     return [document for document in found if all(document.get(name) == value for name, value in members.items())]
+
+
+def listed(
+    pages: Pagination, params: Params, type_: str, known: Mapping[str, Document], ids: list[str] | None, chosen: Selects
+) -> tuple[list[Document], dict[str, Any]]:
+    """Return one page of the documents that a request names by their ids (`ids`) and selects. The documents need not be stored."""
+    if missing := [each for each in ids or () if each not in known]:
+        raise errors.not_found(type_, *missing)
+    return pages.page(params, among({each: known[each] for each in ids or known if chosen(known[each])}))
 
 
 def new_id(tx: Tx[Store], prefix: str) -> str:

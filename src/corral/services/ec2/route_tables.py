@@ -10,7 +10,8 @@ from corral.operations.stored_resources import Document, Params, ResourceType, f
 from corral.services.ec2 import errors
 from corral.services.ec2.cidr import destination
 from corral.services.ec2.filters import filtered
-from corral.services.ec2.resources import EC2, digest_of, every, existing, new_id, required
+from corral.services.ec2.prefix_lists import prefix_list_id
+from corral.services.ec2.resources import EC2, every, existing, new_id, required
 from corral.store import Store
 
 TARGETS = (
@@ -72,10 +73,6 @@ def _has_target(tx: Tx[Store], caller: Caller, table: Document, route: Document)
         gateway = tx.store.stored.get("ec2", "internet-gateway", caller.region, gateway_id)
         return gateway is not None and any(each["VpcId"] == table["VpcId"] for each in gateway["Attachments"])
     return True
-
-
-def prefix_list_id(service_name: str) -> str:
-    return f"pl-{digest_of(service_name)[:8]}"
 
 
 ROUTE_TABLE = ResourceType(

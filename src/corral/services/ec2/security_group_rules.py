@@ -9,12 +9,11 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
-from corral.operations.pagination import among
 from corral.operations.stored_resources import Document, Params, put
 from corral.services.ec2 import errors
 from corral.services.ec2.cidr import ipv4, ipv6
 from corral.services.ec2.filters import filtered
-from corral.services.ec2.resources import EC2, PAGES, every, existing, required
+from corral.services.ec2.resources import EC2, PAGES, every, existing, listed, required
 from corral.services.ec2.security_groups import (
     ANY_PROTOCOL,
     SECURITY_GROUP,
@@ -59,13 +58,7 @@ def update_security_group_rule_descriptions_egress(tx: Tx[Store], params: Params
 
 def describe_security_group_rules(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     rules = {rule["SecurityGroupRuleId"]: rule for group in every(tx, caller, "security-group") for rule in group["_rules"]}
-    if ids := params.get("SecurityGroupRuleIds"):
-        for rule_id in ids:
-            if rule_id not in rules:
-                raise errors.not_found(TYPE, rule_id)
-        rules = {rule_id: rules[rule_id] for rule_id in ids}
-    chosen = SELECTS(tx, caller, params)
-    found, more = PAGES.page(params, among({rule_id: rule for rule_id, rule in rules.items() if chosen(rule)}))
+    found, more = listed(PAGES, params, TYPE, rules, params.get("SecurityGroupRuleIds"), SELECTS(tx, caller, params))
     return {"SecurityGroupRules": found, **more}
 
 

@@ -13,6 +13,7 @@ from corral.core.transactions import Tx
 from corral.operations.stored_resources import Document, Params, ResourceType, delete, find, list_resources
 from corral.services.ec2 import errors
 from corral.services.ec2.filters import filtered
+from corral.services.ec2.network_interfaces import interfaces
 from corral.services.ec2.resources import EC2, arn, every, existing, new_id
 from corral.store import Store
 
@@ -98,12 +99,9 @@ def _check_delete(tx: Tx[Store], caller: Caller, group: Document) -> None:
         if other["GroupId"] != group_id
         for rule in other["_rules"]
     )
-    used = (group_id in [each["GroupId"] for each in endpoint["Groups"]] for endpoint in every(tx, caller, "vpc-endpoint"))
-    launched = (
-        group_id in [each["GroupId"] for each in instance.details.get("SecurityGroups", ())]
-        for instance in tx.store.instances.live(caller.region)
-    )
-    if any(referring) or any(used) or any(launched):
+    used = (group_id in [each["GroupId"] for each in interface["Groups"]] for interface in interfaces(tx, caller))
+    endpoints = (group_id in [each["GroupId"] for each in endpoint["Groups"]] for endpoint in every(tx, caller, "vpc-endpoint"))
+    if any(referring) or any(used) or any(endpoints):
         raise errors.DependencyViolation(f"resource {group_id} has a dependent object")
 
 
@@ -179,7 +177,8 @@ def named_group(tx: Tx[Store], caller: Caller, name: str, vpc_id: str) -> Docume
     for group in every(tx, caller, "security-group", VpcId=vpc_id):
         if group["GroupName"] == name:
             return group
-    raise errors.not_found("security-group", name)
+    is_default = any(vpc["IsDefault"] for vpc in every(tx, caller, "vpc", VpcId=vpc_id))
+    raise errors.name_not_found("security-group", name, where=f" in {'default ' * is_default}VPC '{vpc_id}'")
 
 
 def delete_security_group(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

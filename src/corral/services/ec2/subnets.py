@@ -10,6 +10,7 @@ from corral.operations.stored_resources import Document, Params, ResourceType, f
 from corral.services.ec2 import cidr, network_acls, route_tables
 from corral.services.ec2.errors import InvalidParameterCombination, UnsupportedOperation, in_use
 from corral.services.ec2.filters import filtered
+from corral.services.ec2.network_interfaces import interfaces
 from corral.services.ec2.resources import EC2, arn, every, existing, new_id, required
 from corral.services.ec2.subnet_addresses import taken_addresses
 from corral.services.ec2.zones import check_zone, zone_id
@@ -58,12 +59,7 @@ def _ipv6(tx: Tx[Store], params: Params, vpc: Document, siblings: list[Document]
 
 
 def _check_delete(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
-    if tx.store.instances.addresses(subnet["SubnetId"]):
-        raise in_use("subnet", subnet["SubnetId"])
-    endpoints = every(tx, caller, "vpc-endpoint", VpcId=subnet["VpcId"])
-    if every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"]) or any(
-        subnet["SubnetId"] in endpoint["SubnetIds"] for endpoint in endpoints
-    ):
+    if any(interface["SubnetId"] == subnet["SubnetId"] for interface in interfaces(tx, caller)):
         raise in_use("subnet", subnet["SubnetId"])
 
 

@@ -12,6 +12,7 @@ from corral.core.transactions import Tx
 from corral.decide.placement.place import place_text, shortage_of, withheld_text
 from corral.decide.placement.start_estimates import estimates, start_text
 from corral.decide.tasks.lifecycle import task_health
+from corral.fleet.task_interfaces import attachment_id, interface_of
 from corral.model.constant_result import ConstantResult, ExtendedResult
 from corral.model.instance import ec2_id
 from corral.model.placement import TASK, Claim, Pool
@@ -253,33 +254,25 @@ def _pull_times(task: Task) -> tuple[float | None, float | None]:
 
 
 def _attachments(task: Task) -> list[dict[str, Any]]:
-    """The network interface of a task in awsvpc mode. All containers of the task share its address."""
-    if "networkConfiguration" not in task.details:
+    """The network interface of a task in awsvpc mode."""
+    interface = interface_of(task) if "networkConfiguration" in task.details else None
+    if interface is None:
         return []
-    network = task.details["networkConfiguration"].get("awsvpcConfiguration")
-    about = next((run.about for run in task.runs if run.about and "privateIpv4Address" in run.about), None)
-    if not network or about is None:
-        return []
-    address = about["privateIpv4Address"]
     details = {
-        "subnetId": (network.get("subnets") or [""])[0],
-        "networkInterfaceId": f"eni-{task.id[:17]}",
-        "macAddress": about.get("macAddress", ""),
-        "privateDnsName": f"ip-{address.replace('.', '-')}.ec2.internal",
-        "privateIPv4Address": address,
+        "subnetId": interface.subnet_id,
+        "networkInterfaceId": interface.id,
+        "macAddress": interface.mac_address,
+        "privateDnsName": interface.dns_name,
+        "privateIPv4Address": interface.address,
     }
     return [
         {
-            "id": attachment_id(task),
+            "id": interface.attachment_id,
             "type": "ElasticNetworkInterface",
             "status": "DELETED" if task.state is TaskState.STOPPED else "ATTACHED",
             "details": [{"name": name, "value": value} for name, value in details.items() if value],
         }
     ]
-
-
-def attachment_id(task: Task) -> str:
-    return "-".join((task.id[:8], task.id[8:12], task.id[12:16], task.id[16:20], task.id[20:]))
 
 
 def _interfaces(task: Task, about: dict[str, Any]) -> list[dict[str, str]]:
