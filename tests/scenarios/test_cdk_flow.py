@@ -22,7 +22,7 @@ from harness import Corral
 from session_plugin import Plugin
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "cdk-gpu-service"
-SMALL_APP = Path(__file__).parent / "cdk_app"
+SMALL_APP, BATCH_APP = (Path(__file__).parent / name for name in ("cdk_app", "cdk_batch_app"))
 MODULES = EXAMPLE / "node_modules"
 ENVIRONMENT = "aws://123456789012/us-east-1"
 CLUSTER, SERVICE = "ecs-gpu-demo", "gpu-service"
@@ -130,6 +130,33 @@ def test_lookups_assets_and_differences(cdk: Cdk, corral: Corral) -> None:
     cloudformation = corral.client("cloudformation")  # the other test runs `cdk destroy`, which takes seconds
     cloudformation.delete_stack(StackName="Lookups")
     cloudformation.get_waiter("stack_delete_complete").wait(StackName="Lookups", WaiterConfig={"Delay": 1})
+
+
+def test_batch_constructs(cdk: Cdk, corral: Corral) -> None:
+    """Deploy a queue, run a job, deploy again without a change, see a failed update roll back, and destroy everything."""
+    assembly, batch = cdk.synth(BATCH_APP), corral.client("batch")
+    cdk("deploy", "--require-approval", "never", app=assembly)
+    made = outputs(corral, "Jobs")
+    job = batch.submit_job(jobName="cdk", jobQueue=made["QueueArn"], jobDefinition=made["DefinitionArn"])["jobId"]
+
+    def status() -> str:
+        [found] = batch.describe_jobs(jobs=[job])["jobs"]
+        return str(found["status"])
+
+    def environment() -> dict[str, Any]:
+        [found] = batch.describe_compute_environments(computeEnvironments=[made["EnvironmentArn"]])["computeEnvironments"]
+        return {member: value for member, value in found["computeResources"].items() if member != "desiredvCpus"}
+
+    eventually(lambda: status() == "SUCCEEDED", "the job has succeeded", SCALED_S)
+    before = environment()
+    assert (before["instanceTypes"], before["maxvCpus"], before["type"]) == (["g5.xlarge"], 16, "EC2")
+    assert "(no changes)" in cdk("deploy", "--require-approval", "never", app=assembly)
+    cdk("diff", "--fail", app=assembly)
+    failed = cdk("deploy", "--require-approval", "never", "--parameters", "Type=zz9.huge", app=assembly, code=1)
+    assert "EC2 has no such instance type or family" in failed and environment() == before
+    cdk("destroy", "--force", app=assembly)
+    assert batch.describe_job_queues()["jobQueues"] == [] == batch.describe_compute_environments()["computeEnvironments"]
+    assert batch.describe_job_definitions(status="ACTIVE")["jobDefinitions"] == []
 
 
 class Shell:
