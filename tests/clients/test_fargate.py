@@ -2,10 +2,85 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import pytest
 
 from harness import container, eventually, wait_stopped
 
+# The requests with which Dagster's EcsRunLauncher, with its default settings, launches a run from the task in which it runs: it
+# copies its own task definition under the name of the job, and starts a task like its own. (It also lists the secrets with the tag
+# `dagster`.) The program launches a run that fails and one that it stops, and prints what the launcher reads about them.
+LAUNCHER = """
+import json, os, time, urllib.request, uuid
+import boto3
+from botocore.exceptions import ClientError
+
+ecs, logs = boto3.client("ecs"), boto3.client("logs")
+
+def metadata(page):
+    with urllib.request.urlopen(os.environ["ECS_CONTAINER_METADATA_URI_V4"] + page) as answer:
+        return json.load(answer)
+
+def described(task):
+    return ecs.describe_tasks(tasks=[task["taskArn"]], cluster=task["clusterArn"])["tasks"][0]
+
+def register():
+    # Register the task definition of the run, if its latest revision has another environment.
+    environment = [{"name": "DAGSTER_RUN_JOB_NAME", "value": "etl"}]
+    own = ecs.describe_task_definition(taskDefinition=me["taskDefinitionArn"])["taskDefinition"]
+    [container] = [each for each in own["containerDefinitions"] if each["name"] == metadata("")["Name"]]
+    given = {key: own[key] for key in ecs.meta.service_model.shape_for("RegisterTaskDefinitionRequest").members if key in own}
+    run = {**container, "name": "run", "entryPoint": [], "command": [], "dependsOn": []}
+    run["environment"] = [*run["environment"], *environment]
+    try:
+        found = ecs.describe_task_definition(taskDefinition=FAMILY)["taskDefinition"]["containerDefinitions"]
+        if [each["environment"] for each in found] == [run["environment"]]:
+            return
+    except ClientError:
+        pass
+    ecs.register_task_definition(**{**given, "family": FAMILY, "containerDefinitions": [run]})
+
+def launch(run_id, command):
+    register()
+    network = {"subnets": [], "assignPublicIp": "DISABLED", "securityGroups": []}
+    for each in me["attachments"]:
+        if each["type"] == "ElasticNetworkInterface":
+            network["subnets"] += [detail["value"] for detail in each["details"] if detail["name"] == "subnetId"]
+    given = {
+        "clientToken": str(uuid.uuid4()),
+        "cluster": metadata("/task")["Cluster"],
+        "launchType": me.get("launchType") or "FARGATE",
+        "networkConfiguration": {"awsvpcConfiguration": network},
+        "taskDefinition": FAMILY,
+        "overrides": {"containerOverrides": [{"name": "run", "command": command, "cpu": 128}]},
+        "tags": [{"key": "dagster/run_id", "value": run_id}, {"key": "dagster/job_name", "value": "etl"}],
+    }
+    return ecs.run_task(**given)["tasks"][0]
+
+def ended(task):
+    while described(task)["lastStatus"] != "STOPPED":
+        time.sleep(0.02)
+    return described(task)
+
+FAMILY = "run_location_repository_etl"
+me = ecs.describe_tasks(tasks=[metadata("/task")["TaskARN"]], cluster=metadata("/task")["Cluster"])["tasks"][0]
+failed = ended(launch("run-1", ["sh", "-c", "echo no input; exit 3"]))
+definition = ecs.describe_task_definition(taskDefinition=failed["taskDefinitionArn"])["taskDefinition"]
+options = definition["containerDefinitions"][0]["logConfiguration"]["options"]
+stream = f"{options['awslogs-stream-prefix']}/run/{failed['taskArn'].rpartition('/')[2]}"
+events = logs.get_log_events(logGroupName=options["awslogs-group"], logStreamName=stream, limit=10)["events"]
+print(json.dumps([failed["taskArn"], failed["stopCode"], failed["stoppedReason"], failed["containers"][0]["exitCode"],
+                  [each["message"] for each in events]]), flush=True)
+task = launch("run-2", ["sleep", "600"])
+while described(task)["lastStatus"] != "RUNNING":
+    time.sleep(0.02)
+ecs.stop_task(task=task["taskArn"], cluster=task["clusterArn"])
+stopped = ended(task)
+print(json.dumps([stopped["taskArn"], stopped["stopCode"], stopped["stoppedReason"], definition["revision"],
+                  ecs.describe_task_definition(taskDefinition=FAMILY)["taskDefinition"]["revision"]]), flush=True)
+"""
 NETWORK = {"awsvpcConfiguration": {"subnets": ["subnet-1"], "securityGroups": ["sg-1"]}}
 
 
@@ -16,7 +91,7 @@ def ecs(client):
 
 def register(ecs, family, command, **more):
     made = container(command, log_prefix=family)
-    del made["memory"]
+    made.pop("memory", None)
     sizes = {"cpu": "256", "memory": "512", "networkMode": "awsvpc", "requiresCompatibilities": ["FARGATE"]}
     return ecs.register_task_definition(family=family, containerDefinitions=[made], **{**sizes, **more})
 
@@ -80,6 +155,29 @@ def test_a_fargate_task_has_no_container_instance(ecs, tmp_path):
     assert waiting["lastStatus"] == "PROVISIONING" and "CPU units" in waiting["containers"][0]["reason"]
     (tmp_path / "go").touch()
     wait_stopped(ecs, [each["taskArn"] for each in (task, holder, waiting)])
+
+
+def test_the_requests_of_dagster(ecs, client):
+    iam = client("iam")
+    trust = {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
+    iam.create_role(RoleName="dagster", AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [trust]}))
+    actions = ["ecs:DescribeTaskDefinition", "ecs:DescribeTasks", "ecs:RegisterTaskDefinition", "ecs:RunTask", "ecs:StopTask",
+               "ecs:TagResource", "logs:GetLogEvents", "iam:PassRole", "corral:RunOnHost"]  # fmt: skip
+    allowed = {"Effect": "Allow", "Action": actions, "Resource": "*"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    iam.put_role_policy(RoleName="dagster", PolicyName="launcher", PolicyDocument=document)
+    role = iam.get_role(RoleName="dagster")["Role"]["Arn"]
+    register(ecs, "daemon", [sys.executable, "-c", LAUNCHER], taskRoleArn=role)
+    [daemon] = ecs.run_task(taskDefinition="daemon", launchType="FARGATE", networkConfiguration=NETWORK)["tasks"]
+    done = stopped(ecs, "default", daemon)
+    stream = f"daemon/main/{daemon['taskArn'].rpartition('/')[2]}"
+    messages = [each["message"] for each in client("logs").get_log_events(logGroupName="/tests", logStreamName=stream)["events"]]
+    assert done["containers"][0]["exitCode"] == 0, messages
+    failed, ended = map(json.loads, messages)
+    assert failed[1:] == ["EssentialContainerExited", "Essential container in task exited", 3, ["no input"]]
+    assert ended[1:] == ["UserInitiated", "Task stopped by user", 1, 1], "the second run uses the same revision"
+    tags = ecs.list_tags_for_resource(resourceArn=failed[0])["tags"]
+    assert tags == [{"key": "dagster/run_id", "value": "run-1"}, {"key": "dagster/job_name", "value": "etl"}]
 
 
 def test_refusals(ecs):
