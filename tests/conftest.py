@@ -15,6 +15,7 @@ from _pytest.pathlib import import_path
 from hypothesis import HealthCheck, settings
 
 import forkserver
+from answers.recorder import write_record
 from command import Cli
 from engines import dockerd as own_engine
 from eventually import eventually
@@ -72,6 +73,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()  # from now on, a collection does not look at the modules and the tests
     gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    write_record()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

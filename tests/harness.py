@@ -16,6 +16,7 @@ import boto3
 from botocore.config import Config
 
 import forkserver
+from answers.recorder import follow_clients
 from command import command_lines, living_in
 from corral.aws.models import OWN_DATA
 from corral.cli.client.endpoint import Endpoint, call
@@ -26,6 +27,7 @@ REGION = "us-east-1"
 DEADLINE_S = 30.0
 CANARY = {"CORRAL_TEST_SECRET": "of the server alone"}  # in its environment: no task may see it
 
+follow_clients()
 # Clients of one session share the service models, which take 0.1 s to load. Making a client is not thread-safe.
 SESSION = boto3.session.Session()
 SESSION._session.get_component("data_loader").search_paths.insert(0, str(OWN_DATA))  # the model of Corral's own operations

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from answers.recorder import RECORD
 from corral.aws import ApiCall, Request, recognise
 from corral.aws.constraints import table_of
 from corral.aws.constraints.check import violations
@@ -146,6 +147,8 @@ async def _refused(corral: Corral, service: str, protocol: str, cases: list[Case
             answer, expected = await connection(request), _sent(call, case.codes)
             if not _is_expected(request, answer, expected):
                 wrong_ones.append(f"{name}: {answer.status} {answer.code}, not {sorted(expected)}: {answer.body[:200]!r}")
+            elif request.method != "HEAD":
+                RECORD.add_error(service, case.operation, answer.code.rpartition("#")[2])
         await connection.close()
 
     await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from answers.recorder import handled
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
@@ -80,7 +81,7 @@ class World:
         assert not [fault for fault in outbox.faults if "no space left" not in fault], outbox.faults
 
     def call(self, operation: str, caller: Caller = ROOT, **params: Any) -> Any:
-        return self.run(lambda tx: HANDLERS[operation](tx, params, caller))
+        return handled("sqs", operation, lambda: self.run(lambda tx: HANDLERS[operation](tx, params, caller)))
 
     def ask(self, operation: str, **params: Any) -> PendingCall:
         """Start a call without waiting for its response."""

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from answers.recorder import handled
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
@@ -107,6 +108,9 @@ class World:
         return answer
 
     def call(self, service: str, operation: str, /, **params: Any) -> Any:
+        return handled(service, operation, lambda: self._call(service, operation, params))
+
+    def _call(self, service: str, operation: str, params: dict[str, Any]) -> Any:
         handler = SERVICES[service].operations[operation]
         if SERVICES[service].lane == "state":
             return self.run(lambda tx: handler(tx, params, CALLER))

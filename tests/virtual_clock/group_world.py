@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from answers.recorder import handled
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
@@ -86,7 +87,8 @@ class GroupWorld:
             assert members == sorted(members, key=lambda member: (member.created_at_s, member.instance_id))
 
     def call(self, operation: str, service: str = "autoscaling", /, **params: Any) -> Any:
-        return self.run(lambda tx: SERVICES[service].operations[operation](tx, params, CALLER))
+        handler = SERVICES[service].operations[operation]
+        return handled(service, operation, lambda: self.run(lambda tx: handler(tx, params, CALLER)))
 
     def settle(self, most: int = 1000) -> None:
         """Run what is due now, or in the next milliseconds: large changes are continued in later transactions."""

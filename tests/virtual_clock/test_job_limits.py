@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from answers.recorder import handled
 from corral.aws.direct_input import direct_input
 from corral.core.errors import ApiError
 from corral.operations.services import SERVICES
@@ -21,7 +22,8 @@ class RequestWorld(JobWorld):
 
     def request(self, operation: str, **params: Any) -> Any:
         given = direct_input("batch", operation, params)
-        answer = self.run(lambda tx: SERVICES["batch"].operations[operation](tx, given, CALLER))
+        handler = SERVICES["batch"].operations[operation]
+        answer = handled("batch", operation, lambda: self.run(lambda tx: handler(tx, given, CALLER)))
         self.settle()
         return answer
 

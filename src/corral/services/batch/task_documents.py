@@ -107,9 +107,16 @@ def _container(given: Properties, name: str, region: str, parameters: Mapping[st
     container = {member: value for member, value in given.items() if member in same}
     if given.get("command"):
         container["command"] = substituted(given["command"], parameters)
+    if devices := given.get("linuxParameters", {}).get("devices"):
+        container["linuxParameters"] = {**given["linuxParameters"], "devices": [_device(each) for each in devices]}
     container |= _size(given, platform)
     container["logConfiguration"] = _logging(given.get("logConfiguration"), name, region)
     return container
+
+
+def _device(given: Properties) -> Properties:
+    """Batch writes the permissions as READ, ECS as read."""
+    return {**given, "permissions": [each.lower() for each in given["permissions"]]} if "permissions" in given else given
 
 
 def _size(given: Properties, platform: str) -> Properties:
