@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -96,8 +97,8 @@ def test_change_sets(cloudformation: Any) -> None:
     create("replace", Delay="6", Name="other", template=TEMPLATE.replace("  T: {Type: AWS::SNS::Topic}\n", ""))
     described = cloudformation.describe_change_set(StackName="planned", ChangeSetName="modify")
     assert changes(described) == {"Q": ("Modify", "False")}
-    [detail] = described["Changes"][0]["ResourceChange"]["Details"]
-    assert detail["Target"]["Name"] == "DelaySeconds" and detail["Target"]["RequiresRecreation"] == "Never"
+    for detail in described["Changes"][0]["ResourceChange"]["Details"]:
+        assert detail["Target"]["Name"] == "DelaySeconds" and detail["Target"]["RequiresRecreation"] == "Never"
     described = cloudformation.describe_change_set(StackName="planned", ChangeSetName="replace")
     assert changes(described) == {"Q": ("Modify", "True"), "T": ("Remove", None)}
     body = cloudformation.get_template(StackName="planned", ChangeSetName="replace")["TemplateBody"]
@@ -211,3 +212,111 @@ def test_package_and_deploy_a_nested_stack(corral: Corral, cloudformation: Any, 
     cloudformation.delete_stack(StackName="packed")
     wait(cloudformation, "packed", "delete")
     assert not corral.client("sqs").list_queues(QueueNamePrefix="packed").get("QueueUrls")
+
+
+def test_members_of_change_sets(cloudformation: Any) -> None:
+    """AWS leaves out parameters and tags if there are none, and shows the values of properties only on request."""
+    template = """
+Parameters: {Name: {Type: String, Default: one}, Secret: {Type: String, NoEcho: true, Default: hush}}
+Resources:
+  Q: {Type: AWS::SQS::Queue, Properties: {QueueName: !Ref Name, DelaySeconds: 5, FifoQueue: !Ref "AWS::NoValue"}}
+  P: {Type: AWS::SSM::Parameter, Metadata: {by: !Ref Name}, Properties: {Type: String, Value: !GetAtt Q.QueueName}}
+  S: {Type: AWS::SSM::Parameter, DeletionPolicy: Retain, Properties: {Type: String, Value: !Sub "${Secret}!"}}
+  T: {Type: AWS::SNS::Topic, Properties: {DisplayName: !Select [0, !Split ["-", !GetAtt Q.QueueName]]}}
+  U: {Type: AWS::SNS::Topic, Properties: {DisplayName: !Sub "${T.TopicName}/${T}"}}
+"""
+
+    def plan(name: str, type_: str, text: str, **given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        request = {"StackName": "members", "ChangeSetName": name}
+        cloudformation.create_change_set(**request, ChangeSetType=type_, TemplateBody=text, **given)
+        plain, full = (cloudformation.describe_change_set(**request, IncludePropertyValues=each) for each in (False, True))
+        assert "hush" not in json.dumps(full, default=str)
+        found = {each["ResourceChange"]["LogicalResourceId"]: each["ResourceChange"] for each in full["Changes"]}
+        assert not any(
+            member in json.dumps(plain["Changes"]) for member in ("Context", "BeforeValue", "AfterValue", "_with", "Path")
+        )
+        return plain, found
+
+    always = {
+        "ChangeSetName", "ChangeSetId", "StackId", "StackName", "CreationTime", "ExecutionStatus", "Status", "NotificationARNs",
+        "RollbackConfiguration", "Capabilities", "Changes", "IncludeNestedStacks", "ResponseMetadata",
+    }  # fmt: skip
+    plain, found = plan("add", "CREATE", template)
+    assert plain.keys() == always | {"Parameters"}
+    assert (plain["NotificationARNs"], plain["Capabilities"], plain["RollbackConfiguration"]) == ([], [], {})
+    [queue] = [each for each in plain["Changes"] if each["ResourceChange"]["LogicalResourceId"] == "Q"]
+    assert queue == {
+        "Type": "Resource",
+        "ResourceChange": {
+            "Action": "Add", "LogicalResourceId": "Q", "ResourceType": "AWS::SQS::Queue", "Scope": [], "Details": []
+        },
+    }  # fmt: skip
+    later = "{{changeSet:KNOWN_AFTER_APPLY}}"
+    contexts = {name: json.loads(each["AfterContext"]) for name, each in found.items()}
+    assert contexts == {
+        "Q": {"Properties": {"QueueName": "one", "DelaySeconds": "5"}},
+        "P": {"Properties": {"Type": "String", "Value": later}, "Metadata": {"by": "one"}},
+        "S": {"Properties": {"Type": "String", "Value": "****!"}, "DeletionPolicy": "Retain"},
+        "T": {"Properties": {"DisplayName": later}},
+        "U": {"Properties": {"DisplayName": f"{later}/{later}"}},
+    }
+    cloudformation.execute_change_set(StackName="members", ChangeSetName="add")
+    wait(cloudformation, "members", "create")
+
+    changed = template.replace("Default: one", "Default: two").replace("DelaySeconds: 5, ", "")
+    plain, found = plan("replace", "UPDATE", changed)
+    shown = {each["ResourceChange"]["LogicalResourceId"]: each["ResourceChange"] for each in plain["Changes"]}
+
+    def details(change: dict[str, Any]) -> list[Any]:
+        return [
+            (at["Target"].get("Name", at["Target"]["Attribute"]), at["Target"]["RequiresRecreation"], at["Evaluation"],
+             at["ChangeSource"], at.get("CausingEntity"))
+            for at in change["Details"]
+        ]  # fmt: skip
+
+    causes = (("Static", "ParameterReference", "Name"), ("Dynamic", "DirectModification", None))
+    named, metadata = ([(*what, *cause) for cause in causes] for what in (("QueueName", "Always"), ("Metadata", "Never")))
+    delayed = ("DelaySeconds", "Never", "Static", "DirectModification", None)
+    value = ("Value", "Never", "Static", "ResourceAttribute", "Q.QueueName")
+    assert {name: (each["Replacement"], each["Scope"], details(each)) for name, each in shown.items()} == {
+        "Q": ("True", ["Properties"], [delayed, *named]),
+        "P": ("False", ["Metadata", "Properties"], [value, *metadata]),
+        "T": ("False", ["Properties"], [("DisplayName", "Never", "Static", "ResourceAttribute", "Q.QueueName")]),
+        "U": ("False", ["Properties"], [("DisplayName", "Never", "Dynamic", "ResourceAttribute", "T.TopicName")]),
+    }
+    assert shown["Q"]["PolicyAction"] == "ReplaceAndDelete" and shown["Q"]["PhysicalResourceId"].endswith("/one")
+    assert details(found["P"]) == [value, ("Value", "Never", "Dynamic", "DirectModification", None), *metadata]
+    targets = {at["Target"].get("Name", at["Target"]["Attribute"]): at["Target"] for name in "QP" for at in found[name]["Details"]}
+    assert targets == {
+        "QueueName": {
+            "Attribute": "Properties", "Name": "QueueName", "RequiresRecreation": "Always", "Path": "/Properties/QueueName",
+            "BeforeValue": "one", "AfterValue": "two", "AttributeChangeType": "Modify",
+        },
+        "DelaySeconds": {
+            "Attribute": "Properties", "Name": "DelaySeconds", "RequiresRecreation": "Never", "Path": "/Properties/DelaySeconds",
+            "BeforeValue": "5", "AttributeChangeType": "Remove",
+        },
+        "Value": {
+            "Attribute": "Properties", "Name": "Value", "RequiresRecreation": "Never", "Path": "/Properties/Value",
+            "BeforeValue": "one", "AfterValue": later, "AttributeChangeType": "Modify",
+        },
+        "Metadata": {
+            "Attribute": "Metadata", "RequiresRecreation": "Never", "Path": "/Metadata",
+            "BeforeValue": '{"by":"one"}', "AfterValue": '{"by":"two"}', "AttributeChangeType": "Modify",
+        },
+    }  # fmt: skip
+    assert json.loads(found["Q"]["BeforeContext"]) == {"Properties": {"QueueName": "one", "DelaySeconds": "5"}}
+
+    tagged = template.replace("DelaySeconds: 5", "DelaySeconds: 5, Tags: [{Key: own, Value: x}]")
+    plain, found = plan("tags", "UPDATE", tagged, Tags=[{"Key": "team", "Value": "red"}])
+    assert plain.keys() == always | {"Parameters", "Tags"}
+    assert details(found["S"]) == [("Tags", "Never", "Static", "DirectModification", None)] and found["S"]["Scope"] == ["Tags"]
+    assert found["Q"]["Scope"] == ["Properties", "Tags"]
+    plain, found = plan("less", "UPDATE", template[: template.index("  T:")].replace(", DeletionPolicy: Retain", ""))
+    assert {name: (each["Action"], each.get("PolicyAction"), details(each)) for name, each in found.items()} == {
+        "S": ("Modify", None, [("DeletionPolicy", "Never", "Static", "DirectModification", None)]),
+        "T": ("Remove", "Delete", []),
+        "U": ("Remove", "Delete", []),
+    }
+    cloudformation.delete_stack(StackName="members")
+    wait(cloudformation, "members", "delete")

@@ -45,7 +45,7 @@ def test_nested_stacks_and_templates_in_s3(cloudformation: Any, corral: Corral) 
     for url in urls:
         assert len(cloudformation.validate_template(TemplateURL=url)["Parameters"]) == 2
     for url, text in (
-        ("https://example.com/templates/parent.yaml", "is not a valid S3 domain"),
+        ("https://example.com/templates/parent.yaml", "TemplateURL must be a supported URL."),
         ("ftp://s3.amazonaws.com/a/b", "TemplateURL must be a supported URL."),
         (f"{corral.url}/templates/none", "S3 error: The specified key does not exist."),
         (f"{corral.url}/none/none", "S3 error: The specified bucket does not exist"),

@@ -15,7 +15,10 @@ from store.freeze import FROZEN
 from store.frozen_folder import STORES, read, unpack
 
 # What responses of earlier versions had and AWS's do not have
-REMOVED = {f"lambda:ListFunctions.Functions[0].{name}" for name in ("State", "LastUpdateStatus")}
+REMOVED = {
+    *(f"lambda:ListFunctions.Functions[0].{name}" for name in ("State", "LastUpdateStatus")),
+    "cloudformation:DescribeChangeSet.Parameters",  # it was empty
+}
 SCHEMAS, FOLDERS = sorted(FROZEN.glob("*.sql")), sorted(FROZEN.glob("folder-*.tar.xz"))
 
 

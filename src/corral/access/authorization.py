@@ -28,6 +28,7 @@ from corral.decide.policies.policy import (
     evaluate,
     evaluate_identity,
     read_policy,
+    service_principal,
 )
 from corral.model.principal import role_session
 from corral.store import Store
@@ -118,12 +119,27 @@ def trust_refusal(tx: Tx[Store], caller: Caller, role_arn: str, trust: str, para
     role = policies_of_role(tx, caller.account, caller.principal.name)
     principal = PolicyPrincipal("AWS", (role.arn, caller.principal.arn, f"arn:aws:iam::{caller.account}:root", caller.account))
     context = {**_context(tx, caller, role), **assume_role_context(params)}
-    policy = _read(trust)
-    if policy is not None:
-        named = Policy(tuple(each for each in policy.statements if each.principals is not None), policy.has_variables)
-        if evaluate(named, AccessRequest(principal, "sts:AssumeRole", role_arn, context)) is PolicyDecision.ALLOWED:
-            return None
+    if _trusts(trust, AccessRequest(principal, "sts:AssumeRole", role_arn, context)):
+        return None
     return f"User: {caller.principal.arn} is not authorized to perform: sts:AssumeRole on resource: {role_arn}"
+
+
+def trusts_service(tx: Tx[Store], account: str, role_arn: str, service: str) -> bool:
+    """Whether a role exists in the account, and trusts a service, for example `ecs.amazonaws.com`."""
+    role = find_role(tx, role_arn.rpartition("/")[2])
+    if role is None or role["Arn"] != role_arn:
+        return False
+    context: Context = {"aws:sourceaccount": (account,), "aws:principalisawsservice": ("true",)}
+    asked = AccessRequest(service_principal(service), "sts:AssumeRole", role_arn, context)
+    return _trusts(role["AssumeRolePolicyDocument"], asked)
+
+
+def _trusts(trust: str, request: AccessRequest) -> bool:
+    policy = _read(trust)
+    if policy is None:
+        return False
+    named = Policy(tuple(each for each in policy.statements if each.principals is not None), policy.has_variables)
+    return evaluate(named, request) is PolicyDecision.ALLOWED
 
 
 def _context(tx: Tx[Store], caller: Caller, role: RolePolicies) -> Context:

@@ -92,6 +92,7 @@ class StackVersion(Struct, frozen=True):
     outputs: tuple[Output, ...] = ()
     imports: tuple[str, ...] = ()  # the names of the exports that the template imports
     writer: str | None = None  # `Caller.writer` of the caller who sent the template or the parameters
+    rollback: dict[str, Any] = field(default_factory=dict)  # RollbackConfiguration, as in requests
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)
@@ -112,6 +113,7 @@ class Stack(Struct, frozen=True):
     operation: int = 1  # the number of the last operation; a resource that the operation has changed has the same number
     started_at_s: float = 0.0  # when the last operation began
     updated_at_s: float | None = None
+    deleting_at_s: float | None = None  # when the deletion of its resources began: DeleteStack, or the rollback of its creation
     deleted_at_s: float | None = None
     disable_rollback: bool = False
     on_failure: str = "ROLLBACK"  # of CreateStack: ROLLBACK, DELETE or DO_NOTHING
@@ -155,6 +157,12 @@ class ResourceVersion(Struct, frozen=True):
     revision: str = ""
     physical_id: str | None = None  # None: not created
     attributes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The properties without the generated name, which AWS does not show either."""
+        name = self.generated_name
+        return {key: value for key, value in self.properties.items() if value != name} if name else self.properties
 
     def but(self, **changes: Any) -> Self:
         return replace(self, **changes)

@@ -210,7 +210,8 @@ def _turn_back(tx: Tx[Store], stack: Stack, failure: str = "") -> bool:
         status = StackStatus.DELETE_IN_PROGRESS
     elif adds:
         reason += ROLLS_BACK
-    set_status(tx, stack, status, reason, failure="", operation=stack.operation + 1, excepted=())
+    deleting_at_s = tx.now_s if status in DELETING else stack.deleting_at_s
+    set_status(tx, stack, status, reason, failure="", operation=stack.operation + 1, excepted=(), deleting_at_s=deleting_at_s)
     return True
 
 

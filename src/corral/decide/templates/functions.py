@@ -71,13 +71,19 @@ class Functions:
                 return self.call(name, raw[name])
             members = {}
             for key, inner in raw.items():
-                value = self.value(inner)
+                value = self._member(inner)
                 if value is not NO_VALUE:
                     members[key] = value
             return members
         if kind is list:
-            return [value for value in map(self.value, raw) if value is not NO_VALUE]
+            return [value for value in map(self._member, raw) if value is not NO_VALUE]
         return raw
+
+    def _member(self, raw: Any) -> Any:
+        """Evaluate a member of an object or a list. A parameter whose value is the text `AWS::NoValue` removes the member."""
+        value = self.value(raw)
+        is_removed = type(value) is str and value == "AWS::NoValue" and type(raw) is dict and "Ref" in raw
+        return NO_VALUE if is_removed else value
 
     def call(self, name: str, argument: Any) -> Any:
         function = _FUNCTIONS.get(name)

@@ -23,9 +23,11 @@ from corral.model.change_set import (
 from corral.model.stack import Stack, StackStatus
 from corral.operations.pagination import among
 from corral.services.cloudformation import errors, stack_operations
+from corral.services.cloudformation.change_details import described, shown
 from corral.services.cloudformation.lookup import find_change_set, named_stack, wait_for_stack
+from corral.services.cloudformation.no_echo import parameter_secrets, secrets_of
 from corral.services.cloudformation.stack_descriptions import PAGE, shown_parameters
-from corral.services.cloudformation.stack_operations import Change, StackSpec
+from corral.services.cloudformation.stack_operations import StackSpec
 from corral.services.cloudformation.stack_requests import digest, stack_spec
 from corral.store import Store
 
@@ -57,6 +59,8 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     changes = stack_operations.planned_changes(tx, caller, None if is_new else stack, spec)
     if stack is None:
         stack = stack_operations.review_stack(tx, caller, spec)
+    values = spec.parameters
+    secrets = secrets_of(tx, stack) | parameter_secrets(values.no_echo, values.texts, values.values)
     has_changes = is_new or stack_operations.is_changed(tx, caller, stack, spec)
     change_set = ChangeSet(
         id=f"arn:aws:cloudformation:{caller.region}:{caller.account}:changeSet/{name}/{tx.ids.uuid()}",
@@ -70,7 +74,7 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         created_at_s=tx.now_s,
         request=request,
         spec=msgspec.to_builtins(spec),
-        changes=[{"Type": "Resource", "ResourceChange": _shown(each)} for each in changes],
+        changes=[{"Type": "Resource", "ResourceChange": described(each, secrets)} for each in changes],
         description=params.get("Description", ""),
         include_nested_stacks=params.get("IncludeNestedStacks", False),
         on_stack_failure=params.get("OnStackFailure", ""),
@@ -79,47 +83,22 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     return {"Id": change_set.id, "StackId": stack.id}
 
 
-def _shown(change: Change) -> dict[str, Any]:
-    return {
-        **({"PolicyAction": change.policy_action} if change.policy_action else {}),
-        "Action": change.action,
-        "LogicalResourceId": change.logical_id,
-        **({"PhysicalResourceId": change.physical_id} if change.physical_id else {}),
-        "ResourceType": change.type,
-        **({"Replacement": change.replacement} if change.replacement else {}),
-        "Scope": list(change.scope),
-        "Details": [
-            {
-                "Target": {
-                    "Attribute": each.attribute,
-                    **({"Name": each.name} if each.name and each.attribute == "Properties" else {}),
-                    "RequiresRecreation": each.requires_recreation,
-                },
-                "Evaluation": each.evaluation,
-                "ChangeSource": each.change_source,
-                **({"CausingEntity": each.causing_entity} if each.causing_entity else {}),
-            }
-            for each in change.details
-        ],
-    }
-
-
 def _stack(tx: Tx[Store], caller: Caller, params: Mapping[str, Any], type_: str) -> Stack | None:
     """Return the stack of a new change set. Return None if the change set is for a stack that does not exist yet."""
     given = params["StackName"]
     stack = tx.store.stacks.get(given) if given.startswith("arn:") else tx.store.stacks.named(caller.region, given)
-    if stack is not None and (stack.region != caller.region or stack.deleted_at_s is not None):
+    if stack is not None and stack.region != caller.region:
         stack = None
     if type_ == "CREATE":
         if stack is None and given.startswith("arn:"):
-            raise errors.ValidationError(f"Stack [{given}] does not exist")
+            raise errors.absent_stack(given)
         if stack is not None and stack.status is not StackStatus.REVIEW_IN_PROGRESS:
             raise errors.ValidationError(
-                f"Stack [{stack.name}] already exists and cannot be created again with the changeSet [{params['ChangeSetName']}]."
+                f"Stack [{given}] already exists and cannot be created again with the changeSet [{params['ChangeSetName']}]."
             )
         return stack
-    if stack is None or stack.status is StackStatus.REVIEW_IN_PROGRESS:
-        raise errors.ValidationError(f"Stack [{given}] does not exist")
+    if stack is None or stack.status is StackStatus.REVIEW_IN_PROGRESS or stack.deleted_at_s is not None:
+        raise errors.absent_stack(given)
     stack_operations.require_updatable(stack)
     return stack
 
@@ -159,10 +138,7 @@ def delete_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     if given.startswith("arn:"):
         found = tx.store.change_sets.get(given)
     else:
-        stack = named_stack(tx, caller, params)
-        if stack is None:
-            raise errors.ValidationError(f"Stack [{params['StackName']}] does not exist")
-        found = tx.store.change_sets.named(stack.id, given)
+        found = tx.store.change_sets.named(named_stack(tx, caller, params).id, given)
     if found is None:
         return {}  # AWS does not report that the change set does not exist
     stack = tx.store.stacks.get(found.stack_id)
@@ -178,23 +154,26 @@ def describe_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
     numbered = {f"{at:05}": change for at, change in enumerate(found.changes)}
     changes, more = PAGE.page(params, among(numbered))
     values = spec.parameters
+    optional = {  # members that AWS leaves out if they are empty
+        "Parameters": shown_parameters(values.texts, values.resolved_ssm, values.no_echo),
+        "Tags": [{"Key": key, "Value": value} for key, value in spec.tags.items()],
+        "OnStackFailure": found.on_stack_failure,
+    }
+    with_values = params.get("IncludePropertyValues", False)
+    changes = [{**each, "ResourceChange": shown(each["ResourceChange"], with_values=with_values)} for each in changes]
     return {
         **_summary(tx, found),
-        "Parameters": shown_parameters(values.texts, values.resolved_ssm, values.no_echo),
         "NotificationARNs": list(spec.notification_arns),
-        "RollbackConfiguration": {},
+        "RollbackConfiguration": spec.rollback,
         "Capabilities": list(spec.capabilities),
-        "Tags": [{"Key": key, "Value": value} for key, value in spec.tags.items()],
         "Changes": changes,
-        **({"OnStackFailure": found.on_stack_failure} if found.on_stack_failure else {}),
+        **{name: value for name, value in optional.items() if value},
         **more,
     }
 
 
 def list_change_sets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     stack = named_stack(tx, caller, params)
-    if stack is None:
-        raise errors.ValidationError(f"Stack [{params['StackName']}] does not exist")
 
     def candidates(after: str, limit: int) -> list[tuple[str, ChangeSet]]:
         return [(each.name, each) for each in tx.store.change_sets.listed(stack.id, after, limit)]

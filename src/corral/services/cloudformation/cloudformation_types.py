@@ -65,7 +65,7 @@ def _text(value: Any) -> str:
 
 def _template_slices(tx: Tx[Store], caller: Caller, url: str) -> tuple[Slice, ...]:
     """Find the template of a nested stack. The caller needs the permission to read the object."""
-    address = object_of_url(tx, url)
+    address = object_of_url(tx, caller, url)
     given = {"Bucket": address.bucket, "Key": address.key, "VersionId": address.version_id}
     authorize(tx, caller, "s3", "GetObject", given)
     return template_slices(tx, caller, url)

@@ -14,5 +14,10 @@ def no_such_stack(given: str) -> ApiError:
     return ValidationError(f"Stack with id {given} does not exist")
 
 
+def absent_stack(given: str) -> ApiError:
+    """Return the error of other operations than those that describe stacks: AWS has two texts."""
+    return ValidationError(f"Stack [{given}] does not exist")
+
+
 def no_such_change_set(given: str) -> ApiError:
     return ChangeSetNotFound(f"ChangeSet [{given}] does not exist")

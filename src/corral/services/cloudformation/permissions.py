@@ -45,7 +45,7 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         **{key: (params[member],) for key, member in CONDITION_MEMBERS.items() if isinstance(params.get(member), str)},
     }
     needed = on_resources(f"cloudformation:{operation}", arns or ([UNKNOWN_RESOURCE] if change_set else []), context)
-    return needed + [read_object(each.bucket, each.key, each.version_id) for each in addresses(tx, params)]
+    return needed + [read_object(each.bucket, each.key, each.version_id) for each in addresses(tx, caller, params)]
 
 
 def _stack_of_resource(tx: Tx[Store], caller: Caller, physical_id: str) -> str:

@@ -10,9 +10,9 @@ import orjson
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
-from corral.model.stack import Output, Stack, StackEvent, StackResource
+from corral.model.stack import Output, Stack, StackEvent, StackResource, StackStatus
 from corral.operations.pagination import Pagination
-from corral.services.cloudformation.errors import ValidationError
+from corral.services.cloudformation.errors import ValidationError, absent_stack
 from corral.services.cloudformation.lookup import find_stack
 from corral.services.cloudformation.no_echo import HIDDEN
 from corral.store import Store
@@ -76,7 +76,7 @@ def _summary(stack: Stack) -> dict[str, Any]:
 
 
 def _described(stack: Stack) -> dict[str, Any]:
-    version = stack.version
+    version, shows_protection = stack.version, not stack.parent_id and stack.status is not StackStatus.DELETE_COMPLETE
     shown = {  # members that AWS leaves out if they are empty
         "ChangeSetId": stack.change_set_id,
         "Description": version.description,
@@ -92,12 +92,12 @@ def _described(stack: Stack) -> dict[str, Any]:
         "StackId": stack.id,
         "StackName": stack.name,
         **_times(stack),
-        "RollbackConfiguration": {},
+        "RollbackConfiguration": version.rollback,
         "StackStatus": stack.status.value,
         "DisableRollback": stack.disable_rollback,
         "NotificationARNs": list(version.notification_arns),
         "Tags": [{"Key": key, "Value": value} for key, value in version.tags.items()],
-        **({"EnableTerminationProtection": stack.termination_protection} if not stack.parent_id else {}),
+        **({"EnableTerminationProtection": stack.termination_protection} if shows_protection else {}),
         "DriftInformation": NOT_CHECKED,
         **{name: value for name, value in shown.items() if value},
     }
@@ -113,7 +113,7 @@ def _output(output: Output) -> dict[str, str]:
 
 
 def _times(stack: Stack) -> dict[str, float]:
-    times = {"LastUpdatedTime": stack.updated_at_s, "DeletionTime": stack.deleted_at_s}
+    times = {"LastUpdatedTime": stack.updated_at_s, "DeletionTime": stack.deleting_at_s or stack.deleted_at_s}
     return {"CreationTime": stack.created_at_s, **{name: at_s for name, at_s in times.items() if at_s is not None}}
 
 
@@ -138,10 +138,11 @@ def shown_parameters(texts: Mapping[str, str], resolved: Mapping[str, str], no_e
 
 
 def describe_stack_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    stack = find_stack(tx, caller, params["StackName"], deleted=True)
-    resource = tx.store.stacks.resource(stack.id, params["LogicalResourceId"])
+    given, logical_id = params["StackName"], params["LogicalResourceId"]
+    stack = find_stack(tx, caller, given, deleted=True, missing=lambda name: ValidationError(f"Stack '{name}' does not exist"))
+    resource = tx.store.stacks.resource(stack.id, logical_id)
     if resource is None or resource.leftover:
-        raise ValidationError(f"Resource {params['LogicalResourceId']} does not exist for stack {stack.name}")
+        raise ValidationError(f"Resource {logical_id} does not exist for stack {given}")
     metadata = {"Metadata": orjson.dumps(resource.version.metadata).decode()} if resource.version.metadata else {}
     return {
         "StackResourceDetail": {
@@ -224,7 +225,7 @@ def _resource(resource: StackResource) -> dict[str, Any]:
 
 
 def describe_stack_events(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    stack = find_stack(tx, caller, params["StackName"], deleted=True)
+    stack = find_stack(tx, caller, params["StackName"], deleted=True, missing=absent_stack)
     before, limit = PAGE.position(params, _read_event_number), PAGE.limit_of(params)
     assert limit is not None
     found = tx.store.stacks.events(stack.id, before, limit + 1)

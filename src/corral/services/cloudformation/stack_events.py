@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -57,16 +58,21 @@ def set_resource(
 def add_event(tx: Tx[Store], stack: Stack, resource: StackResource, reason: str) -> None:
     """Write an event of a resource, with its present status."""
     secrets, physical_id = secrets_of(tx, stack), resource.physical_id or ""
-    shown = hide(reason, secrets), orjson.dumps(hide(resource.version.properties, secrets)).decode()
+    shown = hide(reason, secrets), orjson.dumps(hide(resource.version.declared, secrets)).decode()
     given = (resource.logical_id, physical_id, resource.type, resource.status.value, tx.now_s, *shown)
     _add(tx, stack, StackEvent("", stack.id, stack.name, *given))
 
 
 def _add(tx: Tx[Store], stack: Stack, event: StackEvent) -> None:
-    made = f"{event.logical_id}-{event.status}-{tx.ids.uuid()}" if event.type != STACK_TYPE else tx.ids.uuid()
-    values = {**asdict(event), "id": made, "at_s": _event_at_s(tx, stack), "client_token": stack.client_token}
+    at_s = _event_at_s(tx, stack)
+    made = tx.ids.uuid() if event.physical_id == stack.id else f"{event.logical_id}-{event.status}-{_text(tx, at_s)}"
+    values = {**asdict(event), "id": made, "at_s": at_s, "client_token": stack.client_token}
     tx.store.stacks.add_event(StackEvent(**values))
     tx.changed(stack.key)
+
+
+def _text(tx: Tx[Store], at_s: float) -> str:
+    return datetime.fromtimestamp(round(tx.steps.wall_s(at_s), 3), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _event_at_s(tx: Tx[Store], stack: Stack) -> float:

@@ -7,6 +7,7 @@ in each transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -17,8 +18,8 @@ from corral.core.transactions import Tx
 from corral.decide.templates import Evaluation, ParameterValues
 from corral.decide.templates.stack_plan import CAN_BE_DELETED, CAN_BE_UPDATED, STEADY
 from corral.model.stack import ENDED, ResourceStatus, Stack, StackStatus, StackVersion
+from corral.services.cloudformation.change_details import Change as Change
 from corral.services.cloudformation.errors import AlreadyExistsException
-from corral.services.cloudformation.stack_changes import Change as Change
 from corral.services.cloudformation.stack_changes import outputs_now, planned
 from corral.services.cloudformation.stack_evaluation import Lookups, StackWork, check_functions, find_imports, make_evaluation
 from corral.services.cloudformation.stack_evaluation import evaluation as evaluation
@@ -51,6 +52,7 @@ class StackSpec(Struct, frozen=True):
     policy: str = ""  # the stack policy; empty: an update does not change it
     change_set_id: str = ""
     writer: str | None = None  # see `StackVersion.writer`
+    rollback: dict[str, Any] = field(default_factory=dict)
 
 
 def new_stack(tx: Tx[Store], caller: Caller, spec: StackSpec, parent: Stack | None = None) -> Stack:
@@ -88,6 +90,7 @@ def begin_create(
         termination_protection=spec.termination_protection,
         policy=spec.policy,
         change_set_id=spec.change_set_id,
+        updated_at_s=tx.now_s if spec.change_set_id else None,  # AWS counts the execution of a change set as an update
     )
     work = StackWork(tx, stack, spec.parameters, spec.template)
     return _begin(tx, stack, spec, StackStatus.CREATE_IN_PROGRESS, work)
@@ -115,7 +118,7 @@ def begin_update(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec) -
         timeout_minutes=None,
         client_token=spec.client_token,
         policy=spec.policy or stack.policy,
-        change_set_id=spec.change_set_id or stack.change_set_id,
+        change_set_id=spec.change_set_id,
         excepted=(),
         failure="",
     )
@@ -125,7 +128,9 @@ def begin_update(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec) -
     return _begin(tx, updated, spec, StackStatus.UPDATE_IN_PROGRESS, work)
 
 
-def begin_delete(tx: Tx[Store], caller: Caller, stack: Stack, retain: Iterable[str] = (), *, client_token: str = "") -> Stack:
+def begin_delete(
+    tx: Tx[Store], caller: Caller, stack: Stack, retain: Iterable[str] = (), *, client_token: str = "", role_arn: str = ""
+) -> Stack:
     """Begin to delete a stack, without the resources in `retain`. A stack that is being deleted or is deleted stays as it is."""
     retain = tuple(retain)
     if stack.status in (StackStatus.DELETE_IN_PROGRESS, StackStatus.DELETE_COMPLETE):
@@ -158,6 +163,9 @@ def begin_delete(tx: Tx[Store], caller: Caller, stack: Stack, retain: Iterable[s
         failure="",
         is_held=False,
         client_token=client_token,
+        change_set_id="",
+        deleting_at_s=tx.now_s,
+        version=stack.version.but(role_arn=role_arn or stack.version.role_arn),
     )
     stack = set_status(tx, stack, StackStatus.DELETE_IN_PROGRESS, USER_INITIATED)
     cancel_steps(tx, stack)
@@ -216,6 +224,8 @@ def rollback_stack(tx: Tx[Store], caller: Caller, stack: Stack, *, client_token:
 
 def _roll_back(tx: Tx[Store], caller: Caller, stack: Stack, status: StackStatus, client_token: str) -> Stack:
     given = {"operation": stack.operation + 1, "started_at_s": tx.now_s, "failure": "", "client_token": client_token}
+    if status is StackStatus.ROLLBACK_IN_PROGRESS:
+        given["deleting_at_s"] = tx.now_s
     stack = set_status(tx, stack.but(caller=stored_caller(caller)), status, USER_INITIATED, **given)
     tx.mark(stack.key)
     return stack
@@ -275,7 +285,7 @@ def is_changed(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec) -> 
 
 def _is_changed(tx: Tx[Store], stack: Stack, wanted: Stack, spec: StackSpec, evaluate: Callable[[], Evaluation]) -> bool:
     new, old = wanted.version, stack.version
-    if (new.tags, new.role_arn, new.notification_arns) != (old.tags, old.role_arn, old.notification_arns):
+    if any(getattr(new, setting) != getattr(old, setting) for setting in ("tags", "role_arn", "notification_arns", "rollback")):
         return True
     refers = any(resource.version.revision for resource in tx.store.stacks.resources(stack.id).values())
     if not refers and (spec.template, new.values) == (tx.store.stacks.template(stack.id, old.number)[1], old.values):
@@ -300,6 +310,7 @@ def _version(spec: StackSpec, number: int) -> StackVersion:
         role_arn=spec.role_arn,
         notification_arns=spec.notification_arns,
         writer=spec.writer,
+        rollback=spec.rollback,
     )
 
 

@@ -15,17 +15,17 @@ from msgspec.structs import replace
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.decide.templates import USE_PREVIOUS, ParameterValues, Template, parameter_declarations, parameter_values
+from corral.decide.templates import USE_PREVIOUS, ParameterValues, parameter_declarations, parameter_values
 from corral.model.change_set import AVAILABLE, OBSOLETE
-from corral.model.json_documents import read_json
 from corral.model.stack import ResourceStatus, Stack, StackStatus
 from corral.operations.tags import TagRules
 from corral.services.cloudformation import stack_operations
-from corral.services.cloudformation.errors import TokenAlreadyExistsException, ValidationError
+from corral.services.cloudformation.errors import TokenAlreadyExistsException, ValidationError, absent_stack
 from corral.services.cloudformation.lookup import find_stack, wait_for_stack
 from corral.services.cloudformation.no_echo import hide, parameter_secrets
 from corral.services.cloudformation.stack_evaluation import pseudo_parameters
 from corral.services.cloudformation.stack_operations import StackSpec
+from corral.services.cloudformation.stack_settings import check_allowed_types, checked_policy, checked_role, rollback_configuration
 from corral.services.cloudformation.template_requests import (
     NO_TEMPLATE,
     TEMPLATE,
@@ -63,7 +63,7 @@ def stack_spec(
     except ValidationError as error:
         raise ValidationError(hide(error.message, parameter_secrets(values.no_echo, values.texts, values.values))) from None
     require_capabilities(found.template, params.get("Capabilities", ()), expands=expands)
-    _check_allowed_types(found.template, params)
+    check_allowed_types(found.template, params)
     tags = TAGS.read(params["Tags"]) if "Tags" in params else dict(earlier.tags) if earlier is not None else {}
     return StackSpec(
         name=name,
@@ -72,12 +72,13 @@ def stack_spec(
         parameters=values,
         capabilities=tuple(params.get("Capabilities", ())),
         tags=tags,
-        role_arn=params.get("RoleARN") or (earlier.role_arn if earlier is not None else ""),
+        role_arn=checked_role(tx, caller, params) or (earlier.role_arn if earlier is not None else ""),
         notification_arns=tuple(topics),
         disable_rollback=params.get("DisableRollback", False),
         client_token=params.get("ClientRequestToken", ""),
         policy=checked_policy(params["StackPolicyBody"]) if "StackPolicyBody" in params else "",
         writer=caller.writer or (earlier.writer if earlier is not None and _uses_previous(params) else None),
+        rollback=rollback_configuration(params, earlier.rollback if earlier is not None else {}),
     )
 
 
@@ -130,31 +131,6 @@ def _given_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _check_allowed_types(template: Template, params: Mapping[str, Any]) -> None:
-    """Refuse a template with a type that ResourceTypes does not allow.
-
-    The elements of ResourceTypes are types, or patterns such as `AWS::EC2::*`.
-    """
-    allowed = params.get("ResourceTypes")
-    if not allowed:
-        return
-    prefixes = tuple(each[:-1] for each in allowed if each.endswith("::*"))
-    for resource in template.resources.values():
-        if resource.type not in allowed and not (prefixes and resource.type.startswith(prefixes)):
-            raise ValidationError(f"Resource type {resource.type} is not allowed by parameter ResourceTypes {sorted(allowed)}")
-
-
-def checked_policy(text: str) -> str:
-    """Check that a stack policy is a JSON object. Stack policies are stored and have no effect."""
-    try:
-        is_policy = isinstance(read_json(text), dict)
-    except ValueError:
-        is_policy = False
-    if not is_policy:
-        raise ValidationError("Error validating stack policy: Invalid stack policy")
-    return text
-
-
 # Client tokens
 
 
@@ -204,14 +180,19 @@ def create_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
         timeout_minutes=params.get("TimeoutInMinutes"),
         termination_protection=params.get("EnableTerminationProtection", False),
     )
-    stack = stack_operations.begin_create(tx, caller, spec)
+    reviewed = tx.store.stacks.named(caller.region, spec.name)
+    if reviewed is not None and reviewed.status is StackStatus.REVIEW_IN_PROGRESS:
+        _conclude_change_sets(tx, reviewed)
+    else:
+        reviewed = None
+    stack = stack_operations.begin_create(tx, caller, spec, stack=reviewed)
     return remember(tx, caller, "CreateStack", params, {"StackId": stack.id})
 
 
 def update_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     if (reply := recall(tx, caller, "UpdateStack", params)) is not None:
         return reply
-    stack = find_stack(tx, caller, params["StackName"])
+    stack = find_stack(tx, caller, params["StackName"], missing=absent_stack)
     spec = stack_spec(tx, caller, params, stack.name, stack)
     stack_operations.begin_update(tx, caller, stack, spec)
     _conclude_change_sets(tx, stack)
@@ -219,7 +200,7 @@ def update_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
 
 
 def _conclude_change_sets(tx: Tx[Store], before: Stack) -> None:
-    """Make the available change sets of a stack obsolete, because UpdateStack changes the stack.
+    """Make the available change sets of a stack obsolete, because CreateStack or UpdateStack changes the stack.
 
     Also store the result of the executed change set, because the status of the stack no longer shows this result. `before` is the
     stack before the update.
@@ -241,9 +222,10 @@ def delete_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     if params.get("DeletionMode") == "FORCE_DELETE_STACK" and stack.status is StackStatus.DELETE_FAILED:
         resources = tx.store.stacks.resources(stack.id).values()
         retained |= {each.logical_id for each in resources if each.status is ResourceStatus.DELETE_FAILED and not each.leftover}
-    token = params.get("ClientRequestToken", "")
-    stack_operations.begin_delete(tx, caller, stack, sorted(retained), client_token=token)
-    tx.store.change_sets.drop_of_stack(stack.id)
+    token, role_arn = params.get("ClientRequestToken", ""), checked_role(tx, caller, params)
+    deleted = stack_operations.begin_delete(tx, caller, stack, sorted(retained), client_token=token, role_arn=role_arn)
+    if deleted is not stack:
+        _conclude_change_sets(tx, stack)
     return remember(tx, caller, "DeleteStack", params, {})
 
 
@@ -254,7 +236,7 @@ def wait_for_operation(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
 def cancel_update_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     if recall(tx, caller, "CancelUpdateStack", params) is not None:
         return {}
-    stack = find_stack(tx, caller, params["StackName"])
+    stack = find_stack(tx, caller, params["StackName"], missing=absent_stack)
     stack_operations.cancel_update(tx, stack, client_token=params.get("ClientRequestToken", ""))
     return remember(tx, caller, "CancelUpdateStack", params, {})
 
@@ -262,7 +244,8 @@ def cancel_update_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 def continue_update_rollback(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     if recall(tx, caller, "ContinueUpdateRollback", params) is not None:
         return {}
-    stack = find_stack(tx, caller, params["StackName"])
+    stack = find_stack(tx, caller, params["StackName"], missing=absent_stack)
+    checked_role(tx, caller, params)
     token = params.get("ClientRequestToken", "")
     stack_operations.continue_rollback(tx, caller, stack, params.get("ResourcesToSkip", ()), client_token=token)
     return remember(tx, caller, "ContinueUpdateRollback", params, {})
@@ -271,19 +254,20 @@ def continue_update_rollback(tx: Tx[Store], params: dict[str, Any], caller: Call
 def rollback_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     if (reply := recall(tx, caller, "RollbackStack", params)) is not None:
         return reply
-    stack = find_stack(tx, caller, params["StackName"])
+    stack = find_stack(tx, caller, params["StackName"], missing=absent_stack)
+    checked_role(tx, caller, params)
     stack_operations.rollback_stack(tx, caller, stack, client_token=params.get("ClientRequestToken", ""))
     return remember(tx, caller, "RollbackStack", params, {"StackId": stack.id})
 
 
 def signal_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    stack = find_stack(tx, caller, params["StackName"])
+    stack = find_stack(tx, caller, params["StackName"], missing=absent_stack)
     stack_operations.signal(tx, stack, params["LogicalResourceId"], params["UniqueId"], params["Status"])
     return {}
 
 
 def set_stack_policy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    stack = find_stack(tx, caller, params["StackName"])
+    stack = find_stack(tx, caller, params["StackName"], missing=absent_stack)
     if "StackPolicyBody" not in params:
         raise ValidationError("Either StackPolicyBody or StackPolicyURL must be specified.")
     tx.store.stacks.put(stack.but(policy=checked_policy(params["StackPolicyBody"])))
@@ -291,12 +275,12 @@ def set_stack_policy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> d
 
 
 def get_stack_policy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    stack = find_stack(tx, caller, params["StackName"], deleted=True)
+    stack = find_stack(tx, caller, params["StackName"], deleted=True, missing=absent_stack)
     return {"StackPolicyBody": stack.policy} if stack.policy else {}
 
 
 def update_termination_protection(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    stack = find_stack(tx, caller, params["StackName"])
+    stack = find_stack(tx, caller, params["StackName"], missing=absent_stack)
     if stack.parent_id:
         raise ValidationError("Termination protection cannot be changed for a nested stack: change it for the root stack.")
     tx.store.stacks.put(stack.but(termination_protection=params["EnableTerminationProtection"]))

@@ -31,6 +31,7 @@ from corral.services.cloudformation.lookup import find_change_set, find_stack
 from corral.services.cloudformation.template_sources import template_text
 from corral.store import Store
 from corral.template_types.lookup import is_known
+from corral.template_types.schemas import facts, has_schema
 
 TEMPLATE = "_template"  # a parameter that `prepare` adds: a ParsedTemplate
 NO_TEMPLATE = "Either Template URL or Template Body must be specified."
@@ -173,6 +174,9 @@ def get_template_summary(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
     else:
         given = _given(params)
     template, version = _described_template(given), given.tree.get("AWSTemplateFormatVersion")
+    types: dict[str, list[str]] = {}
+    for each in template.resources.values():
+        types.setdefault(each.type, []).append(each.logical_id)
     return {
         "Parameters": [
             {
@@ -183,22 +187,30 @@ def get_template_summary(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
             for each in template.parameters.values()
         ],
         **_common(template),
-        "ResourceTypes": list(dict.fromkeys(each.type for each in template.resources.values())),
+        "ResourceTypes": list(types),
+        "ResourceIdentifierSummaries": [_identifiers(type_, logical_ids) for type_, logical_ids in types.items()],
         **({"Version": str(version)} if version else {}),
         **({"Metadata": orjson.dumps(template.metadata).decode()} if template.metadata else {}),
     }
 
 
+def _identifiers(type_: str, logical_ids: list[str]) -> dict[str, Any]:
+    """Describe which properties identify the resources of a type, for an import of existing resources."""
+    identifier = list(facts(type_).identifier) if has_schema(type_) else []
+    named = {"ResourceIdentifiers": identifier} if identifier else {}
+    return {"ResourceType": type_, "LogicalResourceIds": logical_ids, **named}
+
+
 def get_template(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    if not params.get("StackName") and not params.get("ChangeSetName", "").startswith("arn:"):
+        raise ValidationError("StackName is a required parameter.")
     if "ChangeSetName" in params:
         original, processed = _template_of_change_set(tx, params, caller)
-    elif "StackName" in params:
+    else:
         stack = find_stack(tx, caller, params["StackName"], deleted=True)
         if not stack.version.number:  # only its first change set has a template
             return {"TemplateBody": "", "StagesAvailable": []}
         original, processed = tx.store.stacks.template(stack.id, stack.version.number)
-    else:
-        raise ValidationError("Either StackName or ChangeSetName must be specified.")
     # Without transforms, AWS returns the template as it was written, in both stages.
     is_processed = params.get("TemplateStage") == "Processed" and "Transform" in orjson.loads(processed)
     return {"TemplateBody": processed if is_processed else original, "StagesAvailable": ["Original", "Processed"]}

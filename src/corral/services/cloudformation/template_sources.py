@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from msgspec import Struct
 
@@ -29,8 +29,10 @@ TOO_LARGE = "Template may not exceed {} bytes in size."
 POLICY_TOO_LARGE = "Stack policy may not exceed {} bytes in size."
 S3_ERROR = "S3 error: {}\nFor more information check http://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html"
 
-_S3_HOST = re.compile(r"(?:(?P<bucket>.+)\.)?s3(?:[.-][a-z0-9.-]+)?\.amazonaws\.com(?:\.cn)?")
-_LOCAL_HOST = re.compile(r"(?:(?P<bucket>.+)\.)?localhost")
+_S3_HOST = re.compile(r"(?:(.+)\.)?s3(?:[.-][a-z0-9.-]+)?\.amazonaws\.com(?:\.cn)?")
+_LOCAL_HOST = re.compile(r"(?:(.+)\.)?localhost")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+UNSUPPORTED_URL = "TemplateURL must be a supported URL."
 # Request member with a URL → the parameter that receives the bytes, the maximum size, and the text if the object is larger.
 _MEMBERS = {
     "TemplateURL": ("TemplateBody", TEMPLATE_MAX_BYTES, TOO_LARGE),
@@ -45,37 +47,43 @@ class ObjectAddress(Struct, frozen=True):
     version_id: str | None = None
 
 
-def object_of_url(tx: Tx[Store], url: str) -> ObjectAddress:
-    """Return the object that a URL names. The URL must have a host of S3, or the port of Corral.
+def object_of_url(tx: Tx[Store], caller: Caller, url: str) -> ObjectAddress:
+    """Return the object that a URL names. Its host is S3's or the caller's own, or its port is Corral's.
 
     The signature of a presigned URL is ignored, because the caller's own permissions apply.
     """
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-        own_port = urlsplit(tx.settings.endpoint_url).port
+        host, port = parts.hostname or "", _port(parts)
+        used = urlsplit(caller.endpoint_url)
+        used_port = _port(used)
     except ValueError:
-        raise ValidationError("TemplateURL must be a supported URL.") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise ValidationError("TemplateURL must be a supported URL.")
-    found = _S3_HOST.fullmatch(host) or (_LOCAL_HOST.fullmatch(host) if port == own_port else None)
-    if found is None and port != own_port:
+        raise ValidationError(UNSUPPORTED_URL) from None
+    if parts.scheme == "s3":
         raise ValidationError(f"S3 error: Domain name specified in {host} is not a valid S3 domain")
-    path = unquote(parts.path).removeprefix("/")
-    bucket = found["bucket"] if found is not None else None
+    is_own = port == _port(urlsplit(tx.settings.endpoint_url)) or (port == used_port and f".{host}".endswith(f".{used.hostname}"))
+    found = _S3_HOST.fullmatch(host)
+    if parts.scheme not in _DEFAULT_PORTS or not host or not (is_own or found):
+        raise ValidationError(UNSUPPORTED_URL)
+    found = found or _LOCAL_HOST.fullmatch(host)
+    path, bucket = unquote(parts.path).removeprefix("/"), found[1] if found is not None else None
     if bucket is None:
         bucket, _, path = path.partition("/")
     version = parse_qs(parts.query).get("versionId", [None])[0]
     return ObjectAddress(bucket, path, version)
 
 
-def addresses(tx: Tx[Store], params: Mapping[str, Any]) -> list[ObjectAddress]:
+def _port(parts: SplitResult) -> int | None:
+    return parts.port or _DEFAULT_PORTS.get(parts.scheme)
+
+
+def addresses(tx: Tx[Store], caller: Caller, params: Mapping[str, Any]) -> list[ObjectAddress]:
     """Return the objects to which a request refers. Invalid URLs are omitted, because the handler refuses them."""
     found = []
     for member in _MEMBERS:
         if member in params:
             try:
-                found.append(object_of_url(tx, params[member]))
+                found.append(object_of_url(tx, caller, params[member]))
             except ApiError:
                 continue
     return found
@@ -91,7 +99,7 @@ def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller, *, is_obeyed: b
         if member not in params:
             continue
         if body in params:
-            raise ValidationError(f"Specify either {body} or {member}, not both.")
+            raise ValidationError(f"You cannot specify both {member} and {body}")
         found[body] = _slices(tx, caller, params[member], max_bytes, too_large, is_obeyed=is_obeyed)
     return found
 
@@ -114,7 +122,7 @@ def template_text(body: bytes | str) -> str:
 def _slices(
     tx: Tx[Store], caller: Caller, url: str, max_bytes: int, too_large: str, *, is_obeyed: bool = True
 ) -> tuple[Slice, ...]:
-    address = object_of_url(tx, url)
+    address = object_of_url(tx, caller, url)
     try:
         bucket = existing_bucket(tx, {"Bucket": address.bucket}, caller)
         version = existing_version(tx, bucket, address.key, address.version_id)
