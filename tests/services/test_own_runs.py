@@ -21,6 +21,7 @@ from corral.services.corral.runs import first_in_line
 from corral.services.ecs import host_reports
 from services.test_own_instances import CALLER, REGION
 from services.test_own_instances import World as InstancesWorld
+from store.rows import hello
 
 
 class World(InstancesWorld):
@@ -205,3 +206,20 @@ def test_a_task_that_is_too_large_for_the_host_reserves_nothing() -> None:
     world.start(3)
     world.start(8)
     assert not any(reserved_for(gpu) for gpu in world.status()["hosts"][0]["gpus"])
+
+
+def test_several_hosts_are_told_apart() -> None:
+    world = World()
+    first = world.start(4, "one")
+    assert world.rows()[0]["host"] is None, "one host needs no name"
+    world.run(lambda tx: host_reports.hello(tx, hello("i", 2)))
+    second = world.start(2, "two")
+    world.launch(8)
+    waiting = world.start(4, "three")
+    names = {row["task"]: row["host"] for row in world.rows()}
+    assert names == {first: "host h", second: "host i", waiting: None}
+    assert sorted(world.listed()["gpuIndexes"].values()) == [0, 0, 1, 1, 2, 3], "an index is that on the host"
+    assert {task["task"]: task["host"] for task in world.status()["running"]} == {first: "host h", second: "host i"}
+    world.end(first)
+    [recorded] = world.own("GetHistory")["tasks"]
+    assert (recorded["name"], recorded["host"]) == ("one", "host h")

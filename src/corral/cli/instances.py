@@ -69,6 +69,7 @@ def _found(endpoint: Endpoint, described: list[dict[str, Any]], own: dict[str, d
                 "state": state,
                 "group": next((tag["Value"] for tag in each.get("Tags", ()) if tag["Key"] == GROUP_TAG), None),
                 "cluster": cluster,
+                "host": known.get("host"),
                 "gpus": known.get("gpus", gpus.get(each["InstanceType"], 0)),
                 "tasks": tasks,
                 "market": each.get("InstanceLifecycle", "on-demand"),
@@ -129,6 +130,7 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
             "STATE": each["state"],
             "GROUP": each["group"] or "",
             "CLUSTER": each["cluster"] or "",
+            "HOST": each["host"] or "",
             "GPUS": str(each["gpus"]),
             "TASKS": str(each["tasks"]),
             "LAUNCHED": ago(each["launchTime"], now),
@@ -136,7 +138,7 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
         }
         for each in found
     ]
-    optional = ("GROUP", "CLUSTER", "REASON")
+    optional = ("GROUP", "CLUSTER", "HOST", "REASON")
     print_table(rows, optional=optional, folded=optional, right=("GPUS", "TASKS"))
 
 

@@ -52,6 +52,21 @@ def gpus_failed(tx: Tx[Store], host_id: str, faults: Mapping[str, str]) -> None:
     host_changed(tx, host_id)
 
 
+class HostNames:
+    """The names of hosts, found by the instances on them. If there is only one host, it needs no name."""
+
+    def __init__(self, tx: Tx[Store]) -> None:
+        self._instances = tx.store.instances
+        self._names = {host["id"]: str(host["name"]) for host in tx.store.hosts.all()}
+
+    def of(self, instance_id: str | None) -> str | None:
+        """Return None if there is only one host, if the instance has no host, or if the instance is forgotten."""
+        if len(self._names) < 2 or instance_id is None:
+            return None
+        instance = self._instances.get(instance_id)
+        return self._names.get(instance.host_id) if instance is not None and instance.host_id is not None else None
+
+
 def gpu_key(gpu_id: str) -> str:
     """Return the key that `Tx.changed` gets when the fault of a GPU changes."""
     return f"gpu:{gpu_id}"

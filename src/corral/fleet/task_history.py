@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from corral.core.transactions import Tx
+from corral.fleet.hosts import HostNames
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
 from corral.model.task import ecs_arn, is_host_image
 from corral.model.task_record import ContainerRecord, GpuUse, TaskRecord
@@ -26,20 +27,20 @@ def history_page(tx: Tx[Store], wanted: HistoryFilter, limit: int, *, latest: bo
 
     With `latest` and a name that is not a glob, the task has the member `sameName`: the number of matching tasks with this name.
     """
-    history = tx.store.tasks.history
+    history, hosts = tx.store.tasks.history, HostNames(tx)
     if latest:
-        tasks = [_description(tx, each) for each in history.latest(wanted)[:limit]]
+        tasks = [_description(tx, each, hosts) for each in history.latest(wanted)[:limit]]
         if tasks and not is_glob(wanted.name):
             tasks[0]["sameName"] = history.count(wanted)
         following = None
     else:
         found = history.listed(wanted, limit + 1)
-        tasks = [_description(tx, each) for each in found[:limit]]
+        tasks = [_description(tx, each, hosts) for each in found[:limit]]
         following = found[limit - 1].number if len(found) > limit else None
     return {"tasks": tasks, "before": following, "days": tx.settings.history.days, "nowS": tx.now_s}
 
 
-def _description(tx: Tx[Store], stored: StoredTask) -> dict[str, Any]:
+def _description(tx: Tx[Store], stored: StoredTask, hosts: HostNames) -> dict[str, Any]:
     account, record = tx.settings.account, stored.record
     task_arn = ecs_arn(account, stored.region, f"task/{stored.cluster}/{stored.id}")
     description = {
@@ -64,6 +65,7 @@ def _description(tx: Tx[Store], stored: StoredTask) -> dict[str, Any]:
         "stoppedReason": record.stopped_reason,
         "name": stored.name,
         "failed": stored.failed,
+        "host": hosts.of(record.instance_id),
         "exitCode": exit_code(record.containers),
         "gpus": len({gpu_id for each in record.containers for gpu_id in each.gpu_ids}),
         "gpusNeeded": record.gpus or None,

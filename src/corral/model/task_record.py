@@ -78,6 +78,7 @@ class TaskRecord(Struct, frozen=True, array_like=True):
     gpu_use: GpuUse | None  # None: the GPUs of the task have no samples
     gpu_memory_mib: int = 0  # as in Demand
     on_host: bool = True  # False: the task ran on an EC2 instance
+    instance_id: str | None = None
 
 
 def task_record(task: Task, gpu_use: GpuUse | None) -> TaskRecord:
@@ -90,7 +91,7 @@ def task_record(task: Task, gpu_use: GpuUse | None) -> TaskRecord:
         demand.memory_mib, task.created_at_s, task.placed_at_s, task.started_at_s, task.stopping_at_s, task.stopped_at_s,
         task.stop_code, task.stopped_reason, tuple([_container(run) for run in task.runs]), details.get("tags") or [], overrides,
         had_environment, job.get("AWS_BATCH_JOB_ARRAY_INDEX"), job.get("AWS_BATCH_JOB_ATTEMPT"), gpu_use,
-        demand.gpu_memory_mib, task.pool == HOST_POOL,
+        demand.gpu_memory_mib, task.pool == HOST_POOL, task.instance_id,
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ LIMIT_MAX = 100_000
 WIDE = 120  # columns of a screen that has room for longer names, the waiting time, and the commit
 WIDE_NAME, NARROW_NAME = 32, 16
 COMMAND_LINES = 4  # `corral show` prints the whole command and the whole reason
-OPTIONAL = ("GPUS", "MEMORY", "LOAD", "GIT")  # columns that are omitted if they are empty
+OPTIONAL = ("HOST", "GPUS", "MEMORY", "LOAD", "GIT")  # columns that are omitted if they are empty
 
 
 @click.command(short_help="List the runs that have ended.")
@@ -98,6 +98,7 @@ def _row(task: dict[str, Any], now: datetime | None, *, is_wide: bool) -> dict[s
         "EXIT": str(task["exitCode"]) if "exitCode" in task else "-",
         **({"WAITED": duration(task.get("waitingSeconds"))} if is_wide else {}),
         "RAN": duration(task.get("wallSeconds")),
+        "HOST": task.get("host", ""),
         "GPUS": str(task["gpus"] or ""),
         "MEMORY": gib(use["peakMemoryMiB"]) if use else "",
         "LOAD": f"{use['meanUtilizationPercent']:.0f}%" if use else "",

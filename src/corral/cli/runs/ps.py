@@ -38,7 +38,7 @@ NAME_MIN = 20  # the name of a task may have this many columns, or a quarter of 
 GPUS_WIDTH = 12
 ELSEWHERE_SHOWN = 3  # the number of other clusters that are named
 LIMIT_DEFAULT, LIMIT_MAX = 100, 5_000
-OPTIONAL = ("LINE", "START", "EXIT", "NEEDS", "REASON")  # columns that are omitted if they are empty
+OPTIONAL = ("HOST", "LINE", "START", "EXIT", "NEEDS", "REASON")  # columns that are omitted if they are empty
 
 Row = dict[str, str]
 
@@ -128,6 +128,7 @@ def _task_row(task: dict[str, Any], gpu_names: Mapping[str, str], now: datetime 
         "ID": tasks.short(tasks.id_of(task)),
         "TASK": tasks.label(task),
         "STATE": tasks.state(task),
+        "HOST": "",
         "LINE": "",
         "GPUS": _gpus(tasks.gpu_ids(task), gpu_names, is_shared=tasks.shares_a_gpu(task)),
         "SINCE": ago(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
@@ -144,6 +145,7 @@ def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | 
         "ID": tasks.short(run["task"]),
         "TASK": tasks.title(run["taskName"], run["arrayIndex"]),
         "STATE": run["state"],
+        "HOST": run.get("host") or "",
         "LINE": str(run["place"] or ""),
         "GPUS": _gpus(run["gpuIds"], gpu_names, is_shared=bool(run["gpuMemoryMiB"])),
         "SINCE": ago(datetime.fromtimestamp(run["sinceS"], UTC), now),

@@ -132,6 +132,8 @@ def _lines(run: NamedRun, load: GpuLoad | None, files: list[dict[str, Any]]) -> 
     if "stoppedAt" in task:
         ran = f", ran {_span(task['startedAt'], task['stoppedAt'])}" if "startedAt" in task else ", has not started"
         yield "Ended", _time(task["stoppedAt"], now) + ran
+    if task.get("host"):
+        yield "Host", task["host"]
     shared_mib = task.get("gpuMemoryMiB")
     number = str(task.get("gpus") or task.get("gpusNeeded") or 0).replace("-1", "ALL")  # a run that never started had no GPUs
     gpus = (

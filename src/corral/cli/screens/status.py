@@ -60,7 +60,7 @@ def status(data: DataFolder, as_json: bool) -> None:
         print_line("\nNo host is connected.")
     if page.get("instances"):
         print_line()
-        print_table(_instance_rows(page, parsed_date(date)), optional=("GROUP", "CLUSTER"), folded=("GROUP", "CLUSTER"))
+        print_table(_instance_rows(page, parsed_date(date)), optional=("GROUP", "CLUSTER", "HOST"), folded=("GROUP", "CLUSTER"))
     if page["waiting"]:
         print_line()
         print_table(_waiting_rows(page, parsed_date(date)), folded=("WAITING",))
@@ -168,6 +168,7 @@ def _instance_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str,
             "STATE": each["state"],
             "GROUP": each["group"] or "",
             "CLUSTER": each["cluster"] or "",
+            "HOST": each.get("host") or "",
             "GPUS": instance_gpus(each, indexes),
             "TASKS": str(each["tasks"]),
             "SINCE": ago(datetime.fromtimestamp(each["sinceS"], UTC), now),
@@ -179,8 +180,8 @@ def _instance_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str,
 
 
 def gpu_indexes(page: dict[str, Any]) -> dict[str, int]:
-    """Return GPU id → index. If there are several hosts, return an empty dict, because then an index does not identify a GPU."""
-    return {gpu["id"]: gpu["index"] for host in page["hosts"] for gpu in host["gpus"]} if len(page["hosts"]) == 1 else {}
+    """Return GPU id → index of the GPU on its host."""
+    return {gpu["id"]: gpu["index"] for host in page["hosts"] for gpu in host["gpus"]}
 
 
 def instance_gpus(instance: dict[str, Any], indexes: dict[str, int]) -> str:

@@ -143,18 +143,21 @@ def _instances(page: dict[str, Any], now: datetime | None, width: int, room: int
     shown = rows if room is None or len(rows) <= room else rows[: room - 1]
     more = sum(page["instanceCounts"].values()) - len(shown)
     table = plain_table()
-    titles = ("INSTANCE", "TYPE", "STATE", "GROUP", "CLUSTER", "GPUS", "TASKS", "SINCE")
-    sizes = (19, 13, 13, 17, 17, 8, 5, 8) if width >= WIDE else (19, 11, 7, 8, 7, 7, 5, 8)
+    titles = ("INSTANCE", "TYPE", "STATE", "GROUP", "CLUSTER", "HOST", "GPUS", "TASKS", "SINCE")
+    sizes = (19, 13, 13, 17, 17, 12, 8, 5, 8) if width >= WIDE else (19, 11, 7, 8, 7, 7, 7, 5, 8)
     if width >= VERY_WIDE:
-        sizes = (19, 16, 13, 24, 24, 12, 5, 8)
+        sizes = (19, 16, 13, 24, 24, 16, 12, 5, 8)
     columns = {name: size for name, size in zip(titles, sizes) if width >= NARROW or name in ("INSTANCE", "TYPE", "STATE", "GPUS")}
+    if not any(each.get("host") for each in shown):
+        columns.pop("HOST", None)
     for heading, size in columns.items():
         _add_column(table, heading, width=size, folds=room is None)
     _add_column(table, "REASON" if width >= WIDE else "", ratio=1, folds=room is None)
     for each in shown:
         since = ago(datetime.fromtimestamp(each["sinceS"], UTC), now)
         state = styled(each["state"], "yellow" if each["state"] == "pending" else "")
-        others = (each["group"] or "", each["cluster"] or "", instance_gpus(each, indexes), str(each["tasks"]), since)
+        places = (each["group"] or "", each["cluster"] or "", each.get("host") or "")
+        others = (*places, instance_gpus(each, indexes), str(each["tasks"]), since)
         cells = dict(zip(titles, (each["id"], each["type"], state, *others)))
         table.add_row(*(cells[name] for name in columns), reasons.get(each["id"], "") if width >= WIDE else "")
     if more > 0:
@@ -184,6 +187,8 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
     has_starts = any(task.get("startsAtS") for task in waiting)
     sizes |= {"START": 7} if has_starts else {}  # `in 119m`
     sizes |= {"NEEDS": 18} if is_wide else {}
+    if any(task.get("host") for task in running):
+        sizes |= {"HOST": max(8, width // 10)}
     if width < NARROW:
         sizes = {name: size for name, size in sizes.items() if name in ("ID", "TASK", "STATE")}
     sizes = {MARK: 1, **sizes} if at is not None else sizes
@@ -211,6 +216,7 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
             "SINCE": since,
             "START": start(task.get("startsAtS"), now),
             "NEEDS": needs(task["needs"]) if waits else "",
+            "HOST": task.get("host") or "",
         }
         table.add_row(*(cells[name] for name in sizes), reason, style="reverse" if is_selected else None)
     if more > 0:

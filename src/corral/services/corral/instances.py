@@ -13,6 +13,7 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.place import why_waiting
+from corral.fleet.hosts import HostNames
 from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id, host_instance_id
 from corral.model.placement import INSTANCE, Claim
 from corral.operations.pagination import Pagination
@@ -30,8 +31,9 @@ def describe_instances(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
     shown, more = PAGES.page(
         params, lambda after, limit: [(each.id, each) for each in tx.store.instances.listed(region, after, limit)]
     )
+    hosts = HostNames(tx)
     return {
-        "instances": [{**_instance(tx, each), **_reasons(tx, each)} for each in shown],
+        "instances": [{**_instance(tx, each, hosts), **_reasons(tx, each)} for each in shown],
         "elsewhere": Counter(each.region for each in tx.store.instances.slices() if each.region != region),
         **more,
     }
@@ -61,15 +63,16 @@ def instances_status(tx: Tx[Store]) -> dict[str, Any]:
     Pending instances come last.
     """
     living = tx.store.instances.slices()
+    hosts = HostNames(tx)
     living.sort(key=lambda each: (each.state is InstanceState.PENDING, each.created_at_s, each.id))
     return {
         "instanceCounts": Counter(each.state.value for each in living),
-        "instances": [_instance(tx, each) for each in living[:INSTANCES_SHOWN_MAX]],
+        "instances": [_instance(tx, each, hosts) for each in living[:INSTANCES_SHOWN_MAX]],
         "overcommitted": _overcommitted(tx, living),
     }
 
 
-def _instance(tx: Tx[Store], instance: Instance) -> dict[str, Any]:
+def _instance(tx: Tx[Store], instance: Instance, hosts: HostNames) -> dict[str, Any]:
     pool = tx.store.fleet.pool(instance.pool) if instance.pool is not None else None
     slot = pool.slot(instance.id) if pool is not None and instance.id in pool else None
     has_host = instance.host_id is not None and instance.state is not InstanceState.TERMINATED
@@ -80,6 +83,7 @@ def _instance(tx: Tx[Store], instance: Instance) -> dict[str, Any]:
         "state": instance.state.value,
         "group": instance.group or None,
         "cluster": instance.cluster or None,
+        "host": hosts.of(instance.id),
         "gpus": instance.gpus,
         "gpuIds": [gpu.gpu_id for gpu in tx.store.instances.gpus(instance.id)] if has_host and instance.gpus else [],
         "tasks": slot.running + slot.pending if slot is not None else 0,

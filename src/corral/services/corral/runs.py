@@ -18,6 +18,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.start_estimates import estimates
 from corral.fleet.clusters import is_active_cluster, pools_of
+from corral.fleet.hosts import HostNames
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.model.placement import TASK, Claim
 from corral.model.queue_options import HOLD_TAG
@@ -43,8 +44,7 @@ def list_runs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
         raise ClusterNotFoundException(f"cluster {cluster} does not exist: `corral aws ecs list-clusters` lists the clusters.")
     pools, limit = pools_of(tx, region, cluster), min(limit, LISTED_MAX)
     jobs = {line.id: line.count for pool in pools for line in tx.store.job_lines.in_pool(pool)}
-    hosts = tx.store.hosts.all()
-    gpus = tx.store.hosts.gpus(hosts[0]["id"]) if len(hosts) == 1 else ()
+    hosts = HostNames(tx)
     places = dict(first_in_line(tx, region, cluster, limit))
     behind = tx.store.task_queue.first_not_admitted(limit - len(places), (region, cluster))
     listed = [*tx.store.tasks.placed_in(region, cluster, LISTED_MAX), *places, *behind]
@@ -55,14 +55,15 @@ def list_runs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
         for task_id in listed[start : start + CHUNK]:
             task = found.get(task_id)
             if task is not None and task.state is not TaskState.STOPPED:
-                rows.append(_run(task, why_waiting(tx, task, reasons), places.get(task_id), starts_s.get(task_id)))
+                row = _run(task, why_waiting(tx, task, reasons), places.get(task_id), starts_s.get(task_id))
+                rows.append({**row, "host": hosts.of(task.instance_id)})
         tx.step()
     others = tx.store.tasks.elsewhere(region, cluster, ELSEWHERE_MAX)
     return {
         "cluster": cluster,
         "counts": {**tx.store.tasks.unfinished_counts(region, cluster), "jobs": sum(jobs.values())},
         "elsewhere": [dict(zip(("region", "cluster", "tasks"), each)) for each in others],
-        "gpuIndexes": {gpu.gpu_id: gpu.index for gpu in gpus},
+        "gpuIndexes": {gpu.gpu_id: gpu.index for host in tx.store.hosts.all() for gpu in tx.store.hosts.gpus(host["id"])},
         "running": [row for row in rows if row["state"] != "WAITING"],
         "waiting": [row for row in rows if row["state"] == "WAITING"],
     }

@@ -20,6 +20,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.place import standing_reservation
 from corral.decide.placement.start_estimates import estimates
+from corral.fleet.hosts import HostNames
 from corral.model.agent_protocol import HEARTBEAT_S
 from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
@@ -47,6 +48,7 @@ def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     """
     server, shown = tx.settings.server, max(0, min(params.get("tasks", TASKS_SHOWN), TASKS_SHOWN_MAX))
     waiting = [row for pool in tx.store.fleet.pools_with_claims() for row in _line(tx, pool, shown)]
+    hosts = HostNames(tx)
     waiting += [_behind(tx, task) for task in _tasks(tx, tx.store.task_queue.first_not_admitted(shown))]
     return {
         "version": corral.__version__,
@@ -54,7 +56,7 @@ def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         "tasks": tx.store.tasks.counts(),
         "hosts": _hosts(tx),
         **instances_status(tx),
-        "running": [_running(task) for task in _tasks(tx, tx.store.tasks.oldest_placed(shown))],
+        "running": [_running(task, hosts.of(task.instance_id)) for task in _tasks(tx, tx.store.tasks.oldest_placed(shown))],
         "waiting": waiting,
         "failingHandovers": server.failing_handovers(),
         "problems": server.problems(),
@@ -212,11 +214,11 @@ def _task(task: Task) -> dict[str, Any]:
     return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name, "arrayIndex": task.array_index, **place}
 
 
-def _running(task: Task) -> dict[str, Any]:
+def _running(task: Task, host: str | None) -> dict[str, Any]:
     state = "STOPPING" if task.desired.value == "STOPPED" else task.state.value
     gpu_ids = list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids))
     since_s, gpu_memory_mib = task.started_at_s or task.created_at_s, task.demand.gpu_memory_mib
-    return {**_task(task), "state": state, "sinceS": since_s, "gpuIds": gpu_ids, "gpuMemoryMiB": gpu_memory_mib}
+    return {**_task(task), "state": state, "sinceS": since_s, "host": host, "gpuIds": gpu_ids, "gpuMemoryMiB": gpu_memory_mib}
 
 
 def _definition(task: Task) -> str:
