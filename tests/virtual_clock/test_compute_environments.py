@@ -186,7 +186,7 @@ def test_an_empty_value_removes_a_member(world: EnvironmentWorld) -> None:
 
 
 def test_deletion_of_a_missing_environment(world: EnvironmentWorld) -> None:
-    assert "does not exist" in refused(lambda: world.delete("missing")).message
+    world.delete("missing")  # as on AWS, no error
 
 
 def test_families() -> None:

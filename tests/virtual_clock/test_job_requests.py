@@ -239,6 +239,10 @@ def test_the_queue_and_the_definition(world: JobWorld) -> None:
     assert "Job name should match valid pattern" in refusal(world, jobName="-x")
     arn = f"arn:aws:batch:{REGION}:123456789012:job-definition/one"
     assert world.job(world.submit("x", arn)).spec.definition_arn == f"{arn}:1"
+    assert refusal(world, jobDefinition=f"{arn}:7") == f"JobDefinition {arn}:7 not found."
+    world.define("old")
+    world.batch_call(job_definitions.deregister_job_definition, jobDefinition="old:1")
+    assert refusal(world, jobDefinition=arn.replace("/one", "/old:1")).endswith("/old:1 is not in ACTIVE status")
     world.queue("closed", state="DISABLED")
     assert "is DISABLED" in refusal(world, jobQueue="closed")
     world.environment("far", kind="FARGATE")

@@ -227,8 +227,13 @@ def _new_generation(tx: Tx[Store], state: EnvironmentState, policy: Params) -> E
 
 
 def delete_compute_environment(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Begin to delete an environment. The reconciler terminates its instances, and then deletes the environment."""
-    environment = _existing(tx, caller, params["computeEnvironment"])
+    """Begin to delete an environment. The reconciler terminates its instances, and then deletes the environment.
+
+    As on AWS, do nothing if the environment does not exist.
+    """
+    environment = find_environment(tx, caller.region, params["computeEnvironment"])
+    if environment is None:
+        return {}
     if environment.state != DISABLED:
         raise ClientException(
             f"Cannot delete, state must be {DISABLED}: disable the compute environment {environment.name} with "

@@ -55,6 +55,8 @@ def check_job_definition(params: dict[str, Any]) -> None:
                 f"the request has {' and '.join(given) or 'neither'}."
             )
         check_properties(params, "containerProperties", platform)
+    if params.get("retryStrategy", {"attempts": 1}).get("attempts") is None:
+        raise ClientException("RetryAttempts must be provided with retry strategy: add retryStrategy.attempts.")
     check_retry_strategy(params.get("retryStrategy", {}))
     check_timeout(params.get("timeout", {}))
     check_priority("schedulingPriority", params.get("schedulingPriority"))

@@ -90,6 +90,10 @@ def _queue(tx: Tx[Store], region: str, given: str) -> JobQueue:
 
 def _definition(tx: Tx[Store], region: str, given: str) -> JobDefinition:
     definition = find_definition(tx, region, given)
+    if given.startswith("arn:") and definition is None:
+        raise ClientException(f"JobDefinition {given[:300]} not found.")
+    if given.startswith("arn:") and definition is not None and definition.status != ACTIVE:
+        raise ClientException(f"JobDefinition {given[:300]} is not in ACTIVE status")
     if definition is None or definition.status != ACTIVE:
         raise ClientException(f"JobDefinition name {given[:300]} does not exist or is not in ACTIVE status")
     return definition
