@@ -92,7 +92,15 @@ def test_refusals(scaling: Any, corral: Corral) -> None:
     table = {"ServiceNamespace": "dynamodb", "ResourceId": "table/t", "ScalableDimension": "dynamodb:table:ReadCapacityUnits"}
     code, text = refusal(scaling.register_scalable_target, **table, MinCapacity=0, MaxCapacity=1)
     assert code == "ValidationException" and text.startswith("Corral scales ECS services only: dynamodb is not served.")
-    assert "dynamodb" in refusal(scaling.describe_scalable_targets, ServiceNamespace="dynamodb")[1]
+    for describe, member in (
+        (scaling.describe_scalable_targets, "ScalableTargets"),
+        (scaling.describe_scaling_policies, "ScalingPolicies"),
+        (scaling.describe_scheduled_actions, "ScheduledActions"),
+        (scaling.describe_scaling_activities, "ScalingActivities"),
+    ):
+        assert describe(ServiceNamespace="dynamodb")[member] == []  # as in an account without tables
+        dimension = {"ServiceNamespace": "ecs", "ScalableDimension": "ecs:service:DesiredCount"}
+        assert refusal(describe, **dimension)[1].endswith("you must also specify a resource ID.")
     assert "MaxCapacity" in refusal(scaling.register_scalable_target, **PLACE, MinCapacity=0)[1]
     assert "cannot be less" in refusal(register, scaling, 3, 1)[1]
     assert "service/CLUSTER/SERVICE" in refusal(scaling.register_scalable_target, **PLACE | {"ResourceId": "web"})[1]

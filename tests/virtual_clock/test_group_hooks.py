@@ -44,6 +44,9 @@ def test_a_launch_hook_continues(world: GroupWorld) -> None:
     world.call("CompleteLifecycleAction", **right)
     assert world.states() == ["InService"] and world.activities()[0]["StatusCode"] == "Successful"
     assert refused(lambda: world.call("CompleteLifecycleAction", **right)).code == "ValidationError"
+    gone = {**named, "InstanceId": "i-0123456789abcdef0", "LifecycleActionResult": "CONTINUE"}
+    text = "No active Lifecycle Action found with instance ID i-0123456789abcdef0"
+    assert refused(lambda: world.call("CompleteLifecycleAction", **gone)).message == text
 
 
 @pytest.mark.parametrize("default, expected", [("CONTINUE", ["InService"]), ("ABANDON", ["Pending:Wait"])])

@@ -15,7 +15,7 @@ from corral.model.ecs_service import EcsService
 from corral.model.group import scaling_key
 from corral.model.numbers import whole_number
 from corral.operations.stored_resources import Params
-from corral.services.applicationautoscaling.names import DIMENSION, NAMESPACE, PAGES, check_place, resource_of, scaling_target
+from corral.services.applicationautoscaling.names import DIMENSION, NAMESPACE, PAGES, is_listed, resource_of, scaling_target
 from corral.services.ecs.services import set_desired_count
 from corral.store import Store
 from corral.store.stored_resources import Document
@@ -28,7 +28,8 @@ ATTEMPT = "Attempting to scale due to alarm triggered"
 
 def describe_scaling_activities(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     """Describe the activities of the last six weeks, newest first."""
-    check_place(params)
+    if not is_listed(params):
+        return {"ScalingActivities": []}
     resource = resource_of(params) if "ResourceId" in params else None
     not_scaled = params.get("IncludeNotScaledActivities", False)
 

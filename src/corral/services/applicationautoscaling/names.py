@@ -46,6 +46,14 @@ def check_place(params: Mapping[str, Any]) -> None:
         )
 
 
+def is_listed(params: Params) -> bool:
+    """Whether the list that a request asks for can have elements: only ECS services have scalable targets."""
+    resources = params.get("ResourceId") or params.get("ResourceIds")
+    if "ScalableDimension" in params and not resources:
+        raise ValidationException("If you specify a scalable dimension, you must also specify a resource ID.")
+    return bool(params["ServiceNamespace"] == NAMESPACE and params.get("ScalableDimension", DIMENSION) == DIMENSION)
+
+
 def resource_of(params: Params) -> str:
     """Return the resource id of a request: service/CLUSTER/SERVICE."""
     check_place(params)

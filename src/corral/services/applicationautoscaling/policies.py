@@ -22,8 +22,8 @@ from corral.services.applicationautoscaling.names import (
     PAGES,
     POLICY,
     SERVICE,
-    check_place,
     documents_of,
+    is_listed,
     key_of,
     listed,
     registered,
@@ -134,7 +134,8 @@ def _check_cooldown(configuration: Document, member: str) -> None:
 
 
 def describe_scaling_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    check_place(params)
+    if not is_listed(params):
+        return {"ScalingPolicies": []}
     names, resource = params.get("PolicyNames"), resource_of(params) if "ResourceId" in params else None
 
     def chosen(policy: Document) -> bool:

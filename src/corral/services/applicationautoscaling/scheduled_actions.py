@@ -21,9 +21,9 @@ from corral.services.applicationautoscaling.names import (
     PAGES,
     SCHEDULE,
     SERVICE,
-    check_place,
     documents_of,
     find_target,
+    is_listed,
     key_of,
     listed,
     put_target,
@@ -105,7 +105,8 @@ def _next_run(action: Document, after_s: float) -> float | None:
 
 
 def describe_scheduled_actions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    check_place(params)
+    if not is_listed(params):
+        return {"ScheduledActions": []}
     names, resource = params.get("ScheduledActionNames"), resource_of(params) if "ResourceId" in params else None
 
     def chosen(action: Document) -> bool:

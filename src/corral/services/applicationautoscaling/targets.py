@@ -26,9 +26,9 @@ from corral.services.applicationautoscaling.names import (
     SCHEDULE,
     SERVICE,
     TARGET,
-    check_place,
     documents_of,
     find_target,
+    is_listed,
     listed,
     put_target,
     resource_of,
@@ -106,7 +106,8 @@ def _active_service(tx: Tx[Store], caller: Caller, resource: str) -> EcsService:
 
 
 def describe_scalable_targets(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    check_place(params)
+    if not is_listed(params):
+        return {"ScalableTargets": []}
     wanted = params.get("ResourceIds")
     found, more = PAGES.page(params, listed(tx, caller, TARGET, lambda each: not wanted or each["ResourceId"] in wanted))
     return {"ScalableTargets": [shown(target) for target in found], **more}

@@ -33,7 +33,6 @@ from corral.services.autoscaling.names import (
     documents_of,
     drop_document,
     find_group,
-    find_member,
     put_document,
 )
 from corral.services.autoscaling.notifications import publish, send_test, test_message
@@ -140,15 +139,17 @@ def _action(tx: Tx[Store], params: Params, caller: Caller) -> tuple[Group, Group
     if token is None and instance_id is None:
         raise ValidationError("Either LifecycleActionToken or InstanceId must be specified.")
     if instance_id is not None:
-        members = [find_member(tx, caller, instance_id, group)]
+        found = tx.store.groups.member_with_ec2_id(caller.region, instance_id)
+        members = [found] if found is not None and found.group == group.name else []
     else:
         members = tx.store.groups.members(group.region, group.name)
     for member in members:
         action = member.actions.get(name)
         if action is not None and not action.result and token in (None, action.token):
             return group, member, name
+    # AWS has the same text if the instance has left the group. Clients look for it.
     given = f"token {token}" if token is not None else f"instance ID {instance_id}"
-    raise ValidationError(f"No active Lifecycle Action found with {given} for the hook {name} of the group {group.name}.")
+    raise ValidationError(f"No active Lifecycle Action found with {given}")
 
 
 def _complete(tx: Tx[Store], member: GroupMember, name: str, result: str) -> None:
