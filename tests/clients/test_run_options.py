@@ -44,6 +44,28 @@ def values(cli: Cli, *words: str, names: tuple[str, ...], env: dict[str, str] | 
     return list(json.loads(out))
 
 
+# hosts
+
+
+def test_a_run_chooses_its_host_and_the_model_of_its_gpus(cli: Cli) -> None:
+    [host] = json.loads(cli("status", "--json").stdout)["hosts"]
+    model = host["gpus"][0]["model"]
+    part = model.split()[-1].lower()
+    done = cli("run", "--host", host["name"], "--gpu-model", part, "-g", "1", "-n", "chosen", "--", "echo", "here")
+    assert done.stdout == "here\n"
+    definition = cli.client("ecs").describe_task_definition(taskDefinition="chosen")["taskDefinition"]
+    assert [each["type"] for each in definition["placementConstraints"]] == ["memberOf", "memberOf"]
+    for words, error in (
+        (("--host", "nope"), f"there is no host nope: the hosts are {host['name']}."),
+        (("--gpu-model", "V100"), f"no host has only GPUs of the model V100: the hosts have {model}."),
+        (("--gpu-model", 'a"'), "--gpu-model 'a\"' is not valid"),
+    ):
+        assert error in " ".join(cli("run", *words, "--", "true", code=1).stderr.split()), words
+    waits = cli("run", "--gpu-model", "V100", "--wait-anyway", "-d", "--", "true").stdout.strip()
+    assert "memberOf" in cli("ps").stdout
+    cli("stop", waits)
+
+
 # the environment
 
 

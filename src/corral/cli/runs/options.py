@@ -68,6 +68,8 @@ class RunArguments(NamedTuple):
     env_file: tuple[Path, ...]
     image: str | None
     gpu_ids: str | None
+    gpu_model: str | None
+    host: str | None
     array: ArraySpec | None
     after: tuple[str, ...]
     after_any: tuple[str, ...]
@@ -129,6 +131,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--gpu-ids", type=click.Choice(["uuid", "index"]), help="How CUDA_VISIBLE_DEVICES names the GPUs (default: uuid)."
     ),
+    click.option("--gpu-model", metavar="MODEL", help="Run on a host that has only GPUs of this model, for example H200."),
+    click.option("--host", metavar="NAME", help="Run on this host: `corral status` shows their names."),
     click.option("--array", type=ARRAY, help="One task per index: 0-99, 0-99%8 (8 at once), 0-99:2, 0,2,5-9. See $CORRAL_INDEX."),
     click.option(
         "--after", metavar="TASK", multiple=True, shell_complete=complete_tasks("RUNNING", "WAITING"),
@@ -227,7 +231,7 @@ def check_endpoint(endpoint: Endpoint, options: RunArguments, *, is_file: bool) 
         raise CliError("the endpoint is AWS, which cannot run processes of this machine: choose an image with --image.")
     if options.limit_s is not None:
         raise CliError("the endpoint is AWS, which has no time limits for tasks: --time works only with Corral.")
-    for flag in ("array", "after", "after_any", "priority", "requeue", "hold", "at", "wait_anyway", "gpu_ids"):
+    for flag in ("array", "after", "after_any", "priority", "requeue", "hold", "at", "wait_anyway", "gpu_ids", "gpu_model", "host"):
         value = getattr(options, flag)
         if value is not None and value is not False and value != ():
             raise CliError(

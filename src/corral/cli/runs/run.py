@@ -17,6 +17,7 @@ from corral.cli.runs import tasks
 from corral.cli.runs.command_lookup import refuse_missing_command
 from corral.cli.runs.environment import is_text, variables, with_environment
 from corral.cli.runs.git_commit import GitCommit
+from corral.cli.runs.host_choice import placement_constraints
 from corral.cli.runs.names import default_name, family_of, image_name
 from corral.cli.runs.notify import NO_NOTIFICATIONS, RunNotifications, notifications_of
 from corral.cli.runs.options import (
@@ -82,6 +83,7 @@ def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **giv
     endpoint = find_endpoint(data)
     notify = notifications_of(options.notify, data)
     check_endpoint(endpoint, options, is_file=is_file)
+    constraints = placement_constraints(endpoint, options)
     if not options.runs_here and command:
         _report_ignored_image(endpoint)
     terminal = None
@@ -92,7 +94,7 @@ def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **giv
         terminal = RunTerminal(has_terminal=os.isatty(0) and os.isatty(out), out=out)
     try:
         wanted = terminal.wrap(command) if terminal else list(command)
-        submission = _prepare(endpoint, options, command, wanted, git, is_file=is_file)
+        submission = _prepare(endpoint, options, command, wanted, git, constraints, is_file=is_file)
         if terminal:
             terminal.listen()
         submit_and_wait(
@@ -167,8 +169,9 @@ def _names_a_file(command: tuple[str, ...]) -> bool:
 
 
 def _prepare(
-    endpoint: Endpoint, options: RunArguments, command: tuple[str, ...], wanted: list[str], git: GitCommit, *, is_file: bool
-) -> Submission:
+    endpoint: Endpoint, options: RunArguments, command: tuple[str, ...], wanted: list[str], git: GitCommit,
+    constraints: list[dict[str, str]], *, is_file: bool,
+) -> Submission:  # fmt: skip
     """Register the task definition, and return it with the other parameters of RunTask.
 
     `command` is the command of the user. `wanted` is the command of the task: with -i, it begins with a program that relays the
@@ -188,6 +191,8 @@ def _prepare(
             refuse_missing_command(endpoint, command, folder or os.curdir, values, waits_for_runs=awaits)
         name = name or default_name(command or (image_name(str(options.image)),))
         definition, override = _definition(endpoint, family_of(name), _container(options, wanted)), {}
+    if constraints:  # in the definition, so that `corral rerun` has them, too
+        definition["placementConstraints"] = [*definition.get("placementConstraints", ()), *constraints]
     named = {"name": tasks.first_essential(definition), **override}
     override = with_environment(endpoint, named, values)
     reply = client(endpoint, "ecs").register_task_definition(**definition)
