@@ -51,8 +51,9 @@ def requests(calls: Calls) -> None:
     calls.twice("DeleteJobQueue", SAME, jobQueue=name)
     eventually(lambda: not calls("DescribeJobQueues", jobQueues=[name])["jobQueues"], "the queue is deleted")
     calls.twice("DeleteSchedulingPolicy", "ClientException", arn=policy)
+    calls.refused("DeleteComputeEnvironment", "ClientException", computeEnvironment=name)  # it is enabled
     calls("UpdateComputeEnvironment", computeEnvironment=name, state="DISABLED")
-    calls.twice("DeleteComputeEnvironment", "ClientException", computeEnvironment=name)
+    calls.twice("DeleteComputeEnvironment", SAME, computeEnvironment=name)
 
 
 def environment(calls: Calls, name: str) -> None:
