@@ -586,8 +586,8 @@ def test_documents_of_aws_policies(corral: Corral) -> None:
     [
         ({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*"}]}, "resources"),
         ({"Version": "2012-10-17", "Statement": [{**TRUST_TASKS, "Resource": "*"}]}, "principal"),
-        ({"Version": "2012-10-17", "Statement": [{"Effect": "Maybe", "Action": "*", "Resource": "*"}]}, "effect"),
-        ({"Version": "2012-10-17", "Statement": [allow("*", Condition={"Nearly": {"aws:SourceIp": "1"}})]}, "Condition"),
+        ({"Version": "2012-10-17", "Statement": [{"Effect": "Maybe", "Action": "*", "Resource": "*"}]}, "Syntax errors"),
+        ({"Version": "2012-10-17", "Statement": [allow("*", Condition={"Nearly": {"aws:SourceIp": "1"}})]}, "Syntax errors"),
     ],
 )
 def test_policies_that_could_not_be_enforced_are_refused(corral: Corral, document: dict[str, Any], word: str) -> None:

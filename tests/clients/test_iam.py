@@ -131,7 +131,7 @@ def test_managed_policies_and_their_versions(iam):
     for wrong in ("arn:aws:iam::123456789012:policy/managed", "arn:aws:iam::123456789012:policy/team/other"):
         with pytest.raises(iam.exceptions.NoSuchEntityException):
             iam.get_policy(PolicyArn=wrong)
-    with pytest.raises(iam.exceptions.NoSuchEntityException):
+    with pytest.raises(iam.exceptions.ClientError, match="not authorized to perform: iam:DeletePolicy on resource: policy"):
         iam.delete_policy(PolicyArn="arn:aws:iam::aws:policy/managed")
     iam.delete_policy(PolicyArn=made["Arn"])
     with pytest.raises(iam.exceptions.NoSuchEntityException):

@@ -21,7 +21,8 @@ from corral.operations.services import SERVICES
 from harness import Corral, container
 
 LOADER = botocore.loaders.Loader()
-TRUST = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]})
+ALLOW = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]})
+TRUST = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": "*"}]})
 TAGS = [{"Key": f"key{at}", "Value": ""} for at in range(3)]
 ROLE_ARN = "arn:aws:iam::123456789012:role/role0"
 POLICY = "arn:aws:iam::123456789012:policy/policy0"
@@ -123,7 +124,7 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("iam", "ListRolePolicies"): {"RoleName": "role0"},
     ("iam", "ListRoleTags"): {"RoleName": "role0"},
     ("iam", "ListRoles"): {},
-    ("iam", "SimulateCustomPolicy"): {"PolicyInputList": [TRUST], "ActionNames": ["a:One", "a:Two", "a:Three"]},
+    ("iam", "SimulateCustomPolicy"): {"PolicyInputList": [ALLOW], "ActionNames": ["a:One", "a:Two", "a:Three"]},
     ("iam", "SimulatePrincipalPolicy"): {"PolicySourceArn": ROLE_ARN, "ActionNames": ["a:One", "a:Two", "a:Three"]},
     ("lambda", "ListFunctions"): {},
     ("logs", "DescribeLogGroups"): {},
@@ -380,9 +381,9 @@ def batch_records(batch: Any) -> None:
 def iam_records(iam: Any) -> None:
     for at in THREE:
         iam.create_role(RoleName=f"role{at}", AssumeRolePolicyDocument=TRUST, Tags=TAGS)
-        iam.put_role_policy(RoleName="role0", PolicyName=f"inline{at}", PolicyDocument=TRUST)
-        iam.create_policy(PolicyName=f"policy{at}", PolicyDocument=TRUST, Tags=TAGS)
-        iam.create_policy_version(PolicyArn=POLICY, PolicyDocument=TRUST)
+        iam.put_role_policy(RoleName="role0", PolicyName=f"inline{at}", PolicyDocument=ALLOW)
+        iam.create_policy(PolicyName=f"policy{at}", PolicyDocument=ALLOW, Tags=TAGS)
+        iam.create_policy_version(PolicyArn=POLICY, PolicyDocument=ALLOW)
         iam.attach_role_policy(RoleName=f"role{at}", PolicyArn=POLICY)
         iam.attach_role_policy(RoleName="role0", PolicyArn=f"arn:aws:iam::aws:policy/Policy{at}")
         iam.create_instance_profile(InstanceProfileName=f"profile{at}", Tags=TAGS)

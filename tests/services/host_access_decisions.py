@@ -169,10 +169,11 @@ ASKS_NOT = {
         UpdateContainerInstancesState UpdateTaskProtection""",
     # A role that may change policies may give itself any permission.
     "iam": """AddRoleToInstanceProfile AttachRolePolicy CreateInstanceProfile CreatePolicy CreatePolicyVersion CreateRole
-        CreateServiceLinkedRole DeleteInstanceProfile DeletePolicy DeletePolicyVersion DeleteRole DeleteRolePermissionsBoundary
-        DeleteRolePolicy DetachRolePolicy PutRolePermissionsBoundary PutRolePolicy RemoveRoleFromInstanceProfile
-        SetDefaultPolicyVersion TagInstanceProfile TagPolicy TagRole UntagInstanceProfile UntagPolicy UntagRole
-        UpdateAssumeRolePolicy UpdateRole UpdateRoleDescription""",
+        CreateServiceLinkedRole DeleteInstanceProfile DeletePolicy DeletePolicyVersion DeleteRole
+        DeleteRolePermissionsBoundary DeleteRolePolicy DeleteServiceLinkedRole DetachRolePolicy
+        PutRolePermissionsBoundary PutRolePolicy RemoveRoleFromInstanceProfile SetDefaultPolicyVersion
+        TagInstanceProfile TagPolicy TagRole UntagInstanceProfile UntagPolicy UntagRole UpdateAssumeRolePolicy
+        UpdateRole UpdateRoleDescription""",
     "lambda": "AddPermission DeleteFunction Invoke RemovePermission TagResource UntagResource",  # the input of Invoke is data
     "logs": """CreateLogGroup CreateLogStream DeleteLogGroup DeleteLogStream DeleteMetricFilter DeleteRetentionPolicy PutLogEvents
         PutLogGroupDeletionProtection PutMetricFilter PutRetentionPolicy TagLogGroup TagResource UntagLogGroup UntagResource""",

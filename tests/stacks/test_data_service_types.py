@@ -13,7 +13,7 @@ from corral.model.principal import ROOT, role_session
 from corral.services.ssm.cloudformation_types import dynamic_value, parameter_value
 from corral.template_types.lookup import template_type
 from corral.template_types.resource_types import ResourceStep
-from stacks.resource_cases import ALLOW, CALLER, DENY
+from stacks.resource_cases import ALLOW, CALLER, DENY, TRUST
 from stacks.resource_cases.data_services import BUCKET, CASES, QUEUE, REPOSITORY
 from stacks.resource_cases.stack import Stack
 
@@ -145,7 +145,7 @@ def test_a_bucket_in_another_region():
 
 def test_a_policy_acts_on_its_roles_and_ignores_users_and_groups():
     stack = Stack()
-    stack.create("role", ROLE, {"RoleName": "role", "AssumeRolePolicyDocument": ALLOW})
+    stack.create("role", ROLE, {"RoleName": "role", "AssumeRolePolicyDocument": TRUST})
     users = {"Users": ["ann"], "Groups": ["admins"], "Roles": [{"Ref": "role"}]}
     stack.create("inline", "AWS::IAM::Policy", {"PolicyName": "inline", "PolicyDocument": ALLOW, **users})
     stack.create("managed", MANAGED, {"ManagedPolicyName": "managed", "PolicyDocument": ALLOW, "Path": "/team/", **users})
@@ -154,7 +154,7 @@ def test_a_policy_acts_on_its_roles_and_ignores_users_and_groups():
         document = {**DENY, "Id": str(number)}
         stack.update("managed", {"ManagedPolicyName": "managed", "PolicyDocument": document, "Path": "/team/", **users})
     versions = stack.call("iam:ListPolicyVersions", {"PolicyArn": "arn:aws:iam::123456789012:policy/team/managed"})["Versions"]
-    assert [(each["VersionId"], each["IsDefaultVersion"]) for each in versions][-1] == ("v8", True) and len(versions) == 5
+    assert (versions[0]["VersionId"], versions[0]["IsDefaultVersion"], len(versions)) == ("v8", True, 5)
     refused = refusal(stack.delete, "role")
     assert refused.message == "Cannot delete entity, must detach all policies first."
 
@@ -162,7 +162,7 @@ def test_a_policy_acts_on_its_roles_and_ignores_users_and_groups():
 def test_a_role_loses_what_the_template_no_longer_has():
     stack = Stack()
     boundary = "arn:aws:iam::aws:policy/ReadOnlyAccess"
-    role = {"RoleName": "role", "AssumeRolePolicyDocument": ALLOW}
+    role = {"RoleName": "role", "AssumeRolePolicyDocument": TRUST}
     more = {"Description": "d", "MaxSessionDuration": 7200, "PermissionsBoundary": boundary, "ManagedPolicyArns": [boundary]}
     stack.create("it", ROLE, {**role, **more, "Policies": [{"PolicyName": "p", "PolicyDocument": ALLOW}]})
     shown = stack.call("iam:GetRole", {"RoleName": "role"})["Role"]
@@ -178,7 +178,7 @@ def test_a_role_loses_what_the_template_no_longer_has():
 def test_a_program_in_a_container_needs_the_permission_of_the_operation(name: str):
     confined = Caller("123456789012", "us-east-1", role_session("123456789012", "none", "task", ROOT), confined=True)
     stack = Stack(confined)
-    properties = CASES[name].properties if name in CASES else {"RoleName": "role", "AssumeRolePolicyDocument": ALLOW}
+    properties = CASES[name].properties if name in CASES else {"RoleName": "role", "AssumeRolePolicyDocument": TRUST}
     given = {key: value for key, value in properties.items() if key not in ("NotificationConfiguration", "RedrivePolicy")}
     if name == "AWS::S3::BucketPolicy":
         stack.call("s3:CreateBucket", {"Bucket": "bucket"})

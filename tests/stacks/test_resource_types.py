@@ -19,8 +19,10 @@ from stacks.resource_cases import (
     DENY,
     GROUP,
     OTHER_TAGS,
+    OTHER_TRUST,
     REGISTRY,
     TAGS,
+    TRUST,
     Case,
     data_services,
     fleet,
@@ -178,13 +180,13 @@ CASES: dict[str, Case] = {
     ROLE: Case(
         {
             "RoleName": "role",
-            "AssumeRolePolicyDocument": ALLOW,
+            "AssumeRolePolicyDocument": TRUST,
             "ManagedPolicyArns": ["arn:aws:iam::aws:policy/One"],
             "Policies": [{"PolicyName": "inline", "PolicyDocument": ALLOW}],
             **TAGS,
         },
         changed={
-            "AssumeRolePolicyDocument": DENY,
+            "AssumeRolePolicyDocument": OTHER_TRUST,
             "ManagedPolicyArns": ["arn:aws:iam::aws:policy/Two"],
             "Policies": [{"PolicyName": "inline", "PolicyDocument": DENY}],
             "MaxSessionDuration": 7200,
@@ -224,11 +226,11 @@ CASES: dict[str, Case] = {
         starts="profile",
     ),
     "AWS::IAM::ServiceLinkedRole": Case(
-        {"AWSServiceName": "ecs.amazonaws.com", "Description": "d"},
+        {"AWSServiceName": "autoscaling.amazonaws.com", "Description": "d"},
         changed={"Description": "other"},
         replacing={"CustomSuffix": "x"},
-        starts="AWSServiceRoleForECS",
-        shown=("iam:GetRole", {"RoleName": "AWSServiceRoleForECS"}, "other"),
+        starts="AWSServiceRoleForAutoScaling",
+        shown=("iam:GetRole", {"RoleName": "AWSServiceRoleForAutoScaling"}, "other"),
     ),
     "AWS::ECS::CapacityProvider": Case(
         {"Name": "fleet", "AutoScalingGroupProvider": {"AutoScalingGroupArn": {"Ref": "group"}}, **TAGS},

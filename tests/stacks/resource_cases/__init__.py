@@ -12,6 +12,8 @@ from corral.model.principal import root_user
 CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 ALLOW = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}
 DENY = {"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": "*", "Resource": "*"}]}
+TRUST = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "*"}}]}
+OTHER_TRUST = {**TRUST, "Statement": [{**TRUST["Statement"][0], "Principal": {"Service": "ec2.amazonaws.com"}}]}
 REGISTRY = {
     "Version": "2012-10-17",
     "Statement": [{"Sid": "a", "Effect": "Allow", "Principal": {"AWS": "*"}, "Action": ["ecr:ReplicateImage"], "Resource": ["*"]}],

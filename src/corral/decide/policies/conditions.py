@@ -101,12 +101,21 @@ BY_LOWER_CASE = {name.lower(): name for name in (*TESTS, *NEGATED, "Null")}
 PATTERNS = ("StringLike", "ArnEquals", "ArnLike")
 
 
-def read_condition(operator: str, keys: object) -> PolicyCondition:
-    """Parse one operator of a policy's Condition. Raise ValueError if it is invalid."""
+def is_operator(text: str) -> bool:
+    return _parts(text)[1] is not None
+
+
+def _parts(operator: str) -> tuple[str, str | None, bool]:
+    """Return the set operator, the name of the operator (None if there is no such operator) and whether it ends with IfExists."""
     set_of = next((each for each in (FOR_ALL, FOR_ANY) if operator.lower().startswith(each.lower())), "")
     operator_name = operator[len(set_of) :]
     if_exists = operator_name.lower().endswith(IF_EXISTS.lower())
-    name = BY_LOWER_CASE.get((operator_name[: -len(IF_EXISTS)] if if_exists else operator_name).lower())
+    return set_of, BY_LOWER_CASE.get((operator_name[: -len(IF_EXISTS)] if if_exists else operator_name).lower()), if_exists
+
+
+def read_condition(operator: str, keys: object) -> PolicyCondition:
+    """Parse one operator of a policy's Condition. Raise ValueError if it is invalid."""
+    set_of, name, if_exists = _parts(operator)
     if name is None:
         raise ValueError(f"Invalid Condition type : {operator}")
     if not isinstance(keys, dict):

@@ -184,7 +184,7 @@ def _statement(document: object) -> Statement:
         principals=None if named is None else _principals(named),
         not_principal=not_principal,
         resources=_patterns(document, "Resource"),
-        conditions=tuple(_condition(operator, keys) for operator, keys in conditions.items()),
+        conditions=tuple(_condition(operator, keys) for operator, keys in conditions.items() if keys != {}),
     )
 
 

@@ -15,7 +15,7 @@ from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MIN_S
 from corral.services.iam.errors import NoSuchEntityException
 from corral.services.iam.policies import VERSIONS_MAX
-from corral.services.iam.roles import service_linked_role_name
+from corral.services.iam.service_linked_roles import service_linked_role_name
 from corral.store import Store
 from corral.template_types.api_calls import call
 from corral.template_types.api_types import Params, Setting, Tagging, api_type, changed, json_text, note_of
@@ -119,7 +119,7 @@ def _set_managed(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new: 
 def _other_versions(tx: Tx[Store], caller: Caller, arn: str) -> list[str]:
     """Return the versions that are not the default version, the oldest first."""
     found = call(tx, caller, "iam", "ListPolicyVersions", {"PolicyArn": arn})["Versions"]
-    return [each["VersionId"] for each in found if not each["IsDefaultVersion"]]
+    return [each["VersionId"] for each in reversed(found) if not each["IsDefaultVersion"]]
 
 
 def _empty_managed(tx: Tx[Store], caller: Caller, arn: str, properties: Properties) -> None:
@@ -276,7 +276,7 @@ TEMPLATE_TYPES = (
         target="RoleName",
         create="CreateServiceLinkedRole",
         request=lambda caller, properties: _members(properties, "AWSServiceName", "CustomSuffix", "Description"),
-        delete="DeleteRole",
+        delete="DeleteServiceLinkedRole",
         missing=MISSING,
         update="UpdateRole",
         update_request=lambda identity, old, new: {"RoleName": identity, "Description": new.get("Description", "")},

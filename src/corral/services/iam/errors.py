@@ -5,4 +5,5 @@ from corral.core.errors import api_error
 
 __getattr__ = error_classes("iam", globals())
 
+AccessDenied = api_error("AccessDenied", 403)
 ValidationError = api_error("ValidationError")

@@ -6,6 +6,7 @@ Callers can attach and read AWS's own policies (`aws_policies.py`), but cannot c
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b32encode
 from collections import Counter
 from typing import Any
@@ -15,25 +16,55 @@ from corral.access.aws_policies import AWS_POLICY, find_aws_policy
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.operations.pagination import among
-from corral.operations.stored_resources import Document, Params, ResourceType, every, find, put, response_view
-from corral.services.iam.errors import DeleteConflictException, LimitExceededException, NoSuchEntityException
-from corral.services.iam.roles import ROLE
-from corral.services.iam.style import IAM, NAME, PAGES, check, identity_of, on_path
+from corral.operations.stored_resources import Document, Params, ResourceType, create, delete, every, find, put, response_view
+from corral.services.iam.errors import (
+    AccessDenied,
+    DeleteConflictException,
+    LimitExceededException,
+    NoSuchEntityException,
+    ValidationError,
+)
+from corral.services.iam.roles import ROLE, changeable_role
+from corral.services.iam.style import IAM, NAME, PAGES, check, check_managed_size, identity_of, on_path
 from corral.store import Store
 
 VERSIONS_MAX = 5
+VERSIONS_TOP = 999_999_999  # larger than the number of any version: the newest version is listed first
+POLICY_ARN = re.compile(r"arn:aws[a-z-]*:iam::(?:\d{12}|aws):policy/.+")
 
 
 def attachments(tx: Tx[Store], caller: Caller) -> Counter[str]:
     return Counter(policy_arn for role in every(tx, caller, ROLE) for policy_arn in role["_attached"])
 
 
+def boundaries(tx: Tx[Store], caller: Caller) -> Counter[str]:
+    """How many roles have each policy as their permissions boundary."""
+    return Counter(role["PermissionsBoundary"] for role in every(tx, caller, ROLE) if "PermissionsBoundary" in role)
+
+
 def _policy_view(tx: Tx[Store], caller: Caller, policy: Document) -> Document:
-    return {**policy, "AttachmentCount": attachments(tx, caller)[policy["Arn"]]}
+    policy_arn = policy["Arn"]
+    counts = {
+        "AttachmentCount": attachments(tx, caller)[policy_arn],
+        "PermissionsBoundaryUsageCount": boundaries(tx, caller)[policy_arn],
+    }
+    return {**policy, **counts, "Tags": policy.get("Tags", [])}
+
+
+def create_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    """Create a policy. The response has neither its description nor an empty list of tags."""
+    policy = response_view(tx, caller, POLICY, create(tx, caller, POLICY, params))
+    return {"Policy": {member: value for member, value in policy.items() if member != "Description" and value != []}}
+
+
+def _check_document(params: Params) -> None:
+    check(params)
+    if "PolicyDocument" in params:
+        check_managed_size(params["PolicyDocument"])
 
 
 def _policy_removable(tx: Tx[Store], caller: Caller, policy: Document) -> None:
-    if attachments(tx, caller)[policy["Arn"]]:
+    if attachments(tx, caller)[policy["Arn"]] or boundaries(tx, caller)[policy["Arn"]]:
         raise DeleteConflictException("Cannot delete a policy attached to entities.")
     if len(policy["_versions"]) > 1:
         raise DeleteConflictException(
@@ -58,11 +89,9 @@ POLICY = ResourceType(
     members=("Description",),
     defaults={"PermissionsBoundaryUsageCount": 0, "IsAttachable": True},
     by_arn=("PolicyArn", "Arn"),
-    check=check,
+    check=_check_document,
     check_delete=_policy_removable,
     view=_policy_view,
-    create="CreatePolicy",
-    delete="DeletePolicy",
     tag="TagPolicy",
     untag="UntagPolicy",
     list_tags="ListPolicyTags",
@@ -101,6 +130,8 @@ def _facts(policy_arn: str) -> Document:
 def find_policy(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     """One of AWS's policies, or a policy of this account."""
     policy_arn = params["PolicyArn"]
+    if not POLICY_ARN.fullmatch(policy_arn):
+        raise ValidationError(f"ARN {policy_arn} is not valid.")
     if policy_arn.startswith(AWS_POLICY) and NAME.fullmatch(policy_arn.rpartition("/")[2]):
         return _aws_policy(policy_arn)
     return find(tx, caller, POLICY, params)
@@ -115,24 +146,28 @@ def list_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, An
 
     Other policies of AWS are not listed.
     """
-    attached = attachments(tx, caller)
+    attached, bounded = attachments(tx, caller), boundaries(tx, caller)
+    usage = bounded if params.get("PolicyUsageFilter") == "PermissionsBoundary" else attached
     known = {policy["PolicyName"]: policy for policy in every(tx, caller, POLICY)} if params.get("Scope") != "AWS" else {}
     if params.get("Scope") != "Local":
         known |= {policy_arn: _aws_policy(policy_arn) for policy_arn in attached if policy_arn.startswith(AWS_POLICY)}
     chosen = {
         name: policy
         for name, policy in known.items()
-        if on_path(params, policy) and (attached[policy["Arn"]] or not params.get("OnlyAttached"))
+        if on_path(params, policy) and (usage[policy["Arn"]] or not (params.get("OnlyAttached") or params.get("PolicyUsageFilter")))
     }
     found, token = PAGES.page(params, among(chosen))
     hidden = ("Tags", "Description")
     listed = [{member: value for member, value in policy.items() if member not in hidden and member[0] != "_"} for policy in found]
-    return {"Policies": [{**policy, "AttachmentCount": attached[policy["Arn"]]} for policy in listed], **token}
+    counted = [
+        {**each, "AttachmentCount": attached[each["Arn"]], "PermissionsBoundaryUsageCount": bounded[each["Arn"]]} for each in listed
+    ]
+    return {"Policies": counted, **token}
 
 
 def create_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    policy = find(tx, caller, POLICY, params)
-    check(params)
+    policy = _own_policy(tx, params, caller, "CreatePolicyVersion")
+    _check_document(params)
     if len(policy["_versions"]) >= VERSIONS_MAX:
         raise LimitExceededException(
             f"A managed policy can have up to {VERSIONS_MAX} versions. Before you create a new version, you must delete an "
@@ -159,14 +194,16 @@ def get_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 
 def list_policy_versions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     policy = find_policy(tx, params, caller)
-    by_number = {f"{int(name[1:]):09d}": _version(policy, name, document=False) for name in policy.get("_versions", ())}
+    by_number = {
+        f"{VERSIONS_TOP - int(name[1:]):09d}": _version(policy, name, document=False) for name in policy.get("_versions", ())
+    }
     found, token = PAGES.page(params, among(by_number))
     return {"Versions": found, **token}
 
 
 def delete_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    find(tx, caller, POLICY, params)  # raises an error for AWS's own policies, which cannot be changed
     policy = _with_version(tx, params, caller)
+    _own_policy(tx, params, caller, "DeletePolicyVersion")
     if params["VersionId"] == policy["DefaultVersionId"]:
         raise DeleteConflictException("Cannot delete the default version of a policy.")
     left = {name: version for name, version in policy["_versions"].items() if name != params["VersionId"]}
@@ -175,14 +212,26 @@ def delete_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict
 
 
 def set_default_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    find(tx, caller, POLICY, params)
     policy = _with_version(tx, params, caller)
+    _own_policy(tx, params, caller, "SetDefaultPolicyVersion")
     put(tx, caller, POLICY, {**policy, "DefaultVersionId": params["VersionId"], "UpdateDate": tx.now_s})
     return {}
 
 
+def _own_policy(tx: Tx[Store], params: Params, caller: Caller, operation: str) -> Document:
+    """Return a policy of this account. AWS's own policies cannot be changed."""
+    if params["PolicyArn"].startswith(AWS_POLICY):
+        raise AccessDenied(
+            f"User: {caller.principal.arn} is not authorized to perform: iam:{operation} on resource: policy {params['PolicyArn']}"
+        )
+    return find(tx, caller, POLICY, params)
+
+
 def _with_version(tx: Tx[Store], params: Params, caller: Caller) -> Document:
-    policy = find_policy(tx, params, caller)
+    try:
+        policy = find_policy(tx, params, caller)
+    except NoSuchEntityException:
+        policy = {}
     if params["VersionId"] not in policy.get("_versions", ()):
         raise NoSuchEntityException(
             f"Policy {params['PolicyArn']} version {params['VersionId']} does not exist or is not attachable."
@@ -200,18 +249,29 @@ def _version(policy: Document, name: str, *, document: bool) -> Document:
     }
 
 
+def delete_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    delete(tx, caller, POLICY, _own_policy(tx, params, caller, "DeletePolicy"))
+    return {}
+
+
 # Attachments
 
 
 def attach_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role, policy = find(tx, caller, ROLE, params), find_policy(tx, params, caller)
+    role = changeable_role(tx, params, caller)
+    try:
+        policy = find_policy(tx, params, caller)
+    except NoSuchEntityException:
+        raise NoSuchEntityException(f"Policy {params['PolicyArn']} does not exist or is not attachable.") from None
     if policy["Arn"] not in role["_attached"]:
         put(tx, caller, ROLE, {**role, "_attached": [*role["_attached"], policy["Arn"]]})
     return {}
 
 
 def detach_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role, policy_arn = find(tx, caller, ROLE, params), params["PolicyArn"]
+    role, policy_arn = changeable_role(tx, params, caller), params["PolicyArn"]
+    if not POLICY_ARN.fullmatch(policy_arn):
+        raise ValidationError(f"ARN {policy_arn} is not valid.")
     if policy_arn not in role["_attached"]:
         raise NoSuchEntityException(f"Policy {policy_arn} was not found.")
     put(tx, caller, ROLE, {**role, "_attached": [other for other in role["_attached"] if other != policy_arn]})
@@ -231,12 +291,16 @@ def list_attached_role_policies(tx: Tx[Store], params: Params, caller: Caller) -
 
 
 def list_entities_for_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    policy_arn = find_policy(tx, params, caller)["Arn"]
-    wanted = params.get("EntityFilter", "Role") == "Role" and params.get("PolicyUsageFilter") != "PermissionsBoundary"
+    policy_arn, usage = find_policy(tx, params, caller)["Arn"], params.get("PolicyUsageFilter")
+
+    def has_policy(role: Document) -> bool:
+        is_boundary, is_attached = role.get("PermissionsBoundary") == policy_arn, policy_arn in role["_attached"]
+        return is_boundary if usage == "PermissionsBoundary" else is_attached or (usage is None and is_boundary)
+
     roles = {
         role["RoleName"]: {"RoleName": role["RoleName"], "RoleId": role["RoleId"]}
-        for role in (every(tx, caller, ROLE) if wanted else ())
-        if policy_arn in role["_attached"] and on_path(params, role)
+        for role in (every(tx, caller, ROLE) if params.get("EntityFilter", "Role") == "Role" else ())
+        if has_policy(role) and on_path(params, role)
     }
     found, token = PAGES.page(params, among(roles))
     return {"PolicyGroups": [], "PolicyUsers": [], "PolicyRoles": found, **token}

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from typing import Any
 from urllib.parse import quote
 
-import orjson
-
+from corral.access.aws_policies import AWS_POLICY
 from corral.access.caller import Caller
+from corral.access.roles import document_of
 from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MIN_S
 from corral.operations.pagination import among
 from corral.operations.stored_resources import Document, Params, ResourceType, Update, create, find, put, response_view
 from corral.services.iam import errors
-from corral.services.iam.style import IAM, PAGES, check, identity_of, selects_path
+from corral.services.iam.style import IAM, IAM_ROLES, INLINE_MAX, PAGES, characters_of, check, identity_of, selects_path
 from corral.store import Store
 
-SERVICE_ROLES = {  # service → suffix of its role's name; for other services, the suffix is the service's name in title case
-    "autoscaling.amazonaws.com": "AutoScaling",
-    "batch.amazonaws.com": "Batch",
-    "ecs.amazonaws.com": "ECS",
-    "ecs.application-autoscaling.amazonaws.com": "ApplicationAutoScaling_ECSService",
-    "spot.amazonaws.com": "EC2Spot",
-}
+SERVICE_PATH = "/aws-service-role/"
+BOUNDARY = re.compile(r"arn:aws[a-z-]*:iam::(?:\d{12}|aws):policy/.+")
+# Members that responses about one role have, but neither the response to its creation nor instance profiles.
+DESCRIBED = ("Description", "MaxSessionDuration", "RoleLastUsed")
 
 
 def _role_view(tx: Tx[Store], caller: Caller, role: Document) -> Document:
     view = {**role, "AssumeRolePolicyDocument": quote(role["AssumeRolePolicyDocument"], safe=""), "RoleLastUsed": {}}
     if "PermissionsBoundary" in role:
-        boundary = {"PermissionsBoundaryType": "PermissionsBoundaryPolicy", "PermissionsBoundaryArn": role["PermissionsBoundary"]}
-        view["PermissionsBoundary"] = boundary
+        view["PermissionsBoundary"] = {"PermissionsBoundaryType": "Policy", "PermissionsBoundaryArn": role["PermissionsBoundary"]}
+    if not role.get("Tags"):
+        view.pop("Tags", None)
     return view
 
 
 def _role_removable(tx: Tx[Store], caller: Caller, role: Document) -> None:
+    _check_changeable(role)
     if role["_attached"]:
         raise errors.DeleteConflictException("Cannot delete entity, must detach all policies first.")
     if role["_inline"]:
@@ -45,13 +44,13 @@ def _role_removable(tx: Tx[Store], caller: Caller, role: Document) -> None:
 
 
 ROLE = ResourceType(
-    IAM,
+    IAM_ROLES,
     "role",
     id="RoleName",
     one="Role",
     many="Roles",
     new=identity_of("AROA", "role", "RoleId"),
-    members=("AssumeRolePolicyDocument", "Description", "MaxSessionDuration", "PermissionsBoundary"),
+    members=("AssumeRolePolicyDocument", "Description", "MaxSessionDuration", "PermissionsBoundary", "_attached"),
     defaults={
         "MaxSessionDuration": SESSION_MIN_S,
         "_inline": {},  # inline policies by name
@@ -62,48 +61,72 @@ ROLE = ResourceType(
     check_delete=_role_removable,
     selects=selects_path,
     view=_role_view,
-    create="CreateRole",
     get="GetRole",
     list="ListRoles",
     delete="DeleteRole",
-    update={
-        "UpdateRole": Update({"Description": "Description", "MaxSessionDuration": "MaxSessionDuration"}),
-        "UpdateRoleDescription": Update({"Description": "Description"}, returns_resource=True),
-        "UpdateAssumeRolePolicy": Update({"PolicyDocument": "AssumeRolePolicyDocument"}),
-        "PutRolePermissionsBoundary": Update({"PermissionsBoundary": "PermissionsBoundary"}),
-    },
+    update={"UpdateRole": Update({"Description": "Description", "MaxSessionDuration": "MaxSessionDuration"})},
     tag="TagRole",
     untag="UntagRole",
     list_tags="ListRoleTags",
 )
 
 
-def service_linked_role_name(params: Mapping[str, Any]) -> str:
-    service = params["AWSServiceName"]
-    name = "AWSServiceRoleFor" + SERVICE_ROLES.get(service, service.partition(".")[0].title())
-    return f"{name}_{params['CustomSuffix']}" if "CustomSuffix" in params else name
+def created_role(tx: Tx[Store], caller: Caller, role: Document) -> Document:
+    """The role as the responses to its creation show it."""
+    return {member: value for member, value in response_view(tx, caller, ROLE, role).items() if member not in DESCRIBED}
 
 
-def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    service, name = params["AWSServiceName"], service_linked_role_name(params)
-    trust = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
-    wanted = {
-        "RoleName": name,
-        "Path": f"/aws-service-role/{service}/",
-        "AssumeRolePolicyDocument": orjson.dumps({"Version": "2012-10-17", "Statement": [trust]}).decode(),
-        **({"Description": params["Description"]} if "Description" in params else {}),
-    }
-    try:
-        role = create(tx, caller, ROLE, wanted)
-    except errors.EntityAlreadyExistsException:
-        raise errors.InvalidInputException(
-            f"Service role name {name} has been taken in this account, please try a different suffix."
-        ) from None
-    return {"Role": response_view(tx, caller, ROLE, role)}
+def changeable_role(tx: Tx[Store], params: Params, caller: Caller) -> Document:
+    """Return the role that a request changes. Raise IAM's error if only AWS may change it."""
+    role = find(tx, caller, ROLE, params)
+    _check_changeable(role)
+    return role
+
+
+def _check_changeable(role: Document) -> None:
+    if role["Path"].startswith(SERVICE_PATH):
+        raise errors.UnmodifiableEntityException(
+            f"Cannot perform the operation on the protected role '{role['RoleName']}' - this role is only modifiable by AWS"
+        )
+
+
+def create_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    if params.get("Path", "/").startswith(SERVICE_PATH):
+        raise errors.ValidationError(f"A role with the path prefix {SERVICE_PATH} cannot be created")
+    if "PermissionsBoundary" in params:
+        _check_boundary(tx, params["PermissionsBoundary"])
+    return {"Role": created_role(tx, caller, create(tx, caller, ROLE, params))}
+
+
+def update_role_description(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    role = {**find(tx, caller, ROLE, params), "Description": params["Description"]}
+    put(tx, caller, ROLE, role)
+    return {"Role": {**created_role(tx, caller, role), "Description": params["Description"]}}
+
+
+def update_assume_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    role = changeable_role(tx, params, caller)
+    check(params)
+    put(tx, caller, ROLE, {**role, "AssumeRolePolicyDocument": params["PolicyDocument"]})
+    return {}
+
+
+def _check_boundary(tx: Tx[Store], policy_arn: str) -> None:
+    if not BOUNDARY.fullmatch(policy_arn):
+        raise errors.InvalidInputException(f"ARN {policy_arn} is not valid.")
+    if not policy_arn.startswith(AWS_POLICY) and document_of(tx, policy_arn) is None:
+        raise errors.NoSuchEntityException(f"Scope ARN: {policy_arn} does not exist or is not attachable.")
+
+
+def put_role_permissions_boundary(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    role = changeable_role(tx, params, caller)
+    _check_boundary(tx, params["PermissionsBoundary"])
+    put(tx, caller, ROLE, {**role, "PermissionsBoundary": params["PermissionsBoundary"]})
+    return {}
 
 
 def delete_role_permissions_boundary(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role = find(tx, caller, ROLE, params)
+    role = changeable_role(tx, params, caller)
     if "PermissionsBoundary" not in role:
         raise errors.NoSuchEntityException(f"The role with name {role['RoleName']} has no permissions boundary.")
     put(tx, caller, ROLE, {member: value for member, value in role.items() if member != "PermissionsBoundary"})
@@ -111,9 +134,12 @@ def delete_role_permissions_boundary(tx: Tx[Store], params: Params, caller: Call
 
 
 def put_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role = find(tx, caller, ROLE, params)
+    role = changeable_role(tx, params, caller)
     check(params)
-    put(tx, caller, ROLE, {**role, "_inline": {**role["_inline"], params["PolicyName"]: params["PolicyDocument"]}})
+    inline = {**role["_inline"], params["PolicyName"]: params["PolicyDocument"]}
+    if sum(map(characters_of, inline.values())) > INLINE_MAX:
+        raise errors.LimitExceededException(f"Maximum policy size of {INLINE_MAX} bytes exceeded for role {role['RoleName']}")
+    put(tx, caller, ROLE, {**role, "_inline": inline})
     return {}
 
 
@@ -124,6 +150,7 @@ def get_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
 
 def delete_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     role, name = _with_inline(tx, params, caller)
+    _check_changeable(role)
     put(tx, caller, ROLE, {**role, "_inline": {other: text for other, text in role["_inline"].items() if other != name}})
     return {}
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from base64 import b32encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
 
 from corral.access.caller import Caller
+from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.decide.policies.policy import PolicyError, check_identity_policy, read_policy
+from corral.decide.policies.grammar import check_identity_grammar, check_trust_grammar
+from corral.decide.policies.policy import PolicyError
 from corral.model.iam_rules import INVALID_NAME, NAME_CHARACTERS, SESSION_MAX_S, SESSION_MIN_S
 from corral.operations.pagination import Pagination
 from corral.operations.stored_resources import Document, Params, Selects, ServiceStyle
-from corral.operations.tags import TagRules
+from corral.operations.tags import TagRule, TagRules
 from corral.services.iam import errors
 from corral.store import Store
 
@@ -26,9 +30,10 @@ EXISTS = {
 }
 MISSING = {
     "role": "The role with name {} cannot be found.",
-    "policy": "Policy {} does not exist or is not attachable.",
+    "policy": "Policy {} was not found.",
     "instance-profile": "Instance Profile {} cannot be found.",
 }
+POLICY_MAX, INLINE_MAX = 6_144, 10_240  # characters of a managed policy, and of all inline policies of a role, without white space
 
 
 def check(params: Params) -> None:
@@ -44,19 +49,27 @@ def check(params: Params) -> None:
             f"The requested MaxSessionDuration must be between {SESSION_MIN_S} and {SESSION_MAX_S} seconds."
         )
     if "AssumeRolePolicyDocument" in params:
-        _check_policy(params["AssumeRolePolicyDocument"], is_trust=True)
+        _check_policy(params["AssumeRolePolicyDocument"], check_trust_grammar)
     if "PolicyDocument" in params:
-        _check_policy(params["PolicyDocument"], is_trust=params.keys().isdisjoint({"PolicyName", "PolicyArn"}))
+        is_trust = params.keys().isdisjoint({"PolicyName", "PolicyArn"})
+        _check_policy(params["PolicyDocument"], check_trust_grammar if is_trust else check_identity_grammar)
 
 
-def _check_policy(text: str, *, is_trust: bool) -> None:
-    """Refuse a policy document that is not valid. A policy of a role names resources, a trust policy names principals."""
+def _check_policy(text: str, check_grammar: Callable[[str], None]) -> None:
     try:
-        policy = read_policy(text)
-        if not is_trust:
-            check_identity_policy(policy)
+        check_grammar(text)
     except PolicyError as error:
-        raise errors.MalformedPolicyDocumentException(f"Syntax errors in policy: {error}") from None
+        raise errors.MalformedPolicyDocumentException(str(error)) from None
+
+
+def characters_of(document: str) -> int:
+    """Return the size of a policy, as IAM counts it."""
+    return len("".join(document.split()))
+
+
+def check_managed_size(document: str) -> None:
+    if characters_of(document) > POLICY_MAX:
+        raise errors.LimitExceededException(f"Cannot exceed quota for PolicySize: {POLICY_MAX}")
 
 
 def identity_of(prefix: str, kind: str, member: str) -> Callable[[Tx[Store], Params, Caller], Document]:
@@ -90,24 +103,27 @@ def _lower(member: str) -> str:
 
 
 PAGES = Pagination(errors.ValidationError, limit="MaxItems", token="Marker", next_token="Marker", truncated="IsTruncated")
+_TAG_ERRORS: Mapping[TagRule, type[ApiError]] = {
+    "count": errors.LimitExceededException,
+    "key": errors.ValidationError,
+    "value": errors.ValidationError,
+    "characters": errors.ValidationError,
+}
+_TAG_COUNT = "The number of tags has reached the maximum limit of {max}."
 IAM = ServiceStyle(
     "iam",
     exists=lambda type_, name: errors.EntityAlreadyExistsException(EXISTS[type_].format(name)),
     missing=lambda type_, name: errors.NoSuchEntityException(MISSING[type_].format(name)),
     pages=PAGES,
-    tags=TagRules(
-        errors.InvalidInputException,
-        errors={
-            "count": errors.LimitExceededException,
-            "key": errors.ValidationError,
-            "value": errors.ValidationError,
-            "characters": errors.ValidationError,
-        },
-        texts={
-            "count": "The number of tags has reached the maximum limit of {max}.",
-            "duplicate": "Duplicate tag keys found. Please note that Tag keys are case insensitive.",
-        },
+    tags=TagRules(errors.InvalidInputException, _TAG_ERRORS, {"count": _TAG_COUNT, "duplicate": "Duplicate tag keys found."}),
+    regional=False,
+)
+# The tag keys of roles are the same in lower and upper case.
+IAM_ROLES = replace(
+    IAM,
+    tags=replace(
+        IAM.tags,
+        texts={"count": _TAG_COUNT, "duplicate": "Duplicate tag keys found. Please note that Tag keys are case insensitive."},
         keys_ignore_case=True,
     ),
-    regional=False,
 )
