@@ -164,3 +164,30 @@ def test_resources_that_do_not_exist_here(ec2):
     assert found["VpcPeeringConnections"] == []
     with pytest.raises(ClientError, match="The filter 'colour' is invalid"):
         ec2.describe_volumes(**by("colour", "red"))
+
+
+def test_errors_of_launch_templates_and_members_of_groups(ec2):
+    data = {"ImageId": "ami-01234567"}
+    ec2.create_launch_template(LaunchTemplateName="answers", LaunchTemplateData=data)
+    cases = [
+        (ec2.create_launch_template, {"LaunchTemplateName": "answers", "LaunchTemplateData": data},
+         "InvalidLaunchTemplateName.AlreadyExistsException", "Launch template name already in use."),
+        (ec2.create_launch_template, {"LaunchTemplateName": "a b c", "LaunchTemplateData": data},
+         "InvalidLaunchTemplateName.MalformedException",
+         "A launch template name must be between 3 and 128 characters, and may contain letters, numbers, and the following "
+         "characters: - ( ) . / _."),
+        (ec2.describe_launch_templates, {"LaunchTemplateNames": ["answers", "none"]},
+         "InvalidLaunchTemplateName.NotFoundException",
+         "At least one of the launch templates specified in the request does not exist."),
+        (ec2.delete_launch_template, {"LaunchTemplateName": "none"}, "InvalidLaunchTemplateName.NotFoundException",
+         "The specified launch template, with template name none, does not exist."),
+    ]  # fmt: skip
+
+    def check(case: tuple[Any, dict[str, Any], str, str]) -> None:
+        call, params, code, text = case
+        with pytest.raises(ClientError) as error:
+            call(**params)
+        assert error.value.response["Error"] == {"Code": code, "Message": text}
+
+    check_each(cases, check)
+    assert "Tags" not in ec2.create_security_group(GroupName="answers", Description="d")

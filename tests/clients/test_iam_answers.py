@@ -81,7 +81,10 @@ def test_members_of_policies_and_instance_profiles(iam):
     assert iam.list_instance_profiles()["InstanceProfiles"][0].keys() == base
 
 
+SERVICE_POLICY = "arn:aws:iam::aws:policy/aws-service-role/AWSEC2SpotFleetServiceRolePolicy"
 REFUSALS = [  # operation, parameters, code, text
+    ("attach_role_policy", {"PolicyArn": SERVICE_POLICY}, "PolicyNotAttachable",
+     "Cannot attach a Service Role Policy to a Customer Role."),
     ("attach_role_policy", {"PolicyArn": ABSENT}, "NoSuchEntity", f"Policy {ABSENT} does not exist or is not attachable."),
     ("attach_role_policy", {"PolicyArn": "longpolicynamebutnoarn"}, "ValidationError", "ARN longpolicynamebutnoarn is not valid."),
     ("detach_role_policy", {"PolicyArn": ABSENT}, "NoSuchEntity", f"Policy {ABSENT} was not found."),
@@ -237,12 +240,16 @@ def test_service_linked_roles(iam):
     ]  # fmt: skip
     for params, code, text in refusals:
         assert refused(iam.create_service_linked_role, **params)[:2] == (code, text)
+    iam.create_instance_profile(InstanceProfileName="of-service")
+    iam.update_role(RoleName=name, Description="new")
     protected = f"Cannot perform the operation on the protected role '{name}' - this role is only modifiable by AWS"
     for call, params in (
         (iam.delete_role, {}),
         (iam.attach_role_policy, {"PolicyArn": "arn:aws:iam::aws:policy/ReadOnlyAccess"}),
         (iam.put_role_policy, {"PolicyName": "p", "PolicyDocument": ALLOW}),
         (iam.update_assume_role_policy, {"PolicyDocument": TRUST}),
+        (iam.update_role, {"MaxSessionDuration": 7200}),
+        (iam.add_role_to_instance_profile, {"InstanceProfileName": "of-service"}),
     ):
         assert refused(call, RoleName=name, **params) == ("UnmodifiableEntity", protected, 400)
     task = iam.delete_service_linked_role(RoleName=name)["DeletionTaskId"]

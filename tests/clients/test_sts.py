@@ -102,6 +102,19 @@ def test_a_session_created_with_a_session_lasts_at_most_an_hour(corral, sts):
     [
         ({"RoleArn": "arn:aws:iam:role"}, "ValidationError", "greater than or equal to 20"),
         ({"RoleArn": "the worker role of this account"}, "ValidationError", "is invalid"),
+        ({"RoleArn": "arn::b:::something/test-role"}, "ValidationError", "arn::b:::something/test-role is invalid"),
+        ({"RoleArn": "arn:a:::something/test-role"}, "ValidationError", "arn:a:::something/test-role is invalid"),
+        ({"RoleArn": "arn:a:a::aaaaaaaaaa:"}, "ValidationError", "arn:a:a::aaaaaaaaaa: is invalid"),
+        (
+            {"Tags": [{"Key": "a", "Value": "1"}, {"Key": "A", "Value": "2"}]},
+            "InvalidParameterValue",
+            "Duplicate tag keys found. Please note that Tag keys are case insensitive.",
+        ),
+        (
+            {"TransitiveTagKeys": ["a"]},
+            "InvalidParameterValue",
+            "The specified transitive tag key must be included in the requested tags.",
+        ),
         ({"RoleArn": f"arn:aws:iam::{ACCOUNT}:user/worker"}, "ValidationError", "Request ARN is invalid"),
         ({"RoleArn": f"arn:aws:iam::{ACCOUNT}:role/"}, "ValidationError", "Request ARN is invalid"),
         ({"RoleArn": f"arn:aws:iam::{ACCOUNT}:role/worker/"}, "ValidationError", "Request ARN is invalid"),
@@ -144,6 +157,7 @@ def test_session_token(corral, sts):
 
 def test_federation_token(corral, sts):
     reply = sts.get_federation_token(Name="alice", DurationSeconds=900)
+    assert reply["PackedPolicySize"] == 0
     assert reply["FederatedUser"] == {"FederatedUserId": f"{ACCOUNT}:alice", "Arn": f"arn:aws:sts::{ACCOUNT}:federated-user/alice"}
     mine = session_of(corral, reply["Credentials"], "sts")
     assert mine.get_caller_identity()["UserId"] == f"{ACCOUNT}:alice"

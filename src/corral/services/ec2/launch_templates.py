@@ -168,14 +168,15 @@ def create_launch_template(tx: Tx[Store], params: Params, caller: Caller) -> dic
         return {"LaunchTemplate": response_view(tx, caller, LAUNCH_TEMPLATE, template)}
     name = params["LaunchTemplateName"]
     if not NAME.fullmatch(name):
-        raise errors.InvalidParameterValue(
-            f"Value ({name}) for parameter LaunchTemplateName is invalid. It must have 3 to 128 letters, digits or ( ) . - / _."
+        raise errors.InvalidLaunchTemplateNameMalformed(
+            "A launch template name must be between 3 and 128 characters, and may contain letters, numbers, and the following "
+            "characters: - ( ) . / _."
         )
     _check_data(params["LaunchTemplateData"])
     template = create(tx, caller, LAUNCH_TEMPLATE, params)
     template_id = template["LaunchTemplateId"]
     if not tx.store.stored.add("ec2", BY_NAME, caller.region, name, {"LaunchTemplateId": template_id}, tx.now_s, caller.owner):
-        raise errors.InvalidLaunchTemplateNameExists(f"Launch template name already in use: {name}.")
+        raise errors.InvalidLaunchTemplateNameExists("Launch template name already in use.")
     _add_version(tx, caller, template_id, 1, params, params["LaunchTemplateData"])
     client_tokens.remember(tx, caller, "CreateLaunchTemplate", params, template_id)
     return {"LaunchTemplate": response_view(tx, caller, LAUNCH_TEMPLATE, template)}
@@ -183,7 +184,10 @@ def create_launch_template(tx: Tx[Store], params: Params, caller: Caller) -> dic
 
 def describe_launch_templates(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     if names := params.get("LaunchTemplateNames"):
-        ids = [find_template(tx, caller, {"LaunchTemplateName": name})["LaunchTemplateId"] for name in names]
+        indexes = [tx.store.stored.get("ec2", BY_NAME, caller.region, name) for name in names]
+        ids = [index["LaunchTemplateId"] for index in indexes if index is not None]
+        if len(ids) < len(names):
+            raise errors.InvalidLaunchTemplateName("At least one of the launch templates specified in the request does not exist.")
         params = {**params, "LaunchTemplateIds": [*params.get("LaunchTemplateIds", ()), *ids]}
     return list_resources(tx, params, caller, LAUNCH_TEMPLATE)
 

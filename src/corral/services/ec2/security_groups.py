@@ -159,7 +159,7 @@ SECURITY_GROUP = ResourceType(
     ),
     create="CreateSecurityGroup",
     create_response=lambda group: {
-        "GroupId": group["GroupId"], "SecurityGroupArn": group["SecurityGroupArn"], "Tags": group.get("Tags", []),
+        member: group[member] for member in ("GroupId", "SecurityGroupArn", "Tags") if member in group
     },
 )  # fmt: skip
 

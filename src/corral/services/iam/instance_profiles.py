@@ -9,7 +9,7 @@ from corral.core.transactions import Tx
 from corral.operations.pagination import among
 from corral.operations.stored_resources import Document, Params, ResourceType, create, every, find, put, response_view
 from corral.services.iam.errors import DeleteConflictException, LimitExceededException, NoSuchEntityException
-from corral.services.iam.roles import ROLE, created_role
+from corral.services.iam.roles import ROLE, changeable_role, created_role
 from corral.services.iam.style import IAM, PAGES, check, identity_of, selects_path
 from corral.store import Store
 
@@ -56,7 +56,7 @@ def create_instance_profile(tx: Tx[Store], params: Params, caller: Caller) -> di
 
 
 def add_role_to_instance_profile(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    profile, role = find(tx, caller, INSTANCE_PROFILE, params), find(tx, caller, ROLE, params)
+    profile, role = find(tx, caller, INSTANCE_PROFILE, params), changeable_role(tx, params, caller)
     if profile["_roles"]:
         raise LimitExceededException("Cannot exceed quota for InstanceSessionsPerInstanceProfile: 1")
     put(tx, caller, INSTANCE_PROFILE, {**profile, "_roles": [role["RoleName"]]})

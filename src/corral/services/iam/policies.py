@@ -22,9 +22,10 @@ from corral.services.iam.errors import (
     DeleteConflictException,
     LimitExceededException,
     NoSuchEntityException,
+    PolicyNotAttachableException,
     ValidationError,
 )
-from corral.services.iam.roles import ROLE, changeable_role
+from corral.services.iam.roles import ROLE, SERVICE_PATH, changeable_role
 from corral.services.iam.style import IAM, NAME, PAGES, check, check_managed_size, identity_of, on_path
 from corral.store import Store
 
@@ -263,6 +264,8 @@ def attach_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
         policy = find_policy(tx, params, caller)
     except NoSuchEntityException:
         raise NoSuchEntityException(f"Policy {params['PolicyArn']} does not exist or is not attachable.") from None
+    if policy["Path"].startswith(SERVICE_PATH):
+        raise PolicyNotAttachableException("Cannot attach a Service Role Policy to a Customer Role.")
     if policy["Arn"] not in role["_attached"]:
         put(tx, caller, ROLE, {**role, "_attached": [*role["_attached"], policy["Arn"]]})
     return {}

@@ -12,7 +12,7 @@ from corral.access.roles import document_of
 from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MIN_S
 from corral.operations.pagination import among
-from corral.operations.stored_resources import Document, Params, ResourceType, Update, create, find, put, response_view
+from corral.operations.stored_resources import Document, Params, ResourceType, create, find, put, response_view
 from corral.services.iam import errors
 from corral.services.iam.style import IAM, IAM_ROLES, INLINE_MAX, PAGES, characters_of, check, identity_of, selects_path
 from corral.store import Store
@@ -64,7 +64,6 @@ ROLE = ResourceType(
     get="GetRole",
     list="ListRoles",
     delete="DeleteRole",
-    update={"UpdateRole": Update({"Description": "Description", "MaxSessionDuration": "MaxSessionDuration"})},
     tag="TagRole",
     untag="UntagRole",
     list_tags="ListRoleTags",
@@ -96,6 +95,15 @@ def create_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]
     if "PermissionsBoundary" in params:
         _check_boundary(tx, params["PermissionsBoundary"])
     return {"Role": created_role(tx, caller, create(tx, caller, ROLE, params))}
+
+
+def update_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    """Change a role. Of the role of an AWS service, only the description can be changed."""
+    role = changeable_role(tx, params, caller) if "MaxSessionDuration" in params else find(tx, caller, ROLE, params)
+    check(params)
+    changed: Document = {member: params[member] for member in ("Description", "MaxSessionDuration") if member in params}
+    put(tx, caller, ROLE, {**role, **changed})
+    return {}
 
 
 def update_role_description(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from corral.model.session import Credentials
 
 AccessDenied = api_error("AccessDenied", 403)
 InvalidClientTokenId = api_error("InvalidClientTokenId", 403)
+InvalidParameterValue = api_error("InvalidParameterValue")
 MalformedPolicyDocument = api_error("MalformedPolicyDocument")
 PackedPolicyTooLarge = api_error("PackedPolicyTooLarge")
 ValidationError = api_error("ValidationError")
@@ -48,6 +49,7 @@ def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str
     if caller.confined:
         _check_trust(tx, params, caller, role)
     _check_mfa(params)
+    _check_tags(params)
     duration_s = params.get("DurationSeconds", ROLE_DURATION_S)
     if caller.principal.session and duration_s > CHAINED_MAX_S:
         raise ValidationError("The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining.")
@@ -72,11 +74,13 @@ def get_session_token(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> di
 
 def get_federation_token(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     _check_long_lived(caller, "GetFederationToken")
+    _check_tags(params)
     duration_s = params.get("DurationSeconds", TOKEN_DURATION_S)
     principal = Principal(caller.account, FEDERATED_USER, params["Name"], TOKEN_SESSION, caller.owner)
     return {
         "Credentials": _credentials_response(_issue(tx, principal, duration_s, caller)),
         "FederatedUser": {"FederatedUserId": f"{caller.account}:{params['Name']}", "Arn": principal.arn},
+        "PackedPolicySize": 0,  # always shown, unlike in the response of AssumeRole
         **_packed_size(params, caller),
     }
 
@@ -120,7 +124,8 @@ def _credentials_response(credentials: Credentials) -> dict[str, Any]:
 
 def _check_role(role_arn: str, caller: Caller) -> str:
     """Check the ARN of a role, and return the name of the role without its path."""
-    if not role_arn.startswith("arn:"):
+    parts = role_arn.split(":", 5)  # arn, partition, service, region, account, resource
+    if len(parts) < 6 or parts[0] != "arn" or not (parts[1] and parts[2] and parts[5]):
         raise ValidationError(f"{role_arn} is invalid")
     match = _ROLE.fullmatch(role_arn)
     if match is None:
@@ -145,6 +150,14 @@ def _check_mfa(params: dict[str, Any]) -> None:
     """Refuse every MFA code, because Corral has no MFA devices."""
     if "SerialNumber" in params or "TokenCode" in params:
         raise AccessDenied("MultiFactorAuthentication failed with invalid MFA one time pass code.")
+
+
+def _check_tags(params: dict[str, Any]) -> None:
+    keys = [tag["Key"].lower() for tag in params.get("Tags", ())]
+    if len(set(keys)) < len(keys):
+        raise InvalidParameterValue("Duplicate tag keys found. Please note that Tag keys are case insensitive.")
+    if not {key.lower() for key in params.get("TransitiveTagKeys", ())} <= set(keys):
+        raise InvalidParameterValue("The specified transitive tag key must be included in the requested tags.")
 
 
 def _check_long_lived(caller: Caller, operation: str) -> None:
