@@ -89,7 +89,7 @@ SERVICES_IMPORT = {  # service → the services whose modules it may import; onl
     "ecr": set(),
     "ecs": {"ecr", "logs", "s3", "ssm"},
     "iam": set(),
-    "lambda_": {"cloudwatch", "s3"},
+    "lambda_": {"cloudwatch", "s3", "sqs"},
     "logs": {"cloudwatch"},
     "s3": {"sns", "sqs"},
     "sns": {"lambda_", "sqs"},

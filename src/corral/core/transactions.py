@@ -163,10 +163,13 @@ class Tx(Struct, Generic[S]):
         self._slow.append((Command(lambda tx: tx.mark(key), lambda _: None), needed))
 
     def changes_at(self, key: str, at_s: float) -> None:
-        """At the time `at_s`, run the commands that wait for `key`. A command that begins to wait after this transaction must pass
-        `again_s` to Wait instead.
+        """At the time `at_s`, run the commands that wait for `key`, and the reconcilers that watch it.
+
+        A command that begins to wait after this transaction must pass `again_s` to Wait instead.
         """
         self._changes_later.append((key, at_s))
+        for reconciler in self.store.watchers(key):
+            self.due(reconciler, at_s)
 
     def hand_over(self, lane: str, kind: str, payload: Any, *, key: str | None = None) -> None:
         """Send a payload to another lane after this transaction is committed. `kind` is the name of the receiving function.

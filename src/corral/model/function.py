@@ -64,6 +64,15 @@ class InvocationOrder(Struct, frozen=True):
     refusal: str = ""  # why the function cannot run; the invocation fails with this text
 
 
+class EventBatch(Struct, frozen=True):
+    """The messages with which an event source mapping has invoked its function."""
+
+    invocation: str  # the id of the invocation
+    mapping: str  # REGION/UUID
+    queue: str  # the ARN of the queue
+    receipts: list[tuple[str, str]]  # the MessageId and the ReceiptHandle of each message
+
+
 class InvocationOutcome(Struct, frozen=True):
     succeeded: bool
     result: bytes

@@ -68,6 +68,7 @@ STATE: dict[str, Reconciler] = {
     "step": _once_needed("stacks", "reconcile_step"),
     "stacks": _once_needed("stacks", "drop_deleted_stacks"),
     "activities": _once_needed("groups", "drop_old_activities"),
+    "event-source": OncePerTransaction(_once_needed("event_sources", "reconcile_mapping")),
     "invocations": _once_needed("functions", "drop_ended_invocations"),
     "job-queue": _once_needed("job_queues", "reconcile_queue"),
     "job": Together(_once_needed("jobs", "reconcile_job")),

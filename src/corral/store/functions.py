@@ -57,6 +57,11 @@ class LambdaFunctions:
     def count(self, state: InvocationState) -> int:
         return int(self._database.execute("SELECT count(*) FROM invocation WHERE state = ?", (state.value,)).fetchone()[0])
 
+    def count_due(self, now_s: float, limit: int) -> int:
+        """Return the number of queued invocations that are due, at most `limit`."""
+        sql = "SELECT count(*) FROM (SELECT 1 FROM invocation WHERE state = 'queued' AND due_at <= ? LIMIT ?)"
+        return int(self._database.execute(sql, (now_s, limit)).fetchone()[0])
+
     def requeue_running(self, now_s: float) -> None:
         """Queue the asynchronous invocations that ran when Corral ended.
 

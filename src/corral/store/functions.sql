@@ -19,4 +19,13 @@ CREATE TABLE invocation (
     result     BLOB NOT NULL,
     log        BLOB NOT NULL          -- the end of the log of the last attempt
 );
+-- The messages with which an event source mapping has invoked its function. The row exists until they are deleted or returned.
+CREATE TABLE event_batch (
+    invocation TEXT PRIMARY KEY,      -- the id of the invocation, which is lost if Corral ends before it
+    mapping    TEXT NOT NULL,         -- REGION/UUID
+    queue      TEXT NOT NULL,         -- the ARN of the queue
+    receipts   TEXT NOT NULL          -- JSON: a list of [MessageId, ReceiptHandle]
+) WITHOUT ROWID;
+CREATE INDEX event_batch_mapping ON event_batch (mapping);
+
 CREATE INDEX invocation_due ON invocation (state, due_at, number);

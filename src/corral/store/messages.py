@@ -150,6 +150,13 @@ class Messages:
         next_ms = self.counters.of(queue.pile, now_ms).next_ms
         return None if next_ms == NEVER_MS else next_ms
 
+    def first_visible_ms(self, queue: Queue, now_ms: int) -> int | None:
+        """When the message of a standard queue that has been visible longest became visible; None if no message is visible."""
+        row = self._database.execute(
+            "SELECT min(visible_ms) FROM place WHERE pile = ? AND visible_ms <= ?", (queue.pile, now_ms)
+        ).fetchone()
+        return row[0] if row[0] is None else int(row[0])
+
     def message_state(self, pile: int, id: int) -> MessageState | None:
         row = self._database.execute(
             "SELECT visible_ms, receives, received_ms, group_id, task_id FROM place WHERE pile = ? AND id = ?", (pile, id)

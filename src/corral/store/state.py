@@ -17,6 +17,7 @@ from corral.store.claims import Claims
 from corral.store.client_tokens import ClientTokens
 from corral.store.clusters import Clusters
 from corral.store.ecs_services import EcsServices
+from corral.store.event_batches import EventBatches
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
 from corral.store.functions import LambdaFunctions
@@ -54,6 +55,8 @@ OWNERS = {
     "group": "SELECT owner FROM scaling_group WHERE region = ? AND name = ?",
     "instance": "SELECT owner FROM instance WHERE id = ?",
     "lifecycle": "SELECT owner FROM bucket WHERE id = ?",
+    "event-source": "SELECT owner FROM stored_resource "
+    "WHERE service = 'lambda' AND type = 'event-source-mapping' AND region = ? AND name = ?",
 }
 
 
@@ -82,6 +85,9 @@ class Store(Database):
         "ALTER TABLE object_version ADD COLUMN writers TEXT;\n"
         "ALTER TABLE content_part ADD COLUMN writer TEXT;\n"
         "ALTER TABLE image_tag ADD COLUMN writer TEXT;\n",
+        # 3: the batches of event source mappings
+        "CREATE TABLE event_batch (invocation TEXT PRIMARY KEY, mapping TEXT NOT NULL, queue TEXT NOT NULL, "
+        "receipts TEXT NOT NULL) WITHOUT ROWID;\nCREATE INDEX event_batch_mapping ON event_batch (mapping);\n",
     )
 
     @staticmethod
@@ -114,6 +120,7 @@ class Store(Database):
         self.stacks = Stacks(self)
         self.change_sets = ChangeSets(self)
         self.functions = LambdaFunctions(self)
+        self.event_batches = EventBatches(self)
         self.jobs = Jobs(self)
         self.job_lines = JobLines(self, self.fleet)
         self.private_environments = PrivateEnvironments(self)

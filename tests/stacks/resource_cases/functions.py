@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from stacks.resource_cases import Case
+from stacks.resource_cases import ALLOW, OTHER_TAGS, TAGS, Case
 
 FUNCTION = "AWS::Lambda::Function"
+POLLING = "arn:aws:iam::aws:policy/service-role/AWSLambdaSQSQueueExecutionRole"
 ROLE = "arn:aws:iam::123456789012:role/r"
 
 CASES: dict[str, Case] = {
@@ -34,6 +35,24 @@ CASES: dict[str, Case] = {
         replacing={"FunctionName": "other"},
         starts="function",
         shown=("lambda:GetFunctionConfiguration", {"FunctionName": "function"}, "'Timeout': 3, 'MemorySize': 256"),
+    ),
+    "AWS::Lambda::EventSourceMapping": Case(
+        {
+            "EventSourceArn": {"GetAtt": ["queue", "Arn"]},
+            "FunctionName": {"Ref": "function"},
+            "BatchSize": 5,
+            "ScalingConfig": {"MaximumConcurrency": 2},
+            **TAGS,
+        },
+        needs={
+            "role": ("AWS::IAM::Role", {"RoleName": "r", "AssumeRolePolicyDocument": ALLOW, "ManagedPolicyArns": [POLLING]}),
+            "function": FUNCTION,
+            "queue": ("AWS::SQS::Queue", {"QueueName": "queue"}),
+            "fifo": ("AWS::SQS::Queue", {"QueueName": "queue.fifo", "FifoQueue": True}),
+        },
+        changed={"BatchSize": None, "Enabled": False, "ScalingConfig": None, **OTHER_TAGS},
+        replacing={"EventSourceArn": {"GetAtt": ["fifo", "Arn"]}},
+        shown=("lambda:ListEventSourceMappings", {"FunctionName": "function"}, "'BatchSize': 10"),
     ),
     "AWS::Lambda::Permission": Case(
         {

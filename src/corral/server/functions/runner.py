@@ -197,6 +197,8 @@ class FunctionRunner:
 
 def _requeue(tx: Tx[Store]) -> None:
     tx.store.functions.requeue_running(tx.now_s)
+    for mapping in tx.store.event_batches.mappings():  # their invocations are lost: return the messages
+        tx.mark(f"event-source:{mapping}")
 
 
 def _wait_for_first(tx: Tx[Store]) -> bool:

@@ -1,16 +1,22 @@
-"""Lambda resource types of CloudFormation templates: functions and permissions. A stack only stores all other types of Lambda."""
+"""Lambda resource types of CloudFormation templates: functions, permissions and event source mappings.
+
+A stack only stores all other types of Lambda.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.services.lambda_.code import CODE as CHECKED_CODE
 from corral.services.lambda_.code import inline_code, object_code
+from corral.services.lambda_.event_source_mappings import BATCH_USUAL, is_queue, only_queues
 from corral.services.lambda_.functions import RUNTIMES, STACK, not_run
-from corral.services.lambda_.names import function_arn
+from corral.services.lambda_.names import MAPPING, SERVICE, deletion_key, function_arn, mapping_arn
 from corral.store import Store
 from corral.template_types.api_calls import authorize, call, request_of
 from corral.template_types.api_types import Params, Tagging, api_type, changed, note_of, tag_values
@@ -24,6 +30,7 @@ from corral.template_types.resource_types import (
 from corral.template_types.schemas import ValidationError
 
 FUNCTION, PERMISSION = "AWS::Lambda::Function", "AWS::Lambda::Permission"
+EVENT_SOURCE = "AWS::Lambda::EventSourceMapping"
 MISSING = "ResourceNotFoundException"
 REMOVED: dict[str, Any] = {  # property → the value that an update sets if the template does not have the property
     "DeadLetterConfig": {},
@@ -138,4 +145,72 @@ PERMISSION_TYPE = api_type(
     missing=(MISSING,),
     attributes=lambda tx, caller, identity: {"Id": identity},
 )
-TEMPLATE_TYPES = (FUNCTION_TYPE, PERMISSION_TYPE)
+
+
+# Event source mappings. A mapping of another source than a queue is only stored in the stack.
+
+
+def _create_mapping(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    if not _invokes(properties):
+        return tx.ids.uuid()
+    given = request_of("lambda", "CreateEventSourceMapping", _sent(properties, but=()))
+    tags = {"Tags": tag_values(properties.get("Tags")), "_tags": dict(properties.get("_tags", {}))}
+    made: str = call(tx, caller, "lambda", "CreateEventSourceMapping", {**given, **tags})["UUID"]
+    return made
+
+
+def _update_mapping(tx: Tx[Store], caller: Caller, uuid: str, old: Properties, new: Properties) -> None:
+    if not _invokes(new):
+        return
+    if [each for each in changed(old, new) if each != "Tags"]:
+        given = request_of("lambda", "UpdateEventSourceMapping", _sent(new, but=("EventSourceArn",)))
+        call(tx, caller, "lambda", "UpdateEventSourceMapping", {"UUID": uuid, **REMOVED_FROM_MAPPING, **given})
+    MAPPING_TAGGING.change(tx, caller, "lambda", uuid, old, new)
+
+
+def _delete_mapping(tx: Tx[Store], caller: Caller, uuid: str, properties: Properties) -> None:
+    if _invokes(properties):
+        call(tx, caller, "lambda", "DeleteEventSourceMapping", {"UUID": uuid})
+
+
+def _invokes(properties: Properties) -> bool:
+    return is_queue(str(properties.get("EventSourceArn", "")))
+
+
+def _mapping_settled(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
+    if not _invokes(step.properties):
+        step.notes.append(f"Stored only: {only_queues(step.properties.get('EventSourceArn'))}")
+    return None
+
+
+def _mapping_gone(tx: Tx[Store], caller: Caller, step: ResourceStep) -> Waiting | None:
+    """Wait until the invocations of a deleted mapping have ended."""
+    if tx.store.stored.get(SERVICE, MAPPING, caller.region, step.physical_id) is None:
+        return None
+    return Waiting((deletion_key(step.physical_id),), "The function still runs with messages of the queue.")
+
+
+def _mapping_attributes(tx: Tx[Store], caller: Caller, uuid: str) -> dict[str, Any]:
+    return {"Id": uuid, "EventSourceMappingArn": mapping_arn(caller.region, caller.account, uuid)}
+
+
+REMOVED_FROM_MAPPING: dict[str, Any] = {  # property → the value that an update sets if the template does not have the property
+    "BatchSize": BATCH_USUAL,
+    "Enabled": True,
+    "FilterCriteria": {},
+    "FunctionResponseTypes": [],
+    "MaximumBatchingWindowInSeconds": 0,
+    "ScalingConfig": {},
+}
+MAPPING_TAGGING = replace(TAGGING, resource=lambda caller, uuid: {"Resource": mapping_arn(caller.region, caller.account, uuid)})
+MAPPING_TYPE = TemplateType(
+    EVENT_SOURCE,
+    _create_mapping,
+    _mapping_attributes,
+    _update_mapping,
+    forgiving(_delete_mapping, MISSING),
+    settled=_mapping_settled,
+    gone=_mapping_gone,
+    checks_permissions=True,
+)
+TEMPLATE_TYPES = (FUNCTION_TYPE, PERMISSION_TYPE, MAPPING_TYPE)

@@ -23,6 +23,7 @@ from corral.services.lambda_.names import (
     LATEST,
     NAME_MAX_CHARACTERS,
     SERVICE,
+    change_key,
     find_function,
     function_arn,
     get_function,
@@ -159,26 +160,6 @@ def list_functions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     return {"Functions": [{name: value for name, value in _shown(each).items() if name not in UNLISTED} for each in found], **more}
 
 
-# Tags
-
-
-def tag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    document = find_function(tx, caller, params, "Resource")
-    added = TAG_RULES.of_pairs(list(params["Tags"].items()))
-    put_function(tx, {**document, "_tags": TAG_RULES.merge(document["_tags"], added)})
-    return {}
-
-
-def untag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    document = find_function(tx, caller, params, "Resource")
-    put_function(tx, {**document, "_tags": TAG_RULES.remove(document["_tags"], params["TagKeys"])})
-    return {}
-
-
-def list_tags(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return {"Tags": find_function(tx, caller, params, "Resource")["_tags"]}
-
-
 # The document of a function
 
 
@@ -217,6 +198,7 @@ def _store(tx: Tx[Store], document: Document, owner: str = "") -> Document:
     document = {**document, "LastModified": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}+0000"}
     document["RevisionId"] = tx.ids.uuid()
     put_function(tx, document, owner)
+    tx.changed(change_key(document["FunctionArn"]))
     return document
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.aws.handlers import handlers_in
 from corral.operations.services import Fetch, Handler, Prepare
-from corral.services.lambda_ import code, functions, invocations, policies
+from corral.services.lambda_ import code, event_source_mappings, functions, invocations, policies, tags
 
 HANDLERS: dict[str, Handler] = handlers_in("lambda", globals()) | {
     "GetFunction": functions.describe_function,

@@ -38,6 +38,7 @@ WAIT_MAX_S = 10 * 365 * 86_400.0  # practically without end
 NAMESPACE = "AWS/Lambda"
 CREDENTIALS_S = 12 * 3600
 NOT_FOUND = "The function no longer exists."
+ROOM = "invocation-room"  # the key that changes when an invocation ends although all that may run were running
 
 
 # Requests
@@ -45,7 +46,7 @@ NOT_FOUND = "The function no longer exists."
 
 def invoke(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     document, kind = find_function(tx, caller, params), params.get("InvocationType", "RequestResponse")
-    if why := _refusal(tx, document):
+    if why := run_refusal(tx, document):
         raise errors.InvalidParameterValueException(why)
     if kind == "RequestResponse" and (row := tx.store.functions.get(caller.request_id)) is not None:
         return _response(tx, params, row)
@@ -64,7 +65,7 @@ def invoke(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, A
     raise Wait([row.key], tx.now_s + document["Timeout"] + START_MAX_S, keep=True)
 
 
-def _refusal(tx: Tx[Store], document: Document) -> str:
+def run_refusal(tx: Tx[Store], document: Document) -> str:
     """Return why Corral does not run a function, or an empty text if it runs the function."""
     if tx.settings.isolate:
         return errors.ISOLATED
@@ -103,9 +104,17 @@ def _client_context(params: dict[str, Any]) -> str:
         raise errors.InvalidParameterValueException("ClientContext must be JSON in base64.") from None
 
 
-def enqueue(tx: Tx[Store], document: Document, payload: bytes, *, id: str | None = None, context: str = "null") -> str:
-    """Invoke a function asynchronously, and return the request id."""
-    return _add(tx, document, payload, id or tx.ids.uuid(), context, is_async=True).id
+def enqueue(
+    tx: Tx[Store], document: Document, payload: bytes, *, id: str | None = None, context: str = "null", is_async: bool = True
+) -> str:
+    """Invoke a function, and return the request id. Only a failed asynchronous invocation is tried again."""
+    return _add(tx, document, payload, id or tx.ids.uuid(), context, is_async=is_async).id
+
+
+def room(tx: Tx[Store]) -> int:
+    """How many more invocations can begin at once."""
+    functions = tx.store.functions
+    return CONCURRENT_MAX - functions.count(InvocationState.RUNNING) - functions.count_due(tx.now_s, CONCURRENT_MAX)
 
 
 def _add(tx: Tx[Store], document: Document, payload: bytes, id: str, context: str, *, is_async: bool) -> Invocation:
@@ -124,7 +133,7 @@ def take_invocations(tx: Tx[Store], room: int) -> list[InvocationOrder]:
     orders: list[InvocationOrder] = []
     for row in tx.store.functions.queued(tx.now_s, room):
         document = get_function(tx, row.region, row.function)
-        if document is None or (why := _refusal(tx, document)):
+        if document is None or (why := run_refusal(tx, document)):
             _end(tx, row, InvocationOutcome(False, failure(NOT_FOUND if document is None else why), b""))
             continue
         tx.store.functions.put(row.but(state=InvocationState.RUNNING))
@@ -218,6 +227,10 @@ def _end(tx: Tx[Store], row: Invocation, outcome: InvocationOutcome) -> None:
     ended = row.but(state=state, due_at_s=tx.now_s, payload=b"", result=outcome.result, log=outcome.log)
     if row.is_async:  # only custom resources read this row, and they need only the state and the error
         ended = ended.but(result=b"" if outcome.succeeded else outcome.result, log=b"")
+    elif (mapping := tx.store.event_batches.mapping_of(row.id)) is not None:
+        tx.mark(f"event-source:{mapping}")
+    if room(tx) <= 0:
+        tx.changed(ROOM)
     tx.store.functions.put(ended)
     tx.changed(row.key)
     tx.due("invocations:", tx.now_s + KEPT_S)

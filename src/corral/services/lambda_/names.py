@@ -11,7 +11,7 @@ from corral.services.lambda_ import errors
 from corral.store import Store
 from corral.store.stored_resources import Document
 
-SERVICE, FUNCTION = "lambda", "function"
+SERVICE, FUNCTION, MAPPING = "lambda", "function", "event-source-mapping"
 LATEST = "$LATEST"
 NAME_MAX_CHARACTERS = 64
 # NAME, ACCOUNT:function:NAME or the ARN, each with or without :QUALIFIER
@@ -22,6 +22,20 @@ REFERENCE = re.compile(
 
 def function_arn(region: str, account: str, name: str) -> str:
     return f"arn:aws:lambda:{region}:{account}:function:{name}"
+
+
+def mapping_arn(region: str, account: str, uuid: str) -> str:
+    return f"arn:aws:lambda:{region}:{account}:event-source-mapping:{uuid}"
+
+
+def change_key(arn: str) -> str:
+    """The key that changes when the function with this ARN is created or changed."""
+    return f"changed:{arn}"
+
+
+def deletion_key(uuid: str) -> str:
+    """The key that changes when an event source mapping no longer exists."""
+    return f"deleted-mapping:{uuid}"
 
 
 def named_function(caller: Caller, given: str, qualifier: str | None = None) -> str:

@@ -6,9 +6,12 @@ The messages of a queue are its pile. A purge gives the queue a new, empty pile.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from corral.access.caller import Caller
+from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import mark_leaving, messages_gone
 from corral.model.queue import Queue
@@ -76,6 +79,25 @@ def change_message_visibility_batch(tx: Tx[Store], params: dict[str, Any], calle
         return {}
 
     return run_batch(entries, change)
+
+
+def delete_received(tx: Tx[Store], queue: Queue, handles: Iterable[str]) -> None:
+    """Delete messages that another service has received. Ignore a handle that is not valid any more."""
+    ids = list[int | None]()
+    for handle in handles:
+        with suppress(ApiError):
+            ids.append(_to_delete(tx, queue, handle))
+    _delete(tx, queue, ids)
+
+
+def return_received(tx: Tx[Store], queue: Queue, handles: Iterable[str]) -> None:
+    """Make messages visible that another service has received. Ignore a message that is not in flight, or was received again."""
+    for handle in handles:
+        with suppress(ApiError):  # the queue was deleted, and another one has its name
+            receipt = receipt_of(queue, handle)
+            state = tx.store.queues.message_state(receipt.pile, receipt.id) if receipt.pile == queue.pile else None
+            if state is not None and state.receives == receipt.receives and state.is_in_flight(now_ms(tx)):
+                _change(tx, queue, handle, 0)
 
 
 def _to_delete(tx: Tx[Store], queue: Queue, handle: str) -> int | None:

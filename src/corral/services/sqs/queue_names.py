@@ -71,6 +71,11 @@ def wall_ms(steps: WallSteps, at_ms: int) -> str:
     return str(round(steps.wall_s(at_ms / 1000) * 1000))
 
 
+def creation_key(arn: str) -> str:
+    """The key that changes when a queue with this ARN is created."""
+    return f"created:{arn}"
+
+
 def wait_key(queue: Queue) -> str:
     """The key that long polls of this queue wait for. A handler passes it to `tx.changed` when a message may be visible now."""
     return f"queue:{queue.id}"

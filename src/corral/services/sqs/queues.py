@@ -22,7 +22,7 @@ from corral.services.sqs.queue_attributes import (
     initial_attributes,
     normal_attributes,
 )
-from corral.services.sqs.queue_names import arn_of, check_name, now_ms, queue_at, url_of, wait_key
+from corral.services.sqs.queue_names import arn_of, check_name, creation_key, now_ms, queue_at, url_of, wait_key
 from corral.store import Store
 
 PAGES = Pagination(errors.InvalidParameterValue, "MaxResults", "NextToken", "NextToken", default=PAGE_MAX, only_with_limit=True)
@@ -41,6 +41,7 @@ def create_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     existing = tx.store.queues.queue(caller.region, name)
     if existing is None:
         tx.store.queues.add_queue(caller.region, name, attributes, tags, now_ms(tx), caller.owner)
+        tx.changed(creation_key(queue_arn(caller.region, caller.account, name)))
     else:
         for attribute, value in given.items():
             if existing.attributes.get(attribute, "") != value:

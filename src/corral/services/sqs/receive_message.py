@@ -41,17 +41,13 @@ def receive_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     received, cleared = _received_before(tx, queue, params, request), 0
     if not received and caller.task_id is not None and leaving_tasks.receives_nothing(tx, caller.task_id):
         return _receive_nothing(tx, queue, caller.task_id, wait_s)
-    full = store.counts(queue, at_ms).in_flight >= IN_FLIGHT_MAX
-    while not received and not full and cleared < CLEARED_MAX:
-        received, now_cleared = _from_groups(tx, queue, request) if queue.is_fifo else _from_queue(tx, queue, request)
-        if not now_cleared:
-            break
-        cleared += now_cleared
     if not received:
-        if full and not wait_s and not queue.is_fifo:
+        received, cleared = take_messages(tx, queue, request)
+    if not received:
+        if not wait_s and not queue.is_fifo and _is_full(tx, queue):
             raise OverLimit(f"Too many messages are in flight: a queue has at most {IN_FLIGHT_MAX}.")
         if wait_s and not tx.final:
-            again_s = tx.now_s if cleared >= CLEARED_MAX else _next_visible_s(tx, queue)
+            again_s = tx.now_s if cleared >= CLEARED_MAX else next_visible_s(tx, queue)
             raise Wait([wait_key(queue)], tx.now_s + wait_s, again_s=again_s, in_turn=True, keep=cleared > 0)
         store.count_empty_receive(queue.pile, at_ms)
         return {}
@@ -62,6 +58,21 @@ def receive_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         tx.due("duplicates:", (at_ms + DEDUPLICATION_MS) / 1000)
     wanted, system = params.get("MessageAttributeNames", []), _requested_system_attributes(params)
     return {"Messages": [_response_of(tx, queue, message, system, wanted) for message in received]}
+
+
+def take_messages(tx: Tx[Store], queue: Queue, request: ReceiveRequest) -> tuple[list[QueueMessage], int]:
+    """Receive visible messages. Returns them, and how many expired messages and dead letters were removed."""
+    received, cleared = list[QueueMessage](), 0
+    while not received and cleared < CLEARED_MAX and not _is_full(tx, queue):
+        received, now_cleared = _from_groups(tx, queue, request) if queue.is_fifo else _from_queue(tx, queue, request)
+        if not now_cleared:
+            break
+        cleared += now_cleared
+    return received, cleared
+
+
+def _is_full(tx: Tx[Store], queue: Queue) -> bool:
+    return tx.store.queues.counts(queue, now_ms(tx)).in_flight >= IN_FLIGHT_MAX
 
 
 def _receive_nothing(tx: Tx[Store], queue: Queue, task_id: str, wait_s: int) -> dict[str, Any]:
@@ -176,11 +187,16 @@ def _received_before(tx: Tx[Store], queue: Queue, params: dict[str, Any], reques
     return found
 
 
-def _next_visible_s(tx: Tx[Store], queue: Queue) -> float | None:
+def next_visible_s(tx: Tx[Store], queue: Queue) -> float | None:
     """When a message next becomes visible because its delay or its visibility timeout ends; None if no message waits for this."""
     store, at_ms = tx.store.queues, now_ms(tx)
     found = store.next_ready_ms(queue, at_ms) if queue.is_fifo else store.next_visible_ms(queue, at_ms)
     return None if found is None else found / 1000
+
+
+def message_response(tx: Tx[Store], queue: Queue, message: QueueMessage) -> dict[str, Any]:
+    """Return a message as ReceiveMessage does if all attributes are requested."""
+    return _response_of(tx, queue, message, list(SYSTEM_ATTRIBUTES.items()), ["All"])
 
 
 def _response_of(
