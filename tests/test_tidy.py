@@ -91,7 +91,7 @@ SERVICES_IMPORT = {  # service → the services whose modules it may import; onl
     "iam": set(),
     "lambda_": {"cloudwatch", "s3", "sqs"},
     "logs": {"cloudwatch"},
-    "s3": {"sns", "sqs"},
+    "s3": {"lambda_", "sns", "sqs"},
     "sns": {"lambda_", "sqs"},
     "sqs": set(),
     "ssm": set(),

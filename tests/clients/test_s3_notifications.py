@@ -12,6 +12,9 @@ from urllib.parse import unquote_plus
 import pytest
 from botocore.exceptions import ClientError
 
+from clients.function_help import create
+from clients.stack_help import ended
+from eventually import eventually
 from harness import Corral
 
 ACCOUNT = "123456789012"
@@ -314,11 +317,69 @@ def test_topics(notified: NotifiedQueue, client: Callable[..., Any]) -> None:
     assert notified.messages() == []
 
 
+def test_functions(notified: NotifiedQueue, corral: Corral, client: Callable[..., Any], tmp_path: Path) -> None:
+    functions, results = client("lambda"), tmp_path / "results"
+    source = f"""
+import json
+def handler(event, context):
+    with open({str(results)!r}, "a") as file:
+        file.write(json.dumps(event) + "\\n")
+    if open({str(results)!r}).read().count("again") == 1:
+        raise ValueError("once")
+"""
+    arn = create(functions, notified.name, source)
+    part = {"LambdaFunctionArn": arn, "Events": [CREATED], "Id": "f"}
+    rules = [{"Name": "Suffix", "Value": ".png"}]
+    configuration = {"LambdaFunctionConfigurations": [{**part, "Filter": {"Key": {"FilterRules": rules}}}]}
+    assert refused(notified, configuration, f"Not authorized to invoke function [{arn}]")["ArgumentName1"] == f"{arn}, null"
+    given = {"FunctionName": arn, "StatementId": "s3", "Action": "lambda:InvokeFunction", "Principal": "s3.amazonaws.com"}
+    functions.add_permission(**given, SourceArn=f"arn:aws:s3:::{notified.name}", SourceAccount=ACCOUNT)
+    notified.put(configuration)
+    notified.s3.put_object(Bucket=notified.name, Key="a.txt", Body=b"")
+    notified.s3.put_object(Bucket=notified.name, Key="again/a b.png", Body=b"1")
+
+    def records() -> list[dict[str, Any]]:
+        events = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+        return [record for event in events for record in event["Records"]]
+
+    eventually(lambda: len(records()) == 2, "the function fails, and is invoked again")
+    [first, second] = records()
+    assert first == second and first["s3"]["object"]["key"] == "again/a+b.png" and first["s3"]["configurationId"] == "f"
+    assert (first["eventSource"], first["eventName"], first["s3"]["object"]["size"]) == ("aws:s3", "ObjectCreated:Put", 1)
+    functions.remove_permission(FunctionName=arn, StatementId="s3")
+    notified.s3.put_object(Bucket=notified.name, Key="denied.png", Body=b"")
+    template = """
+Parameters: {Permission: {Type: String}}
+Conditions: {Allowed: !Equals [!Ref Permission, "true"]}
+Resources:
+  Allowed:
+    Type: AWS::Lambda::Permission
+    Condition: Allowed
+    Properties: {FunctionName: FUNCTION, Action: "lambda:InvokeFunction", Principal: s3.amazonaws.com}
+  Done: {Type: AWS::CloudFormation::WaitConditionHandle, Metadata: {After: !If [Allowed, !Ref Allowed, ""]}}
+  Bucket:
+    Type: AWS::S3::Bucket
+    DependsOn: Done
+    Properties:
+      BucketName: BUCKET
+      NotificationConfiguration: {LambdaConfigurations: [{Event: "s3:ObjectCreated:*", Function: FUNCTION}]}
+""".replace("FUNCTION", arn).replace("BUCKET", f"{notified.name}-stack")
+    stacks = client("cloudformation")
+    for name, permission, status in (("without", "false", "ROLLBACK_COMPLETE"), ("with", "true", "CREATE_COMPLETE")):
+        parameters = [{"ParameterKey": "Permission", "ParameterValue": permission}]
+        stacks.create_stack(StackName=f"{notified.name}-{name}", TemplateBody=template, Parameters=parameters)
+        assert ended(stacks, f"{notified.name}-{name}")["StackStatus"] == status
+    notified.s3.put_object(Bucket=f"{notified.name}-stack", Key="of-the-stack", Body=b"")
+    eventually(
+        lambda: [each["s3"]["object"]["key"] for each in records()[2:]] == ["of-the-stack"], "the event of the stack's bucket"
+    )
+
+
 def test_missing_topics_and_functions_are_refused(notified: NotifiedQueue) -> None:
     topic = {"TopicConfigurations": [{"Id": "t", "TopicArn": f"arn:aws:sns:us-east-1:{ACCOUNT}:t", "Events": [CREATED]}]}
     function = {"Id": "f", "LambdaFunctionArn": f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:f", "Events": [REMOVED]}
     refused(notified, topic, "The destination topic does not exist")
-    refused(notified, {"LambdaFunctionConfigurations": [function]}, "not to Lambda functions")
+    refused(notified, {"LambdaFunctionConfigurations": [function]}, "The destination Lambda does not exist")
     both = {**topic, "LambdaFunctionConfigurations": [function], "EventBridgeConfiguration": {}}
     notified.put(both, SkipDestinationValidation=True)
     shown = notified.s3.get_bucket_notification_configuration(Bucket=notified.name)

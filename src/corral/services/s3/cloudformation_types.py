@@ -21,7 +21,6 @@ from corral.template_types.api_types import Params, Setting, api_type, json_text
 from corral.template_types.resource_types import Properties
 
 MISSING = ("NoSuchBucket",)
-OTHER_TARGETS = ("TopicConfigurations", "LambdaFunctionConfigurations")
 # Regions whose website endpoints have a dash before the region: s3-website-us-east-1. Later regions have a dot.
 DASHED_WEBSITES = (
     "us-east-1", "us-west-1", "us-west-2", "eu-west-1", "ap-southeast-1", "ap-southeast-2", "ap-northeast-1", "sa-east-1",
@@ -246,16 +245,15 @@ def _set_named(tx: Tx[Store], caller: Caller, bucket: str, word: str, old: Prope
 
 
 def _set_notifications(tx: Tx[Store], caller: Caller, bucket: str, value: Properties) -> None:
-    """Put the notifications. S3 refuses a queue whose policy does not allow S3 to send messages.
+    """Put the notifications. S3 refuses a queue or a function whose policy does not allow S3 to use it.
 
-    The first request has only the queues. If the template also has topics or functions, a second request adds them. S3 does not
-    check the targets of the second request.
+    The first request has no topics. If the template has some, a second request adds them. S3 does not check its targets.
     """
     configuration = _notifications(value)
-    queues = {member: part for member, part in configuration.items() if member not in OTHER_TARGETS}
+    checked = {member: part for member, part in configuration.items() if member != "TopicConfigurations"}
     put = "PutBucketNotificationConfiguration"
-    call(tx, caller, "s3", put, {"Bucket": bucket, "NotificationConfiguration": queues})
-    if queues != configuration:
+    call(tx, caller, "s3", put, {"Bucket": bucket, "NotificationConfiguration": checked})
+    if checked != configuration:
         request = {"Bucket": bucket, "NotificationConfiguration": configuration, "SkipDestinationValidation": True}
         call(tx, caller, "s3", put, request)
 

@@ -1,8 +1,8 @@
 """Object events. Each event updates the lifecycle schedule of the key and sends the bucket's event notifications.
 
-The transaction that changes the object also sends the notification to a queue or an SNS topic. As on AWS, the policy of the target
-must allow S3 to send. S3 checks the policy for each event. It also checks the policy when a request configures the notification,
-before it sends a test message.
+The transaction that changes the object also sends the notification to a queue or an SNS topic, or adds an invocation of a Lambda
+function. As on AWS, the policy of the target must allow S3 to do so. S3 checks the policy for each event. It also checks the policy
+when a request configures the notification, before it sends a test message. Functions get no test message.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from corral.store.stored_resources import Document
 
 QUEUES, TOPICS, FUNCTIONS = "QueueConfigurations", "TopicConfigurations", "LambdaFunctionConfigurations"
 TARGETS = {QUEUES: "QueueArn", TOPICS: "TopicArn", FUNCTIONS: "LambdaFunctionArn"}
-SERVED = {QUEUES: "sqs", TOPICS: "sns"}  # configuration member → the service in the ARN of its targets
+SERVICES = {QUEUES: "sqs", TOPICS: "sns", FUNCTIONS: "lambda"}  # configuration member → the service in the ARN of its targets
 MISSING_TARGETS = {
     QUEUES: "The destination queue does not exist",
     TOPICS: "The destination topic does not exist",
-    FUNCTIONS: "Corral sends notifications to queues and topics only, not to Lambda functions",
+    FUNCTIONS: "The destination Lambda does not exist",
 }
+NOT_INVOKED = "Not authorized to invoke function"
 SENDER = "s3.amazonaws.com"
 SUBJECT = "Amazon S3 Notification"  # the subject of messages to topics
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
@@ -87,7 +88,7 @@ def absent_key_deleted(tx: Tx[Store], bucket: Bucket, key: str, caller: Caller) 
 
 
 def validate_notifications(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
-    """Check a configuration, and send a test message to every queue and topic in it.
+    """Check a configuration, and send a test message to each queue and topic in it.
 
     Returns the configuration to store. Each of its notifications has an id.
     """
@@ -111,17 +112,21 @@ def validate_notifications(tx: Tx[Store], bucket: Bucket, params: dict[str, Any]
 
 
 def _notify(tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: ObjectVersion) -> None:
-    """Send an event, such as "ObjectCreated:Put", to the queues and topics whose notifications match it."""
+    """Send an event, such as "ObjectCreated:Put", to the targets whose notifications match it."""
     found = tx.store.bucket_documents.text(bucket.id, BUCKET_NOTIFICATION) if bucket.has_notifications else None
     if found is None:
         return
-    for notification in matching(_served_notifications(found[0]), f"s3:{event}", version.key):
+    for notification in matching(_valid_notifications(found[0]), f"s3:{event}", version.key):
         target = _target(tx, notification.target)
         if target is not None and _refusal(tx, bucket, target, notification.target, caller) is None:
             _send(tx, target, {"Records": [_record(tx, bucket, caller, event, version, notification.id)]})
 
 
 def _target(tx: Tx[Store], arn: str) -> Queue | Document | None:
+    if _service(arn) == "lambda":
+        from corral.services.lambda_.names import function_with_arn  # imported only here, because Lambda imports S3
+
+        return function_with_arn(tx, arn)
     return queue_with_arn(tx, arn) or topic_with_arn(tx, arn)
 
 
@@ -130,18 +135,23 @@ def _send(tx: Tx[Store], target: Queue | Document, message: dict[str, Any]) -> N
     text = orjson.dumps(message).decode()
     if isinstance(target, Queue):
         send_message.deliver(tx, target, text, sender=SENDER)
+    elif "FunctionArn" in target:
+        from corral.services.lambda_.invocations import enqueue
+
+        enqueue(tx, target, text.encode())
     else:
         with suppress(ApiError):
             publish.deliver(tx, target["TopicArn"], text, subject=SUBJECT)
 
 
 @lru_cache(maxsize=256)
-def _served_notifications(text: str) -> tuple[Notification, ...]:
-    return tuple(each for member, each in _notifications(orjson.loads(text)) if _is_served(member, each.target))
+def _valid_notifications(text: str) -> tuple[Notification, ...]:
+    """Return the notifications of a configuration, except those whose target is of another kind than their member."""
+    return tuple(each for member, each in _notifications(orjson.loads(text)) if _service(each.target) == SERVICES[member])
 
 
-def _is_served(member: str, arn: str) -> bool:
-    return member in SERVED and arn.split(":")[2] == SERVED[member]
+def _service(arn: str) -> str:
+    return arn.split(":")[2]
 
 
 def _notifications(document: Mapping[str, Any]) -> Iterator[tuple[str, Notification]]:
@@ -179,11 +189,11 @@ def _validate_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any]
     """Check that every target accepts messages from this bucket, and send a test message to each queue and topic."""
     targets, refusals = list[Queue | Document](), dict[str, str]()
     for member, arn in dict.fromkeys((member, part.target) for member, part in _notifications(document)):
-        target = _target(tx, arn) if _is_served(member, arn) else None
+        target = _target(tx, arn) if _service(arn) == SERVICES[member] else None
         refusal = MISSING_TARGETS[member] if target is None else _refusal(tx, bucket, target, arn, caller)
         if refusal is not None:
-            refusals[arn] = refusal
-        elif target is not None:
+            refusals[f"{arn}, null" if refusal.startswith(NOT_INVOKED) else arn] = refusal
+        elif target is not None and member != FUNCTIONS:
             targets.append(target)
     if refusals:
         members = dict[str, str]()
@@ -196,7 +206,7 @@ def _validate_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any]
 
 
 def _refusal(tx: Tx[Store], bucket: Bucket, target: Queue | Document, arn: str, caller: Caller) -> str | None:
-    """Return why S3 must not send the bucket's notifications to this queue or topic. Return None if S3 may send them."""
+    """Return why S3 must not send the bucket's notifications to this target. Return None if S3 may send them."""
     is_queue, source = isinstance(target, Queue), bucket_arn(bucket.name)
     if arn.split(":")[3] != bucket.region:
         return "The notification destination service region is not valid for the bucket location constraint"
@@ -204,6 +214,10 @@ def _refusal(tx: Tx[Store], bucket: Bucket, target: Queue | Document, arn: str, 
         return f"FIFO {'SQS queues' if is_queue else 'SNS topics'} are not supported"
     if isinstance(target, Queue):
         allowed = send_message.service_may_send(target, arn, SENDER, source, caller.account)
+    elif "FunctionArn" in target:
+        from corral.services.lambda_.policies import service_may_invoke
+
+        return None if service_may_invoke(target, SENDER, source, caller.account) else f"{NOT_INVOKED} [{arn}]"
     else:
         allowed = publish.may_publish(tx, target, publish.Publisher(SENDER, source))
     if not allowed:
