@@ -209,8 +209,17 @@ def facts(name: str, schema: Schema, prefix: str, gettable: dict[str, Any]) -> S
             forms[path] = "{time}"
         elif "pattern" in node and (form := value_form(node["pattern"], path, arn_resource(name), prefix)) is not None:
             forms[path] = form
-    found |= {"forms": forms, "max_length": limits}
+    found |= {"forms": forms, "max_length": limits, "read": read_operation(name, schema, prefix)}
     return {key: value for key, value in found.items() if value}
+
+
+def read_operation(name: str, schema: Schema, prefix: str) -> str:
+    """The operation that describes a resource, such as `iam:GetUser`: of those that AWS's handler calls, the one with its name."""
+    called = schema.get("handlers", {}).get("read", {}).get("permissions", ())
+    own = [action.partition(":")[2] for action in called if action.partition(":")[0].lower() == prefix]
+    reads = [operation for operation in own if operation.startswith(("Describe", "Get", "List")) and "*" not in operation]
+    named = [operation for operation in reads if name.split("::")[-1].lower() in operation.lower()]
+    return f"{prefix}:{min(named, key=len) if named else reads[0]}" if reads else ""
 
 
 def paths_in_order(schema: Schema, member: str) -> list[str]:

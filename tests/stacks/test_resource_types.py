@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 
 from corral.core.errors import ApiError
+from corral.operations.services import SERVICES
 from corral.services.ec2 import cloudformation_images
-from corral.template_types.lookup import is_known, replacing_properties, resource_type, template_type, template_types
-from corral.template_types.schemas import facts
+from corral.template_types.lookup import (
+    is_known,
+    replacing_properties,
+    resource_type,
+    stored_only_reason,
+    template_type,
+    template_types,
+)
+from corral.template_types.schemas import facts, has_schema, type_names
 from stacks.resource_cases import (
     ALLOW,
     CALLER,
@@ -447,3 +455,35 @@ def test_a_recipe_has_a_limited_number_of_images(monkeypatch: pytest.MonkeyPatch
     assert [each.rpartition("/")[2] for each in made] == ["1", "2"]
     with pytest.raises(ApiError, match="has 2 images"):
         stack.create("image3", name, CASES[name].properties)
+
+
+def test_each_type_says_which_operation_shows_its_resources():
+    """The API of a type shows its resources, or the reason of their status says that they are stored only, and where."""
+    base = "Stored only: this resource has no effect on this machine."
+
+    def is_served(read: str) -> bool:
+        service, _, operation = read.partition(":")
+        return service in SERVICES and operation in SERVICES[service].operations
+
+    for type_ in template_types():
+        read = facts(type_.name).read if has_schema(type_.name) else ""
+        # Without `read`, a type is a part of another one, such as a policy of a queue. s3:ListBucket is an action of ListObjects.
+        if not type_.is_stored_only and read != "s3:ListBucket":
+            assert is_served(read) or not read, f"{type_.name} is real, but {read} is not served"
+        elif is_served(read):
+            assert stored_only_reason(type_.name) == f"{base} {read} shows it."
+    reasons = {
+        "AWS::EC2::NetworkAclEntry": f"{base} The API of EC2 shows it.",
+        "AWS::IAM::User": f"{base} Only its stack shows it (DescribeStackResource): Corral does not serve iam:GetUser.",
+        "AWS::IAM::UserToGroupAddition": f"{base} Only its stack shows it (DescribeStackResource).",
+        "AWS::Lambda::Version": f"{base} Only its stack shows it (DescribeStackResource), and not lambda:GetFunctionConfiguration.",
+        "AWS::KMS::Key": f"{base} Only its stack shows it (DescribeStackResource): Corral does not serve kms:DescribeKey.",
+        "AWS::Batch::JobQueue": "",
+        "AWS::ImageBuilder::Image": f"{base} Only its stack shows it (DescribeStackResource): Corral does not serve "
+        "imagebuilder:GetImage.",
+    }
+    for name, reason in reasons.items():
+        assert (stored_only_reason(name) if resource_type(name).is_stored_only else "") == reason
+    for name in type_names():
+        if template_type(name) is None and not name.startswith("AWS::Serverless::"):
+            assert resource_type(name).is_stored_only and "Only its stack shows it" in stored_only_reason(name), name

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from corral.model.stack import STORED_ONLY, StackStatus
+from corral.model.stack import StackStatus
 from corral.services.cloudformation import stack_operations, step_execution
+from corral.template_types.lookup import stored_only_reason
 from stacks.stack_world import CALLER, World, refused, spec_of
 
 
@@ -36,10 +37,10 @@ def test_create_and_delete() -> None:
         ("s", "CREATE_IN_PROGRESS", "User Initiated"),
         ("Vpc", "CREATE_IN_PROGRESS", ""),
         ("Vpc", "CREATE_IN_PROGRESS", "Resource creation Initiated"),
-        ("Vpc", "CREATE_COMPLETE", STORED_ONLY),
+        ("Vpc", "CREATE_COMPLETE", stored_only_reason("AWS::EC2::VPC")),
         ("Net", "CREATE_IN_PROGRESS", ""),
         ("Net", "CREATE_IN_PROGRESS", "Resource creation Initiated"),
-        ("Net", "CREATE_COMPLETE", STORED_ONLY),
+        ("Net", "CREATE_COMPLETE", stored_only_reason("AWS::EC2::Subnet")),
         ("s", "CREATE_COMPLETE", ""),
     ]
     row = world.row("Net")
@@ -79,10 +80,10 @@ def test_update() -> None:
     assert world.events(stack)[count:] == [
         ("s", "UPDATE_IN_PROGRESS", "User Initiated"),
         ("Vpc", "UPDATE_IN_PROGRESS", ""),
-        ("Vpc", "UPDATE_COMPLETE", STORED_ONLY),
+        ("Vpc", "UPDATE_COMPLETE", stored_only_reason("AWS::EC2::VPC")),
         ("Net", "UPDATE_IN_PROGRESS", "Requested update requires the creation of a new physical resource; hence creating one."),
         ("Net", "UPDATE_IN_PROGRESS", "Resource creation Initiated"),
-        ("Net", "UPDATE_COMPLETE", STORED_ONLY),
+        ("Net", "UPDATE_COMPLETE", stored_only_reason("AWS::EC2::Subnet")),
         ("New", "CREATE_IN_PROGRESS", ""),
         ("New", "CREATE_IN_PROGRESS", "Resource creation Initiated"),
         ("New", "CREATE_COMPLETE", ""),
@@ -95,7 +96,7 @@ def test_update() -> None:
     ]
     after = world.rows(stack)
     assert set(after) == {"Vpc", "Net", "Topic", "New"}
-    assert after["Topic"] == before["Topic"] and after["Topic"].status_reason == STORED_ONLY
+    assert after["Topic"] == before["Topic"] and after["Topic"].status_reason == stored_only_reason("AWS::KMS::Key")
     assert after["Vpc"].physical_id == before["Vpc"].physical_id
     assert after["Net"].physical_id != before["Net"].physical_id
     assert after["New"].physical_id is not None and "s-New-" in after["New"].physical_id

@@ -307,9 +307,10 @@ def _add_resources(tree: Tree, resources: list[dict[str, Any]], *, mark_real: bo
         line.append(f"  {_took(each['seconds'])}", "dim")
         if is_wide:
             line.append(f"  {each['id']}")
-        if each["reason"] and not each["storedOnly"]:
+        reason = each["reason"].partition(". ")[2] if each["storedOnly"] else each["reason"]  # which operation shows it
+        if reason:
             style = "red" if each["status"].endswith("_FAILED") else "dim"
-            (line if is_wide else about).append(f"  {each['reason']}", style)
+            (line if is_wide else about).append(f"  {reason}", style)
         branch = tree.add(line if is_wide else Group(line, about))
         if "stack" in each:
             _add_resources(branch, each["stack"]["resources"], mark_real=mark_real, is_wide=is_wide)

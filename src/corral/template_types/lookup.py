@@ -13,7 +13,8 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.model.stack import ResourceVersion
+from corral.model.stack import STORED_ONLY, ResourceVersion
+from corral.operations.services import SERVICES
 from corral.store import Store
 from corral.template_types import schemas
 from corral.template_types.resource_types import Properties, TemplateType
@@ -66,6 +67,17 @@ def resource_type(name: str) -> TemplateType:
     from corral.template_types.stored_only import stored_only_type  # imported only when a stack needs it
 
     return stored_only_type(name)
+
+
+def stored_only_reason(name: str) -> str:
+    """Return the reason in events of a resource without an effect. It says which operation shows the resource."""
+    read = schemas.facts(name).read if schemas.has_schema(name) else ""
+    service, _, operation = read.partition(":")
+    is_served = service in SERVICES and operation in SERVICES[service].operations
+    if template_type(name) is not None and (is_served or not read):
+        return f"{STORED_ONLY} {read or 'The API of ' + name.split('::')[1]} shows it."
+    why = f", and not {read}" if is_served else f": Corral does not serve {read}" if read else ""
+    return f"{STORED_ONLY} Only its stack shows it (DescribeStackResource){why}."
 
 
 def is_known(name: str) -> bool:

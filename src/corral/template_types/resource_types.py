@@ -82,7 +82,7 @@ class TemplateType(Struct, frozen=True):
     gone: Callable[[Tx[Store], Caller, ResourceStep], Waiting | None] | None = None  # like `settled`, but called after `delete`
     # Returns unique id → signal, for the signals that Corral gives itself: an instance signals when it has joined its cluster.
     signals: Callable[[Tx[Store], Caller, ResourceStep], dict[str, str]] | None = None
-    is_stored_only: bool = False  # True if the resource exists only in the rows of the stack (`stored_only.py`)
+    is_stored_only: bool = False  # True if the resource has no effect: it is only stored, in the stack or by the service
     # Returns the changed properties that force a replacement. It is called with the old and the new properties, and decides about
     # the properties that the schema calls conditionally create-only. If it is None, each change of such a property forces a
     # replacement.

@@ -61,6 +61,7 @@ class Facts(Struct, frozen=True):
     tags: tuple[str, str] | None = None  # the property with tags, and its form: "list" or "map"
     forms: dict[str, str] = field(default_factory=dict)  # path → the form of its values, such as `fs-{17x}` (`reference_values.py`)
     max_length: dict[str, int] = field(default_factory=dict)  # property → the maximum number of its characters
+    read: str = ""  # the operation that describes a resource on AWS, such as `iam:GetUser`
 
     def resolved(self, node: Node) -> dict[str, Any]:
         """Return a node as a dict. If the node refers to a definition, return the definition."""

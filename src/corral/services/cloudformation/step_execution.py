@@ -28,7 +28,6 @@ from corral.decide.templates.stack_plan import SignalRule, count_signals, signal
 from corral.model.stack import (
     CREATE,
     DELETE,
-    STORED_ONLY,
     UPDATE,
     ResourceStatus,
     ResourceVersion,
@@ -42,7 +41,7 @@ from corral.services.cloudformation.stack_evaluation import SECURE_REFERENCE, gi
 from corral.services.cloudformation.stack_events import add_event, caller_of, set_resource
 from corral.store import Store
 from corral.template_types.api_calls import authorize_step
-from corral.template_types.lookup import read_attributes, resource_type
+from corral.template_types.lookup import read_attributes, resource_type, stored_only_reason
 from corral.template_types.resource_types import ResourceStep, TemplateType, ValidationError, Waiting
 
 log = logging.getLogger("corral")
@@ -252,7 +251,7 @@ def _set_complete(tx: Tx[Store], stack: Stack, resource: StackResource, attribut
         restored(tx, stack, resource)
     else:
         status = ResourceStatus.UPDATE_COMPLETE if step.old is not None else ResourceStatus.CREATE_COMPLETE
-        set_resource(tx, stack, resource, status, STORED_ONLY if resource.is_stored_only else "")
+        set_resource(tx, stack, resource, status, stored_only_reason(resource.type) if resource.is_stored_only else "")
 
 
 def leave_over(tx: Tx[Store], stack: Stack, resource: StackResource, version: ResourceVersion, *, is_new: bool) -> None:
@@ -269,7 +268,7 @@ def restored(tx: Tx[Store], stack: Stack, resource: StackResource, *, shown: boo
     """Record that a resource is in the state from before the update that is rolled back. If `shown` is set, write an event."""
     assert resource.before is not None
     version = resource.before.but(attributes=resource.version.attributes)
-    reason = STORED_ONLY if resource.is_stored_only else ""
+    reason = stored_only_reason(resource.type) if resource.is_stored_only else ""
     changes = {"version": version, "before": None, "step": None, "operation": stack.operation}
     if shown:
         set_resource(tx, stack, resource, ResourceStatus.UPDATE_COMPLETE, reason, **changes)

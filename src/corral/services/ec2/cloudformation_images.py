@@ -111,4 +111,4 @@ def _delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties
         stored_resources.delete(tx, caller, IMAGE, ami)
 
 
-TEMPLATE_TYPES = (TemplateType("AWS::ImageBuilder::Image", _create, _attributes, _update, _delete),)
+TEMPLATE_TYPES = (TemplateType("AWS::ImageBuilder::Image", _create, _attributes, _update, _delete, is_stored_only=True),)
