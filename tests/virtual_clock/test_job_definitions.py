@@ -102,10 +102,12 @@ def test_definitions_are_described_as_given(world: JobWorld) -> None:
     platform = {"fargatePlatformConfiguration": {"platformVersion": "LATEST"}}
     found = shown("fargate", containerProperties=fargate, platformCapabilities=["FARGATE"])
     assert found == {"containerProperties": {**fargate, **lists, **platform}, "platformCapabilities": ["FARGATE"]}
-    task = {"containers": [container(name="a"), container(name="b", essential=False)]}
+    log = {"logConfiguration": {"logDriver": "awslogs"}}
+    task = {"containers": [container(name="a", **log), container(name="b", essential=False)]}
     found = shown("tasks", ecsProperties={"taskProperties": [task]})
     [task] = found["ecsProperties"]["taskProperties"]
     assert (task["volumes"], [each["essential"] for each in task["containers"]]) == ([], [True, False])
+    assert task["containers"][0]["logConfiguration"] == {"logDriver": "awslogs", "secretOptions": []}
     assert set(task) == {"volumes", "containers"} and set(found) == {"ecsProperties"}
 
 

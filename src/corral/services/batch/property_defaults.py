@@ -32,7 +32,7 @@ def _with_properties(given: Properties, container: str, platform: str) -> Proper
     """Return a definition or a range of nodes. `container` is the name of the member that describes a single container."""
     found = dict(given)
     if given.get(container):
-        found[container] = _container(given[container], CONTAINER_LISTS)
+        found[container] = _nested(_container(given[container], CONTAINER_LISTS))
         if platform == FARGATE:
             version = {"platformVersion": LATEST, **given[container].get("fargatePlatformConfiguration", {})}
             found[container]["fargatePlatformConfiguration"] = version
@@ -53,9 +53,19 @@ def _container(given: Properties, lists: tuple[str, ...]) -> Properties:
     # Batch ignores environment variables without a value.
     found["environment"] = [each for each in found["environment"] if each.get("value")]
     if "logConfiguration" in given:
-        found["logConfiguration"] = {"options": {}, "secretOptions": [], **given["logConfiguration"]}
-    if "linuxParameters" in given:
-        linux = {"devices": [], "tmpfs": [], **given["linuxParameters"]}
+        found["logConfiguration"] = {"secretOptions": [], **given["logConfiguration"]}
+    return found
+
+
+def _nested(found: Properties) -> Properties:
+    """Add the empty members below `containerProperties`. The containers of `ecsProperties` do not get them.
+
+    The evidence is Terraform's provider: it leaves these out of its comparison for `containerProperties` only.
+    """
+    if "logConfiguration" in found:
+        found["logConfiguration"] = {"options": {}, **found["logConfiguration"]}
+    if "linuxParameters" in found:
+        linux = {"devices": [], "tmpfs": [], **found["linuxParameters"]}
         linux["devices"] = [{"permissions": [], **each} for each in linux["devices"]]
         linux["tmpfs"] = [{"mountOptions": [], **each} for each in linux["tmpfs"]]
         found["linuxParameters"] = linux
