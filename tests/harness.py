@@ -17,7 +17,7 @@ from botocore.config import Config
 
 import forkserver
 from answers.recorder import follow_clients
-from command import command_lines, living_in
+from command import command_lines, living_in, parent_of
 from corral.aws.models import OWN_DATA
 from corral.cli.client.endpoint import Endpoint, call
 from engines.nodes import remove_cgroups
@@ -141,9 +141,13 @@ class Corral:
             wait_stopped(ecs, unfinished)
 
     def processes(self, module: str) -> list[int]:
-        """Ids of this Corral's processes of one kind: corral.server, corral.node, corral.node.spawner."""
+        """Ids of this Corral's processes of one kind: corral.server, corral.node, corral.node.spawner.
+
+        The child of a spawner looks like the spawner until it executes the program of its run. It is left out.
+        """
         data, name = str(self.data).encode(), b"\0" + module.encode() + b"\0"
-        return [pid for pid, line in command_lines() if data in line and name in line]
+        found = {pid: parent_of(pid) for pid, line in command_lines() if data in line and name in line}
+        return [pid for pid, parent in found.items() if parent not in found]
 
     def kill(self, *modules: str) -> None:
         """kill -9."""

@@ -171,8 +171,6 @@ def check_tasks(tasks, ledger: Ledger, shared: Path, logs) -> None:
             continue
         if main.get("reason") == MAY_HAVE_RUN:
             continue  # the spawner died between the start of the process and the note of it
-        if main.get("reason") == EXIT_STATUS_LOST and not started:
-            continue  # the test killed the process of the run before its exec: until then it looks like the spawner
         assert started == 1, f"{name} was lost: {task['stoppedReason']} {main.get('reason')}"
         if main.get("reason") != EXIT_STATUS_LOST:
             assert main.get("exitCode") == int(name[5:]) % 100, f"{name}: {task}"
