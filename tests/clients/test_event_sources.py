@@ -199,6 +199,8 @@ def test_answers(world: World) -> None:
     world.queue("answering.fifo", FifoQueue="true")
     world.queue("short", visibility_s=0)
     uuid = world.map("answering", "answering", Tags={"a": "b"})
+    world.function("answering-too")
+    second = world.map("answering-too", "answering", Enabled=False)
     create_, update = world.lambda_.create_event_source_mapping, world.lambda_.update_event_source_mapping
     arn, invalid = QUEUE_ARN + "answering", "InvalidParameterValueException"
     missing = ("ResourceNotFoundException", "The resource you requested does not exist.")
@@ -216,6 +218,7 @@ def test_answers(world: World) -> None:
     other = "0" * 8 + "-0000-0000-0000-" + "0" * 12
     cases: dict[str, tuple[Callable[[], Any], str, str]] = {
         "twice": (lambda: create_(FunctionName="answering", EventSourceArn=arn), "ResourceConflictException", twice),
+        "update to twice": (lambda: update(UUID=second, FunctionName="answering"), "ResourceConflictException", twice),
         "role": (lambda: create_(FunctionName="without-role", EventSourceArn=arn), invalid, role),
         "function": (lambda: create_(FunctionName="absent", EventSourceArn=arn), invalid, "Function does not exist"),
         "source": (lambda: create_(FunctionName="answering"), invalid, "Unrecognized event source."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -429,3 +430,48 @@ def test_an_upload_without_parts(s3, bucket):
     listed = s3.list_parts(Bucket=bucket, Key="x", UploadId=upload_id)
     assert (listed["PartNumberMarker"], listed["NextPartNumberMarker"], listed["MaxParts"]) == (0, 0, 1000)
     assert "Parts" not in listed
+
+
+# Signatures and times
+
+
+def answered(url: str, method: str = "GET") -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method)) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_refused_signatures(corral, s3, bucket):
+    s3.put_object(Bucket=bucket, Key="x", Body=TEXT)
+    url = f"{corral.url}/{bucket}/x"
+    for method in ("GET", "PUT", "DELETE"):
+        status, text = answered(url, method)
+        assert status == 403 and "<Error><Code>AccessDenied</Code><Message>Access Denied</Message><RequestId>" in text
+    assert answered(url, "HEAD") == (403, "") and answered(f"{corral.url}/{bucket}?list-type=2")[0] == 403
+    signed = presigned(corral, "GET", f"/{bucket}/x", {})
+    status, text = answered(signed[:-4] + ("0000" if signed[-4:] != "0000" else "1111"))
+    assert status == 403 and "<Code>SignatureDoesNotMatch</Code>" in text
+    for member in ("AWSAccessKeyId", "StringToSign", "SignatureProvided", "StringToSignBytes", "CanonicalRequest"):
+        assert f"<{member}>" in text, member
+    assert f"<CanonicalRequest>GET\n/{bucket}/x\n" in text
+    status, text = answered(presigned(corral, "GET", f"/{bucket}/x", {}).replace(corral.keys["access_key"], "AKIAUNKNOWNUNKNOWN00"))
+    assert status == 403 and "<Code>InvalidAccessKeyId</Code><Message>The AWS Access Key Id you provided does not exist" in text
+    assert "<AWSAccessKeyId>AKIAUNKNOWNUNKNOWN00</AWSAccessKeyId>" in text
+    old = "20200101T000000Z"
+    status, text = answered(re.sub(r"2\d{7}T\d{6}Z", old, signed).replace(datetime.now(UTC).strftime("%Y%m%d"), old[:8]))
+    assert (
+        status == 403
+        and "<Code>AccessDenied</Code><Message>Request has expired</Message><X-Amz-Expires>600</X-Amz-Expires>" in text
+    )
+    assert "<Expires>2020-01-01T00:10:00Z</Expires><ServerTime>" in text
+
+
+def test_times_have_milliseconds_that_are_zero(corral, s3, bucket):
+    s3.put_object(Bucket=bucket, Key="x", Body=TEXT)
+    assert re.search(r"<LastModified>[\dT:-]+\.000Z</LastModified>", answered(presigned(corral, "GET", f"/{bucket}", {}))[1])
+    assert re.search(r"<CreationDate>[\dT:-]+\.000Z</CreationDate>", answered(presigned(corral, "GET", "/", {}))[1])
+    text = "The continuation token provided is incorrect"
+    with refused("InvalidArgument", 400, Message=text, ArgumentName="continuation-token"):
+        s3.list_objects_v2(Bucket=bucket, ContinuationToken="x")

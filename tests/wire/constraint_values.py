@@ -70,7 +70,7 @@ def wrong(node: ConstraintNode, limit: Limit) -> Iterator[tuple[str, Any]]:
         if limit.min is not None:
             yield "min", limit.min - 1
         return
-    if limit.max is not None:
+    if limit.max is not None and (kind != "map" or len(_keys(node, int(limit.max) + 1)) > limit.max):  # an enum has fewer keys
         yield "max", _of_length(node, int(limit.max) + 1)
     if limit.min is not None and limit.min > 0:
         yield "min", _of_length(node, int(limit.min) - 1)

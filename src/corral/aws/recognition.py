@@ -6,6 +6,7 @@ parameters `Action` and `Version`, the method and the path.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache, cached_property
 from threading import Lock
@@ -26,6 +27,7 @@ from corral.aws.rest_routes import route
 from corral.aws.s3 import normalize_s3_request
 from corral.aws.serialize.errors import serialize_error
 from corral.aws.shapes import OperationModel, ServiceModel, Shape
+from corral.aws.signature_errors import SignatureRefused, signature_error
 from corral.aws.wall_times import in_wall_time
 from corral.aws.wire_errors import (
     ParseError,
@@ -45,6 +47,7 @@ NO_PARAMS: LocatedParams = MappingProxyType({})
 CBOR_PROTOCOL = "smithy-rpc-v2-cbor"
 SMALL_MAX_PARAMETERS = 500  # converting the tree of a longer form takes milliseconds
 
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{2,62}")
 _COMPILING = Lock()  # several threads compile shapes; a thread must not use a shape that another one still compiles
 
 
@@ -282,7 +285,7 @@ def presumed_protocol(request: Request) -> str:
     if content_type.startswith("application/json"):
         return "rest-json"
     # Browsers send OPTIONS only to S3.
-    is_s3 = _has_signature_v2(request) or _is_form_upload(request) or request.method == "OPTIONS"
+    is_s3 = _has_signature_v2(request) or _is_form_upload(request) or request.method == "OPTIONS" or _may_be_unsigned_s3(request)
     return "rest-xml" if is_s3 else "json"
 
 
@@ -326,6 +329,8 @@ def _from_signature_or_shape(request: Request) -> ApiCall:
             found = route(known.name, "rest-json", request)
             if found is not None:
                 return _call(_operation(known.name, found.operation, "rest-json"), request, found.labels)
+    if _may_be_unsigned_s3(request):
+        raise signature_error("rest-xml", SignatureRefused("missing", ""))
     message = f"{request.method} {request.path[:200]} matches no operation of an AWS service that Corral serves"
     raise unrecognised_request(presumed_protocol(request), message)
 
@@ -415,6 +420,13 @@ def _has_signature_v2(request: Request) -> bool:
     if request.headers.get("authorization", "").startswith("AWS "):
         return True
     return "AWSAccessKeyId=" in request.query and "Signature=" in request.query
+
+
+def _may_be_unsigned_s3(request: Request) -> bool:
+    """Whether a request without a signature may be for a bucket or an object: S3 is the only service with such requests."""
+    bucket = request.path.split("/", 2)[1] if request.path.startswith("/") else ""
+    unsigned = "authorization" not in request.headers and "Credential=" not in request.query
+    return unsigned and _BUCKET.fullmatch(bucket) is not None
 
 
 def _is_form_upload(request: Request) -> bool:

@@ -140,15 +140,16 @@ def _verify_old_url(head: Request, lookup: SecretLookup, now_s: float) -> Identi
         raise error_class("AccessDenied", 403)(message)
     secret = known_secret(access_key_id, request.headers.get("x-amz-security-token"), lookup, now_s)
     if now_s > int(expires):
-        raise SignatureRefused("lapsed", "Request has expired")
+        raise SignatureRefused("lapsed", "Request has expired", Expires=expires)
     standard = (request.headers.get(name) or query.get(name, "") for name in ("content-md5", "content-type"))
     extra = sorted((name, value) for name, value in request.headers.items() if name.startswith("x-amz-"))
     lines = [head.method, *standard, expires, *(f"{name}:{value.strip()}" for name, value in extra)]
     given = query["Signature"].replace(" ", "+")  # some clients do not encode plus signs, so they were decoded to spaces
-    expected = [_old_signature(secret, "\n".join((*lines, resource))) for resource in _resources(request)]
+    texts = ["\n".join((*lines, resource)) for resource in _resources(request)]
     # Refuse line breaks in values: with them, two different requests could have the same signature.
-    if any("\n" in line for line in lines) or not any(_same(signature, given) for signature in expected):
-        raise SignatureRefused("mismatch", MISMATCH)
+    if any("\n" in line for line in lines) or not any(_same(_old_signature(secret, text), given) for text in texts):
+        shown = {"AWSAccessKeyId": access_key_id, "StringToSign": texts[0], "SignatureProvided": given}
+        raise SignatureRefused("mismatch", MISMATCH, **shown, StringToSignBytes=texts[0].encode("utf-8", "replace").hex(" "))
     return identity_of(access_key_id, secret, "", "s3")
 
 

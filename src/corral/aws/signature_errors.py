@@ -68,15 +68,27 @@ _CODES: dict[str, dict[str, tuple[str, int]]] = {
 }
 
 
+S3_TEXTS = {  # S3 has its own texts for these reasons
+    "missing": "Access Denied",
+    "unknown": "The AWS Access Key Id you provided does not exist in our records.",
+    "expired": "The provided token has expired.",
+    "skewed": "The difference between the request time and the current time is too large.",
+    "lapsed": "Request has expired",
+}
+
+
 class SignatureRefused(Exception):
     """The signature is not valid. `signature_error` converts this exception to an error response of the client's protocol."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, **members: str) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
+        self.members = members  # members of the error, which only S3 shows
 
 
 def signature_error(protocol: str, refused: SignatureRefused) -> ApiError:
     code, status = _CODES.get(protocol, _CODES["json"])[refused.reason]
+    if protocol == "rest-xml":
+        return error_class(code, status)(S3_TEXTS.get(refused.reason, refused.message), **refused.members)
     return error_class(code, status)(refused.message)

@@ -27,6 +27,7 @@ from corral.core.errors import ApiError
 from corral.model.http_dates import parse_http_date
 from corral.model.principal import Principal
 
+SHOWN_MAX_BYTES = 4096  # a longer canonical request is not shown to a client whose signature is wrong
 SKEW_MAX_S = 15 * 60
 EXPIRES_MAX_S = 7 * 24 * 3600
 SIGNING_KEYS_MAX = 1024
@@ -270,7 +271,8 @@ def known_secret(access_key_id: str, token: str | None, lookup: SecretLookup, no
     """Return the secret of an access key after checking its session token and expiry."""
     secret = lookup(access_key_id, token)
     if secret is None or not _same_token(token, secret.session_token):
-        raise SignatureRefused("unknown", "The security token included in the request is invalid.")
+        message = "The security token included in the request is invalid."
+        raise SignatureRefused("unknown", message, AWSAccessKeyId=access_key_id)
     if secret.expires_at_s is not None and now_s >= secret.expires_at_s:
         raise SignatureRefused("expired", "The security token included in the request is expired")
     return secret
@@ -290,14 +292,28 @@ def _check_time(claim: SignatureClaim, now_s: float) -> None:
     if signed_at_s > now_s + SKEW_MAX_S:
         limit, now = _stamp(now_s + SKEW_MAX_S), _stamp(now_s)
         message = f"Signature not yet current: {claim.timestamp} is still later than {limit} ({now} + 15 min.)"
-        raise SignatureRefused("skewed", message)
+        raise SignatureRefused("skewed", message, **_skew(claim, now_s))
     if claim.expires_s is not None:
-        if now_s > signed_at_s + claim.expires_s:
-            raise SignatureRefused("lapsed", f"Request has expired: it was valid for {claim.expires_s} s from {claim.timestamp}")
+        expires_at_s = signed_at_s + claim.expires_s
+        if now_s > expires_at_s:
+            raise SignatureRefused(
+                "lapsed",
+                f"Request has expired: it was valid for {claim.expires_s} s from {claim.timestamp}",
+                **{"X-Amz-Expires": str(claim.expires_s), "Expires": _iso(expires_at_s), "ServerTime": _iso(now_s)},
+            )
     elif signed_at_s < now_s - SKEW_MAX_S:
         limit, now = _stamp(now_s - SKEW_MAX_S), _stamp(now_s)
         message = f"Signature expired: {claim.timestamp} is now earlier than {limit} ({now} - 15 min.)"
-        raise SignatureRefused("skewed", message)
+        raise SignatureRefused("skewed", message, **_skew(claim, now_s))
+
+
+def _skew(claim: SignatureClaim, now_s: float) -> dict[str, str]:
+    most_ms = str(round(1000 * SKEW_MAX_S))
+    return {"RequestTime": claim.timestamp, "ServerTime": _iso(now_s), "MaxAllowedSkewMilliseconds": most_ms}
+
+
+def _iso(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @lru_cache(maxsize=64)  # most requests of one second have the same timestamp
@@ -352,7 +368,20 @@ def _compare(claim: SignatureClaim, secret: Secret, request: Request, payload_ha
         to_sign = head + sha256(canonical).hexdigest()
         if compare_digest(keyed.hexdigest(to_sign.encode("utf-8", "replace")).encode(), given):
             return
-    raise SignatureRefused("mismatch", MISMATCH)
+    raise SignatureRefused("mismatch", MISMATCH, **_calculated(claim, to_sign, canonical))
+
+
+def _calculated(claim: SignatureClaim, to_sign: str, canonical: bytes) -> dict[str, str]:
+    """Return what S3 shows of the signature that it has calculated, so that the client can compare it with its own."""
+    shown = {
+        "AWSAccessKeyId": claim.scope.access_key_id,
+        "StringToSign": to_sign,
+        "SignatureProvided": claim.signature,
+        "StringToSignBytes": to_sign.encode("utf-8", "replace").hex(" "),
+    }
+    if len(canonical) <= SHOWN_MAX_BYTES:
+        shown |= {"CanonicalRequest": canonical.decode("latin-1"), "CanonicalRequestBytes": canonical.hex(" ")}
+    return shown
 
 
 _ROOT = ("/\n",)  # the canonical path and query of most requests

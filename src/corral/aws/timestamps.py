@@ -54,5 +54,5 @@ def text_from_seconds(seconds: int | float, form: str) -> str:
         return str(seconds)
     if form == "rfc822":
         return http_date(int(seconds // 1))
-    stamp = datetime.fromtimestamp(seconds, UTC)
-    return stamp.isoformat(timespec="milliseconds" if stamp.microsecond else "seconds").replace("+00:00", "Z")
+    stamp = datetime.fromtimestamp(seconds, UTC)  # the text of a float always has milliseconds, as on AWS: 2026-01-01T00:00:00.000Z
+    return stamp.isoformat(timespec="seconds" if seconds.__class__ is int else "milliseconds").replace("+00:00", "Z")

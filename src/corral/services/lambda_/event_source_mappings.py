@@ -51,12 +51,7 @@ def create_event_source_mapping(tx: Tx[Store], params: dict[str, Any], caller: C
     tags = TAG_RULES.of_pairs(list(params.get("Tags", {}).items()))
     document = _with_settings({"BatchSize": BATCH_USUAL, "FunctionResponseTypes": [], "MaximumBatchingWindowInSeconds": 0}, params)
     _check(tx, {**document, "EventSourceArn": arn}, function, params)
-    for uuid, other in tx.store.stored.listed(SERVICE, MAPPING, caller.region):
-        if (other["EventSourceArn"], other["FunctionArn"]) == (arn, function["FunctionArn"]):
-            raise errors.ResourceConflictException(
-                f'An event source mapping with SQS arn (" {arn} ") and function (" {function["FunctionName"]} ") already exists. '
-                f"Please update or delete the existing mapping with UUID {uuid}"
-            )
+    _check_conflict(tx, caller, arn, function)
     uuid = tx.ids.uuid()
     document = {
         "UUID": uuid,
@@ -100,6 +95,8 @@ def update_event_source_mapping(tx: Tx[Store], params: dict[str, Any], caller: C
     function = _function(tx, caller, params.get("FunctionName") or before["FunctionArn"])
     document = {**_with_settings(before, params), "FunctionArn": function["FunctionArn"]}
     _check(tx, document, function, params)
+    if document["FunctionArn"] != before["FunctionArn"]:
+        _check_conflict(tx, caller, document["EventSourceArn"], function)
     document["_enabled"] = params.get("Enabled", before["_enabled"])
     _put(tx, caller, document)
     changed = document["_enabled"] != before["_enabled"]
@@ -178,6 +175,15 @@ def _check(tx: Tx[Store], document: Document, function: Document, params: Mappin
             f"Queue visibility timeout: {queue.visibility_ms // 1000} seconds is less than Function timeout: "
             f"{function['Timeout']} seconds"
         )
+
+
+def _check_conflict(tx: Tx[Store], caller: Caller, arn: str, function: Document) -> None:
+    for uuid, other in tx.store.stored.listed(SERVICE, MAPPING, caller.region):
+        if (other["EventSourceArn"], other["FunctionArn"]) == (arn, function["FunctionArn"]):
+            raise errors.ResourceConflictException(
+                f'An event source mapping with SQS arn (" {arn} ") and function (" {function["FunctionName"]} ") already exists. '
+                f"Please update or delete the existing mapping with UUID {uuid}"
+            )
 
 
 def _check_use(document: Document, verb: str) -> None:

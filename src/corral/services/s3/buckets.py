@@ -118,7 +118,7 @@ def get_bucket_versioning(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 def _listed(bucket: Bucket) -> dict[str, Any]:
     return {
         "Name": bucket.name,
-        "CreationDate": bucket.created_at_s,
+        "CreationDate": bucket.created_at_s // 1,
         "BucketRegion": bucket.region,
         "BucketArn": bucket_arn(bucket.name),
     }

@@ -42,9 +42,12 @@ def list_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
 def list_objects_v2(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket, limit = existing_bucket(tx, params, caller), page_limit(params, "MaxKeys")
     token, delimiter = params.get("ContinuationToken"), params.get("Delimiter", "")
+    try:
+        after = PAGES.after(params) if token else params.get("StartAfter", "")
+    except InvalidArgument:
+        token = ""
     if token == "":
         raise InvalidArgument("The continuation token provided is incorrect", ArgumentName="continuation-token")
-    after = PAGES.after(params) if token is not None else params.get("StartAfter", "")
     page = tx.store.objects.objects(bucket.id, prefix=params.get("Prefix", ""), delimiter=delimiter, after=after, limit=limit)
     whose = {"Owner": owner(caller)} if params.get("FetchOwner") else {}
     more = page.more and limit > 0
@@ -86,7 +89,7 @@ def list_object_versions(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
             **({"NextVersionIdMarker": _marker(last)} if more and isinstance(last, ObjectVersion) else {}),
             "Versions": [_listed_object(version) | _version_members(version, caller) for version in found if not version.is_marker],
             "DeleteMarkers": [
-                {"Key": version.key, "LastModified": int(version.modified_at_s), **_version_members(version, caller)}
+                {"Key": version.key, "LastModified": version.modified_at_s // 1, **_version_members(version, caller)}
                 for version in found
                 if version.is_marker
             ],
@@ -141,7 +144,7 @@ def _listed_object(version: ObjectVersion) -> dict[str, Any]:
     algorithms = [name.removeprefix("Checksum") for name in checksums if name != "ChecksumType"]
     return {
         "Key": version.key,
-        "LastModified": int(version.modified_at_s),
+        "LastModified": version.modified_at_s // 1,
         "ETag": quoted(version.etag),
         **({"ChecksumAlgorithm": algorithms, "ChecksumType": checksums["ChecksumType"]} if algorithms else {}),
         "Size": version.size,

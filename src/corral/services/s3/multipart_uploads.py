@@ -100,7 +100,7 @@ def upload_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> d
     part = _put_part(tx, upload, params, caller)
     algorithm = upload.details.get(CHECKSUM_ALGORITHM)
     checksums = checksum_members({name: text for name, text in part.checksums.items() if name == algorithm})
-    copied = {"ETag": quoted(part.etag), "LastModified": int(part.modified_at_s), **checksums}
+    copied = {"ETag": quoted(part.etag), "LastModified": part.modified_at_s // 1, **checksums}
     return {"CopyPartResult": copied, **source.version_id_member, **encryption_members(upload.details)}
 
 
@@ -175,7 +175,7 @@ def list_parts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         "Parts": [
             {
                 "PartNumber": part.number,
-                "LastModified": int(part.modified_at_s),
+                "LastModified": part.modified_at_s // 1,
                 "ETag": quoted(part.etag),
                 "Size": part.size,
                 **checksum_members({name: text for name, text in part.checksums.items() if name == algorithm}),
@@ -208,7 +208,12 @@ def list_multipart_uploads(tx: Tx[Store], params: dict[str, Any], caller: Caller
             **({"NextKeyMarker": name_of(last)} if more else {}),
             **({"NextUploadIdMarker": last.id} if more and isinstance(last, MultipartUpload) else {}),
             "Uploads": [
-                {"UploadId": upload.id, "Key": upload.key, "Initiated": upload.initiated_at_s, **_upload_members(upload, caller)}
+                {
+                    "UploadId": upload.id,
+                    "Key": upload.key,
+                    "Initiated": upload.initiated_at_s // 1,
+                    **_upload_members(upload, caller),
+                }
                 for upload in page.found
                 if isinstance(upload, MultipartUpload)
             ],

@@ -155,7 +155,7 @@ def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
         event_name="Copy",
         caller=caller,
     )
-    result = {"ETag": quoted(copied.etag), "LastModified": int(copied.modified_at_s), **checksums}
+    result = {"ETag": quoted(copied.etag), "LastModified": copied.modified_at_s // 1, **checksums}
     return {
         "CopyObjectResult": result,
         **new_version_id_member(copied),

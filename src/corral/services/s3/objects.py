@@ -169,7 +169,7 @@ def get_object_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller)
     version = existing_version(tx, bucket, params["Key"], params.get("VersionId"))
     requested, checksums = set(params["ObjectAttributes"]), stored_checksums(version.details)
     if not requested <= {"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"}:
-        raise InvalidArgument("Invalid attribute name specified.")
+        raise InvalidArgument("Invalid attribute name specified.", ArgumentName="x-amz-object-attributes")
     return {
         "LastModified": int(version.modified_at_s),
         **version_id_member(bucket, version),
