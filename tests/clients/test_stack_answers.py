@@ -313,3 +313,40 @@ def test_summaries_of_templates(cloudformation: Any) -> None:
     ]
     assert {"Description", "Version", "Metadata", "Capabilities", "DeclaredTransforms"}.isdisjoint(summary)
     assert cloudformation.validate_template(TemplateBody=both).keys() == {"Parameters", "ResponseMetadata"}
+
+
+def test_requests_with_the_same_token(cloudformation: Any) -> None:
+    """A client that retries a request gets the first answer. The same token with other parameters is refused."""
+
+    def again(operation: str, other: dict[str, Any], **params: Any) -> None:
+        call, token = getattr(cloudformation, operation), operation.replace("_", "-")
+        first, second = (call(ClientRequestToken=token, **params) for _ in range(2))
+        assert {**first, "ResponseMetadata": None} == {**second, "ResponseMetadata": None}
+        refusal = refused(lambda: call(ClientRequestToken=token, **{**params, **other}))
+        assert refusal == ("TokenAlreadyExistsException", f"Token {token} already exists.")
+
+    name = {"StackName": "tokens"}
+    again("create_stack", {"TemplateBody": QUEUE}, **name, TemplateBody=TOPIC)
+    wait(cloudformation, "tokens", "create")
+    again("update_stack", {"TemplateBody": TOPIC}, **name, TemplateBody=QUEUE)
+    wait(cloudformation, "tokens", "update")
+    cloudformation.create_change_set(**name, ChangeSetName="c", TemplateBody=TOPIC)
+    again("execute_change_set", {"ChangeSetName": "d"}, **name, ChangeSetName="c")
+    wait(cloudformation, "tokens", "update")
+    again("delete_stack", {"StackName": "other"}, **name)
+    states = {
+        "cancel_update_stack": "CancelUpdateStack cannot be called from current stack status",
+        "continue_update_rollback": "is in CREATE_COMPLETE state and can not continue update rollback.",
+        "rollback_stack": "is in CREATE_COMPLETE state and can not be rolled back.",
+    }
+    cloudformation.create_stack(StackName="states", TemplateBody=TOPIC)
+    wait(cloudformation, "states", "create")
+    for operation, text in states.items():
+        code, message = refused(lambda operation=operation: getattr(cloudformation, operation)(StackName="states"))
+        assert code == "ValidationError" and message.endswith(text)
+    for protected in (True, True, False):
+        cloudformation.update_termination_protection(StackName="states", EnableTerminationProtection=protected)
+    delete(cloudformation, "states")
+    assert refused(lambda: cloudformation.get_template_summary(StackSetName="none")) == (
+        "StackSetNotFoundException", "StackSet none not found",
+    )  # fmt: skip

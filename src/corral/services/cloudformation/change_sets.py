@@ -28,7 +28,7 @@ from corral.services.cloudformation.lookup import find_change_set, named_stack, 
 from corral.services.cloudformation.no_echo import parameter_secrets, secrets_of
 from corral.services.cloudformation.stack_descriptions import PAGE, shown_parameters
 from corral.services.cloudformation.stack_operations import StackSpec
-from corral.services.cloudformation.stack_requests import digest, stack_spec
+from corral.services.cloudformation.stack_requests import digest, recall, remember, stack_spec
 from corral.store import Store
 
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
@@ -104,6 +104,8 @@ def _stack(tx: Tx[Store], caller: Caller, params: Mapping[str, Any], type_: str)
 
 
 def execute_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    if recall(tx, caller, "ExecuteChangeSet", params) is not None:
+        return {}
     found = find_change_set(tx, caller, params)
     if found.status != CREATE_COMPLETE:
         raise errors.InvalidChangeSetStatus(f"ChangeSet [{found.id}] cannot be executed in its current status of [{found.status}]")
@@ -126,7 +128,7 @@ def execute_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
         stack_operations.begin_update(tx, caller, stack, spec)
     tx.store.change_sets.drop_of_stack(stack.id, kept=found.id)
     tx.store.change_sets.put(found.but(execution_status=EXECUTE_IN_PROGRESS))
-    return {}
+    return remember(tx, caller, "ExecuteChangeSet", params, {})
 
 
 def wait_for_execution(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> None:

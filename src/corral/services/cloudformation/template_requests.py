@@ -26,7 +26,7 @@ from corral.decide.templates.compilation import transform_names
 from corral.decide.templates.expansion import FOR_EACH
 from corral.decide.templates.template import ParameterDeclaration
 from corral.model.stack import Stack
-from corral.services.cloudformation.errors import InsufficientCapabilitiesException, ValidationError
+from corral.services.cloudformation.errors import InsufficientCapabilitiesException, StackSetNotFoundException, ValidationError
 from corral.services.cloudformation.lookup import find_change_set, find_stack
 from corral.services.cloudformation.template_sources import template_text
 from corral.store import Store
@@ -163,7 +163,7 @@ def _parameter(parameter: ParameterDeclaration) -> dict[str, Any]:
 
 def get_template_summary(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     if "StackSetName" in params:
-        raise ValidationError("Corral has no stack sets. Pass StackName, TemplateBody or TemplateURL.")
+        raise StackSetNotFoundException(f"StackSet {params['StackSetName']} not found")  # Corral has no stack sets
     if "StackName" in params:
         if TEMPLATE in params:
             raise ValidationError("Specify only one of StackName, TemplateBody and TemplateURL.")
