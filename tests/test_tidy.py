@@ -82,19 +82,20 @@ SERVICES_IMPORT = {  # service → the services whose modules it may import; onl
     "applicationautoscaling": {"cloudwatch", "ecs"},
     "autoscaling": {"cloudwatch", "ec2", "ecs", "sns", "sqs"},
     "batch": {"autoscaling", "ec2", "ecr", "ecs", "ssm"},
-    "cloudformation": {"ec2", "lambda_", "s3", "sns", "ssm"},  # the roof: no service imports it
+    "cloudformation": {"ec2", "lambda_", "s3", "secretsmanager", "sns", "ssm"},  # the roof: no service imports it
     "cloudwatch": set(),
     "corral": {"ecs"},
     "ec2": {"iam", "ssm"},
     "ecr": set(),
-    "ecs": {"ecr", "logs", "s3", "ssm"},
+    "ecs": {"ecr", "logs", "s3", "secretsmanager", "ssm"},
     "iam": set(),
     "lambda_": {"cloudwatch", "s3", "sqs"},
     "logs": {"cloudwatch"},
     "s3": {"lambda_", "sns", "sqs"},
+    "secretsmanager": set(),
     "sns": {"lambda_", "sqs"},
     "sqs": set(),
-    "ssm": set(),
+    "ssm": {"secretsmanager"},
     "sts": set(),
 }
 CLI_LAYERS = ("printing", "client", "runs")  # folders of cli, lowest first; all other commands are above them

@@ -47,6 +47,7 @@ OPEN = {  # change it knowingly: every container may do this without a policy
         "ListBuckets ListMultipartUploads ListObjectVersions ListObjects ListObjectsV2 ListParts PostObject PutObject "
         "PutObjectTagging UploadPart UploadPartCopy"
     ),
+    "secretsmanager": "",
     "sns": "",
     "sqs": (
         "ChangeMessageVisibility ChangeMessageVisibilityBatch DeleteMessage DeleteMessageBatch GetQueueAttributes GetQueueUrl "
@@ -356,6 +357,40 @@ def test_the_secrets_of_a_definition_need_a_permission(corral: Corral, role: Any
     assert register("/ours/token", executionRoleArn="fetcher") == [""] * 3
     iam.put_role_policy(RoleName=role.name, PolicyName="read", PolicyDocument=read)
     assert register("/ours/token") == [""] * 3
+    managed = corral.client("secretsmanager").create_secret(Name="ours/managed", SecretString='{"a": "b"}')["ARN"]
+    as_parameter = "/aws/reference/secretsmanager/ours/managed"
+    for given in (managed, managed[:-7], f"{managed}:a::", f"{managed}:a:AWSPREVIOUS:", as_parameter):
+        for more in ({}, {"executionRoleArn": "fetcher"}):
+            allowed = allow("ssm:*" if given == as_parameter else "ecs:RunTask")
+            iam.put_role_policy(RoleName=role.name, PolicyName="read", PolicyDocument=policy(allowed))
+            refused_texts = register(given, **more)
+            assert all(f"secretsmanager:GetSecretValue on resource: {managed} " in text for text in refused_texts), refused_texts
+    iam.put_role_policy(
+        RoleName="fetcher", PolicyName="read", PolicyDocument=policy(allow("secretsmanager:GetSecretValue", managed[:-6] + "*"))
+    )
+    assert register(f"{managed}:a::", executionRoleArn="fetcher") == [""] * 3
+
+
+def test_secrets_need_a_permission(corral: Corral, role: Any) -> None:
+    root = corral.client("secretsmanager")
+    arns = {name: root.create_secret(Name=name, SecretString="x")["ARN"] for name in ("inside/a", "inside/b")}
+    inside = role(
+        allow(["secretsmanager:GetSecretValue", "secretsmanager:CreateSecret"], "arn:aws:secretsmanager:*:*:secret:inside/a-*"),
+        allow(["secretsmanager:BatchGetSecretValue", "ssm:GetParameter"]),
+    )
+    for name in ("inside/a", arns["inside/a"], arns["inside/a"][:-7]):
+        assert inside.secretsmanager.get_secret_value(SecretId=name)["SecretString"] == "x"
+    code, text, _ = refused(inside.secretsmanager.get_secret_value, SecretId="inside/b")
+    assert code == "AccessDeniedException" and f"secretsmanager:GetSecretValue on resource: {arns['inside/b']}" in text
+    assert refused(inside.secretsmanager.get_secret_value, SecretId="inside/none")[0] == "AccessDeniedException"
+    assert refused(inside.secretsmanager.create_secret, Name="inside/c")[0] == "AccessDeniedException"
+    assert refused(inside.secretsmanager.create_secret, Name="inside/a")[0] == "ResourceExistsException"
+    batch = inside.secretsmanager.batch_get_secret_value(SecretIdList=list(arns))
+    assert [each["Name"] for each in batch["SecretValues"]] == ["inside/a"]
+    assert [(each["SecretId"], each["ErrorCode"]) for each in batch["Errors"]] == [("inside/b", "AccessDeniedException")]
+    reference = "/aws/reference/secretsmanager/inside/{}"
+    assert inside.ssm.get_parameter(Name=reference.format("a"), WithDecryption=True)["Parameter"]["Value"] == "x"
+    assert arns["inside/b"] in refused(inside.ssm.get_parameter, Name=reference.format("b"), WithDecryption=True)[1]
 
 
 def test_roles_must_be_passed(corral: Corral, role: Any) -> None:

@@ -137,6 +137,8 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("s3", "ListObjects"): {"Bucket": "pages-0", "Delimiter": "/"},
     ("s3", "ListObjectsV2"): {"Bucket": "pages-0", "Delimiter": "/"},
     ("s3", "ListParts"): {"Bucket": "pages-0", "Key": "upload0"},
+    ("secretsmanager", "ListResourcePolicies"): {"SecretId": "pages/0"},
+    ("secretsmanager", "ListSecrets"): {},
     ("sns", "ListSubscriptions"): {},
     ("sns", "ListSubscriptionsByTopic"): {"TopicArn": "arn:aws:sns:us-east-1:123456789012:topic0"},
     ("sns", "ListTopics"): {},
@@ -154,6 +156,7 @@ ONE_PAGE = {
     ("ec2", "DescribeManagedPrefixLists"),  # there are two prefix lists
     ("ec2", "DescribePrefixLists"),
     *(("ec2", name) for name in ("DescribeFlowLogs", "DescribeVolumes", "DescribeVpcPeeringConnections")),  # there are none
+    ("secretsmanager", "ListResourcePolicies"),  # a secret has at most one
 }
 SMALLEST_PAGE = {"ec2": 5}
 
@@ -411,6 +414,11 @@ def ssm_records(ssm: Any) -> None:
         ssm.put_parameter(Name="/pages/0", Value="x", Overwrite=True)
 
 
+def secretsmanager_records(secrets: Any) -> None:
+    for at in THREE:
+        secrets.create_secret(Name=f"pages/{at}", SecretString="x")
+
+
 def s3_records(s3: Any) -> None:
     for at in THREE:
         s3.create_bucket(Bucket=f"pages-{at}")
@@ -452,6 +460,7 @@ RECORDS = {
     "lambda": lambda_records,
     "logs": logs_records,
     "s3": s3_records,
+    "secretsmanager": secretsmanager_records,
     "sns": sns_records,
     "sqs": sqs_records,
     "ssm": ssm_records,

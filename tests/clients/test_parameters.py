@@ -53,6 +53,26 @@ def test_a_parameter_and_its_versions(ssm: Any) -> None:
     assert ssm.put_parameter(Name="/app/db/host", Value="new", Type="String")["Version"] == 1
 
 
+def test_a_root_parameter_has_one_name_with_and_without_a_slash(ssm: Any) -> None:
+    for stored, other in (("root-a", "/root-a"), ("/root-b", "root-b")):
+        ssm.put_parameter(Name=stored, Value="1", Type="String", Tags=[{"Key": "a", "Value": "1"}])
+        assert refusal(ssm.put_parameter, Name=other, Value="2", Type="String")[0] == "ParameterAlreadyExists"
+        assert ssm.put_parameter(Name=other, Value="2", Overwrite=True)["Version"] == 2
+        found = ssm.get_parameter(Name=other)["Parameter"]
+        assert (found["Name"], found["Value"], found["ARN"]) == (other, "2", ssm.get_parameter(Name=stored)["Parameter"]["ARN"])
+        assert ssm.get_parameter(Name=f"{other}:1")["Parameter"]["Value"] == "1"
+        assert names(ssm.get_parameters(Names=[other])) == [other]
+        ssm.add_tags_to_resource(ResourceType="Parameter", ResourceId=other, Tags=[{"Key": "b", "Value": "2"}])
+        assert len(ssm.list_tags_for_resource(ResourceType="Parameter", ResourceId=stored)["TagList"]) == 2
+        assert len(ssm.get_parameter_history(Name=other)["Parameters"]) == 2
+        ssm.label_parameter_version(Name=other, ParameterVersion=1, Labels=["first"])
+        assert ssm.delete_parameters(Names=[other])["DeletedParameters"] == [other]
+        assert refusal(ssm.get_parameter, Name=stored)[0] == "ParameterNotFound"
+    ssm.put_parameter(Name="/root-c/d", Value="1", Type="String")
+    for wrong in ("root-c/d", "/root-c//d"):
+        assert refusal(ssm.get_parameter, Name=wrong)[0] == "ValidationException"
+
+
 def test_several_parameters_in_one_request(ssm: Any) -> None:
     for name in ("many-a", "many-b"):
         ssm.put_parameter(Name=name, Value=name, Type="StringList")
@@ -266,9 +286,5 @@ def test_a_task_whose_secret_is_missing_does_not_start(client: Callable[..., Any
 
 def test_invalid_secrets(client: Callable[..., Any]) -> None:
     ecs = client("ecs")
-    manager = "arn:aws:secretsmanager:us-east-1:123456789012:secret:x-AbCdEf"
-    secrets = [{"name": "X", "valueFrom": manager}]
-    ecs.register_task_definition(family="manager", containerDefinitions=[container(["true"], secrets=secrets)])
-    assert "Secrets Manager" in refusal(ecs.run_task, taskDefinition="manager")[1]
     twice = container(["true"], secrets=[{"name": "X", "valueFrom": "x"}], environment=[{"name": "X", "value": "1"}])
     assert "must be unique" in refusal(ecs.register_task_definition, family="twice", containerDefinitions=[twice])[1]

@@ -17,6 +17,7 @@ from fuzz.batch_state import build_jobs
 from fuzz.composer import Knowledge, Params, serialized
 from fuzz.deep_instances import make_instances
 from fuzz.group_state import build_groups
+from fuzz.secret_state import build_parameters, build_secrets
 from fuzz.stack_state import build_stacks
 from fuzz.target_state import build_targets
 from fuzz.topic_state import build_topics
@@ -100,10 +101,15 @@ class DeepState:
 
     async def build(self) -> Examples:
         self._account = (await self._caller("sts")("GetCallerIdentity"))["Account"]
-        for part in (self._objects, self._queues, self._logs, self._metrics, self._tasks, self._images, self._parameters,
-                     self._network, self._roles):  # fmt: skip
+        for part in (self._objects, self._queues, self._logs, self._metrics, self._tasks, self._images, self._network,
+                     self._roles):  # fmt: skip
             await part()
         await make_instances(self._caller("ec2"), partial(self._example, "ec2"), partial(self._knows, "ec2"), self._mark)
+        await build_parameters(self._caller("ssm"), partial(self._example, "ssm"), partial(self._knows, "ssm"), self._mark)
+        await build_secrets(
+            self._caller("secretsmanager"), partial(self._example, "secretsmanager"), partial(self._knows, "secretsmanager"),
+            self._mark, POLICY,
+        )  # fmt: skip
         await build_topics(self._caller("sns"), self._knows, self._account, self._mark, POLICY)
         await build_groups(self._caller("autoscaling"), self._knows, self._mark)
         await build_targets(self._caller("ecs"), self._caller("application-autoscaling"), self._knows, self._mark)
@@ -406,34 +412,6 @@ class DeepState:
         self._knows("ecr", repositoryName=name, imageTag=["v1", "v2"], imageDigest=digest, layerDigest=digest_of(b"a layer"))
         self._knows("ecr", lifecyclePolicyText=IMAGE_RULES, policyText=POLICY, resourceArn=arn, imageManifest=manifest.decode())
         self._knows("ecr", registryId=self._account)
-
-    async def _parameters(self) -> None:
-        call, name = self._caller("ssm"), f"/fuzz/{self._mark}/p"
-        for value in ("1", "2", "3"):
-            await call("PutParameter", Name=name, Value=value, Type="String", Overwrite=True)
-        await call("PutParameter", Name=f"{name}/secret", Value="x", Type="SecureString")
-        await call("LabelParameterVersion", Name=name, ParameterVersion=2, Labels=["stable"])
-        for operation, params in {
-            "GetParameter": {"Name": f"{name}:2"},
-            "GetParameters": {"Names": [f"{name}:stable", f"{name}:3", f"{name}/secret"], "WithDecryption": True},
-            "GetParameterHistory": {"Name": name, "MaxResults": 1},
-            "GetParametersByPath": {
-                "Path": f"/fuzz/{self._mark}",
-                "Recursive": True,
-                "MaxResults": 1,
-                "ParameterFilters": [{"Key": "Type", "Values": ["String"]}],
-            },
-            "DescribeParameters": {
-                "ParameterFilters": [{"Key": "Name", "Option": "BeginsWith", "Values": ["/fuzz"]}],
-                "MaxResults": 1,
-            },
-            "UnlabelParameterVersion": {"Name": name, "ParameterVersion": 2, "Labels": ["stable"]},
-        }.items():
-            self._example("ssm", operation, params)
-        self._knows(
-            "ssm", Name=[name, f"{name}:2", f"{name}:stable", f"{name}/secret"], Path=f"/fuzz/{self._mark}", ResourceId=name
-        )
-        self._knows("ssm", ResourceType="Parameter", Key=["Name", "Type", "Path"], Labels="stable", DataType="text")
 
     async def _network(self) -> None:
         call = self._caller("ec2")

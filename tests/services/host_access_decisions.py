@@ -188,6 +188,8 @@ ASKS_NOT = {
         PutBucketNotificationConfiguration PutBucketOwnershipControls PutBucketPolicy PutBucketReplication
         PutBucketRequestPayment PutBucketTagging PutBucketVersioning PutBucketWebsite PutObject PutObjectAcl
         PutObjectLockConfiguration PutObjectTagging PutPublicAccessBlock UploadPart UploadPartCopy""",
+    "secretsmanager": """CancelRotateSecret CreateSecret DeleteResourcePolicy DeleteSecret PutResourcePolicy PutSecretValue
+        RestoreSecret RotateSecret TagResource UntagResource UpdateSecret UpdateSecretVersionStage""",
     "sns": """AddPermission ConfirmSubscription CreateTopic DeleteTopic Publish PublishBatch RemovePermission
         SetSubscriptionAttributes SetTopicAttributes Subscribe TagResource Unsubscribe UntagResource""",
     "sqs": """AddPermission CancelMessageMoveTask ChangeMessageVisibility ChangeMessageVisibilityBatch CreateQueue DeleteMessage

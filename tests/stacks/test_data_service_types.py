@@ -197,7 +197,6 @@ def test_values_of_parameters():
     image = "/aws/service/ecs/optimized-ami/amazon-linux-2/gpu/recommended/image_id"
     assert parameter_value(tx, CALLER, image).startswith("ami-")
     assert (dynamic_value(tx, CALLER, "ssm:/size:1"), dynamic_value(tx, CALLER, "ssm-secure:/secret")) == ("3", "s3cret")
-    assert dynamic_value(tx, CALLER, "secretsmanager:db:SecretString") == "{{resolve:secretsmanager:db:SecretString}}"
     for action, name, text in (
         (parameter_value, "/none", "Unable to fetch parameters [/none] from parameter store for this account."),
         (parameter_value, "/secret", "Parameters [/secret] referenced by template have types not supported by CloudFormation."),

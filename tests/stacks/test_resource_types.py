@@ -274,6 +274,7 @@ LEFT = {  # lane → the query that returns all resources of the lane
         UNION ALL SELECT 's3', kind, bucket, name FROM bucket_document UNION ALL SELECT 'sqs', 'queue', region, name FROM queue
         UNION ALL SELECT 'ecr', 'repository', region, name FROM repository WHERE region != ''
         UNION ALL SELECT 'ssm', 'parameter', region, name FROM parameter
+        UNION ALL SELECT 'secretsmanager', 'secret', region, name FROM secret
         UNION ALL SELECT 'lambda', 'code', id, length(zip) FROM function_code
     """,
     "logs": """

@@ -41,6 +41,7 @@ SERVED = (
     "iam",
     "logs",
     "s3",
+    "secretsmanager",
     "sqs",
     "ssm",
     "sts",

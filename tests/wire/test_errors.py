@@ -41,6 +41,7 @@ OPERATION = {
     "logs": "DescribeLogGroups",
     "s3": "ListBuckets",
     "sqs": "ListQueues",
+    "secretsmanager": "ListSecrets",
     "ssm": "DescribeParameters",
     "sts": "GetCallerIdentity",
 }

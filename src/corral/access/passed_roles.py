@@ -57,6 +57,7 @@ PASSED: Mapping[str, Mapping[str, str]] = {
         "vpcLatticeConfigurations.[].roleArn": "ecs",
     },
     "lambda": {"Role": "lambda"},
+    "secretsmanager": {"ExternalSecretRotationRoleArn": "secretsmanager"},
 }
 DEFAULT_LINKED_ROLE = "AWSServiceRoleForAutoScaling"  # Auto Scaling uses this role without a PassRole
 

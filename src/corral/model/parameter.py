@@ -10,7 +10,7 @@ SECURE = "SecureString"
 
 
 class Parameter(Struct, frozen=True):
-    """One version of a parameter. The value of a SecureString is encrypted (`services/ssm/encryption.py`).
+    """One version of a parameter. The value of a SecureString is encrypted (`operations/encryption.py`).
 
     `repr` does not show the value.
     """

@@ -102,7 +102,7 @@ class Settings(Struct, frozen=True):
     sessions: SessionValidity = field(default_factory=SessionValidity)
     isolate: bool = False  # --isolate: tasks get no access to the host
     alarm_timing: str = "fast"  # "fast", or "aws": an alarm is evaluated only when a period has ended
-    secrets_key: bytes = bytes(32)  # used by services/ssm/encryption.py
+    secrets_key: bytes = bytes(32)  # used by operations/encryption.py
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # from corral.toml
     scaling: ScalingTimes = field(default_factory=ScalingTimes)  # from corral.toml
     gpu_ids: str = "uuid"  # from corral.toml: CUDA_VISIBLE_DEVICES of a task without the tag corral:gpu-ids; "uuid" or "index"

@@ -73,6 +73,7 @@ MODULES = {  # service → its lane, and the module with its tables
     "lambda": ("state", "lambda_.handlers"),
     "logs": ("logs", "logs.handlers"),
     "s3": ("state", "s3.handlers"),
+    "secretsmanager": ("state", "secretsmanager.handlers"),
     "sns": ("state", "sns.handlers"),
     "sqs": ("state", "sqs.handlers"),
     "ssm": ("state", "ssm.handlers"),

@@ -53,6 +53,7 @@ STATE: dict[str, Reconciler] = {
     "private-environment": _once_needed("private_environments", "delete_unused_object"),
     "lifecycle": _once_needed("object_expiry", "rescan_bucket"),
     "piles": _once_needed("queues", "clear_piles"),
+    "secret": _once_needed("secrets", "delete_secret"),
     "retention": _once_needed("queues", "expire_messages"),
     "duplicates": _once_needed("queues", "forget_duplicates"),
     "layers": _once_needed("images", "drop_unused_layers"),

@@ -34,6 +34,7 @@ from corral.store.private_environments import PrivateEnvironments
 from corral.store.queues import Queues
 from corral.store.revisions import Definitions, Revisions
 from corral.store.scaling_requests import ScalingRequests
+from corral.store.secrets import Secrets
 from corral.store.stacks import ChangeSets, Stacks
 from corral.store.stored_resources import StoredResources
 from corral.store.task_queue import TaskQueue
@@ -43,7 +44,7 @@ SCHEMA = (
     "clusters.sql", "stored_resources.sql", "hosts.sql", "tasks.sql", "task_history.sql", "instance_usage.sql", "queues.sql",
     "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql",
     "change_sets.sql", "functions.sql", "jobs.sql", "job_definitions.sql", "job_lines.sql", "private_environments.sql",
-    "task_queue.sql",
+    "task_queue.sql", "secrets.sql",
 )  # fmt: skip
 
 # The name of a reconciler → the owner of the thing that it handles. The values are the parts of the thing's name.
@@ -57,6 +58,7 @@ OWNERS = {
     "lifecycle": "SELECT owner FROM bucket WHERE id = ?",
     "event-source": "SELECT owner FROM stored_resource "
     "WHERE service = 'lambda' AND type = 'event-source-mapping' AND region = ? AND name = ?",
+    "secret": "SELECT owner FROM secret WHERE region = ? AND name = ?",
 }
 
 
@@ -88,6 +90,15 @@ class Store(Database):
         # 3: the batches of event source mappings
         "CREATE TABLE event_batch (invocation TEXT PRIMARY KEY, mapping TEXT NOT NULL, queue TEXT NOT NULL, "
         "receipts TEXT NOT NULL) WITHOUT ROWID;\nCREATE INDEX event_batch_mapping ON event_batch (mapping);\n",
+        # 4: secrets
+        "CREATE TABLE secret (region TEXT NOT NULL, name TEXT NOT NULL, suffix TEXT NOT NULL, "
+        "owner TEXT NOT NULL CHECK (owner != ''), created_at REAL NOT NULL, changed_at REAL NOT NULL, accessed_at REAL, "
+        "delete_at REAL, details TEXT NOT NULL, tags TEXT, policy TEXT NOT NULL DEFAULT '', "
+        "PRIMARY KEY (region, name)) WITHOUT ROWID;\n"
+        "CREATE TABLE secret_version (region TEXT NOT NULL, secret TEXT NOT NULL, number INTEGER NOT NULL, id TEXT NOT NULL, "
+        "value TEXT NOT NULL, is_binary INTEGER NOT NULL CHECK (is_binary IN (0, 1)), created_at REAL NOT NULL, accessed_at REAL, "
+        "stages TEXT NOT NULL, PRIMARY KEY (region, secret, number), UNIQUE (region, secret, id), "
+        "FOREIGN KEY (region, secret) REFERENCES secret (region, name) ON DELETE CASCADE);\n",
     )
 
     @staticmethod
@@ -114,6 +125,7 @@ class Store(Database):
         self.bucket_documents = BucketDocuments(self, self.buckets)
         self.expiries = Expiries(self)
         self.parameters = Parameters(self)
+        self.secrets = Secrets(self)
         self.images = RegistryImages(self)
         self.scaling = ScalingRequests(self)
         self.groups = Groups(self)

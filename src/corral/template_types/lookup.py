@@ -34,6 +34,7 @@ MODULES = {  # service → the module with its TEMPLATE_TYPES
     "AWS::Lambda": "lambda_.cloudformation_types",
     "AWS::Logs": "logs.cloudformation_types",
     "AWS::S3": "s3.cloudformation_types",
+    "AWS::SecretsManager": "secretsmanager.cloudformation_types",
     "AWS::SNS": "sns.cloudformation_types",
     "AWS::SQS": "sqs.cloudformation_types",
     "AWS::SSM": "ssm.cloudformation_types",

@@ -170,7 +170,6 @@ FORMS: dict[str, dict[str, str]] = {
     "AWS::OpsWorks::Stack": {"Id": UUID},
     "AWS::Route53::HealthCheck": {"HealthCheckId": UUID},
     "AWS::Route53::HostedZone": {"Id": "Z{13A}"},
-    "AWS::SecretsManager::Secret": {"Id": "arn:aws:secretsmanager:{region}:{account}:secret:{name}-{6a}"},
     "AWS::ServiceDiscovery::HttpNamespace": {"Id": "ns-{16a}"},
     "AWS::ServiceDiscovery::PrivateDnsNamespace": {"Id": "ns-{16a}", "HostedZoneId": "Z{13A}"},
     "AWS::ServiceDiscovery::PublicDnsNamespace": {"Id": "ns-{16a}", "HostedZoneId": "Z{13A}"},

@@ -1,4 +1,4 @@
-"""Cases of S3, SQS, CloudWatch Logs, CloudWatch, ECR and SSM."""
+"""Cases of S3, SQS, CloudWatch Logs, CloudWatch, ECR, SSM and Secrets Manager."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ LIFECYCLE = (
     '{"rules": [{"rulePriority": 1, "selection": {"tagStatus": "any", "countType": "imageCountMoreThan", "countNumber": %d}, '
     '"action": {"type": "expire"}}]}'
 )
+SECRET = "AWS::SecretsManager::Secret"
+READ_SECRET = {"Effect": "Allow", "Principal": {"AWS": "123456789012"}, "Action": "secretsmanager:GetSecretValue", "Resource": "*"}
+SECRETS = {"secret": SECRET, "other": (SECRET, {"Name": "other", "SecretString": "x"})}
 
 
 def bucket_policy(sid: str) -> dict[str, Any]:
@@ -310,5 +313,40 @@ CASES: dict[str, Case] = {
         replacing={"Name": "/app/size2"},
         starts="/app/size",
         shown=("ssm:GetParameter", {"Name": "/app/size"}, "'Value': '4'"),
+    ),
+    SECRET: Case(
+        {
+            "Name": "db",
+            "Description": "d",
+            "GenerateSecretString": {"SecretStringTemplate": '{"user": "me"}', "GenerateStringKey": "password"},
+            **TAGS,
+        },
+        changed={"Description": None, "KmsKeyId": "alias/k", "GenerateSecretString": None, "SecretString": "new", **OTHER_TAGS},
+        replacing={"Name": "db2"},
+        starts="arn:aws:secretsmanager:us-east-1:123456789012:secret:db-",
+        shown=("secretsmanager:GetSecretValue", {"SecretId": "db"}, "'SecretString': 'new'"),
+    ),
+    "AWS::SecretsManager::ResourcePolicy": Case(
+        {"SecretId": {"Ref": "secret"}, "ResourcePolicy": {"Version": "2012-10-17", "Statement": [READ_SECRET]}},
+        needs=SECRETS,
+        changed={"ResourcePolicy": {"Version": "2012-10-17", "Statement": [{**READ_SECRET, "Sid": "changed"}]}},
+        replacing={"SecretId": {"Ref": "other"}},
+        starts="arn:aws:secretsmanager:us-east-1:123456789012:secret:db-",
+        shown=("secretsmanager:GetResourcePolicy", {"SecretId": "db"}, "changed"),
+    ),
+    "AWS::SecretsManager::RotationSchedule": Case(
+        {"SecretId": {"Ref": "secret"}, "RotationLambdaARN": "arn:aws:lambda:us-east-1:123456789012:function:r"},
+        needs=SECRETS,
+        changed={"RotationRules": {"AutomaticallyAfterDays": 7}},
+        replacing={"SecretId": {"Ref": "other"}},
+        starts="arn:aws:secretsmanager:us-east-1:123456789012:secret:db-",
+        shown=("secretsmanager:DescribeSecret", {"SecretId": "db"}, "{'AutomaticallyAfterDays': 7}"),
+    ),
+    "AWS::SecretsManager::SecretTargetAttachment": Case(
+        {"SecretId": {"Ref": "secret"}, "TargetId": "database", "TargetType": "AWS::RDS::DBInstance"},
+        needs=SECRETS,
+        changed={"TargetId": "database2"},
+        replacing={"SecretId": {"Ref": "other"}},
+        starts="arn:aws:secretsmanager:us-east-1:123456789012:secret:db-",
     ),
 }

@@ -25,6 +25,7 @@ from corral.services.cloudformation.account_values import AccountValues
 from corral.services.cloudformation.no_echo import hide, parameter_secrets
 from corral.services.cloudformation.stack_events import caller_of
 from corral.services.ec2.zones import zone_names
+from corral.services.secretsmanager.cloudformation_types import secret_text
 from corral.services.ssm.cloudformation_types import dynamic_value
 from corral.store import Store
 from corral.template_types.generated_names import generated_name
@@ -35,7 +36,8 @@ COMPLETE = frozenset({ResourceStatus.CREATE_COMPLETE, ResourceStatus.UPDATE_COMP
 UPDATE_POLICIES = frozenset(  # the members of UpdatePolicy that are objects
     {"AutoScalingReplacingUpdate", "AutoScalingRollingUpdate", "AutoScalingScheduledAction", "CodeDeployLambdaAliasUpdate"}
 )
-SECURE_REFERENCE = re.compile(r"\{\{resolve:(ssm-secure:[^{}]*)\}\}")
+SECURE = ("ssm-secure:", "secretsmanager:")  # the beginnings of references to secret values
+SECURE_REFERENCE = re.compile(rf"\{{\{{resolve:((?:{'|'.join(SECURE)})[^{{}}]*)\}}\}}")
 Ref = Callable[[str], Any]
 GetAtt = Callable[[str, str], Any]
 
@@ -61,8 +63,8 @@ class Lookups:
         return export[0]
 
     def dynamic(self, reference: str) -> str:
-        """Return the value of a dynamic reference. References to secure parameters stay: `with_secrets` replaces them."""
-        if reference.startswith("ssm-secure:"):
+        """Return the value of a dynamic reference. References to secret values stay: `with_secrets` replaces them."""
+        if reference.startswith(SECURE):
             return f"{{{{resolve:{reference}}}}}"
         try:
             return dynamic_value(self.tx, self.caller, reference)
@@ -273,7 +275,7 @@ def _tagged(type_name: str, properties: dict[str, Any], tags: Mapping[str, str])
 
 
 def with_secrets(tx: Tx[Store], caller: Caller, value: Any) -> Any:
-    """Replace the references to secure parameters in properties. Raise an ApiError if a parameter cannot be read.
+    """Replace the references to secure parameters and secrets in properties. Raise an ApiError if one cannot be read.
 
     Only the functions of a type get the secret values. The rows and the events of a stack contain the references.
     """
@@ -281,17 +283,22 @@ def with_secrets(tx: Tx[Store], caller: Caller, value: Any) -> Any:
         return {name: with_secrets(tx, caller, each) for name, each in value.items()}
     if isinstance(value, list):
         return [with_secrets(tx, caller, each) for each in value]
-    if isinstance(value, str) and "{{resolve:ssm-secure:" in value:
-        return SECURE_REFERENCE.sub(lambda found: dynamic_value(tx, caller, found[1]), value)
+    if isinstance(value, str) and "{{resolve:" in value:
+        return SECURE_REFERENCE.sub(lambda found: _secret(tx, caller, found[1]), value)
     return value
 
 
+def _secret(tx: Tx[Store], caller: Caller, reference: str) -> str:
+    service, _, rest = reference.partition(":")
+    return secret_text(tx, caller, rest) if service == "secretsmanager" else dynamic_value(tx, caller, reference)
+
+
 def secure_values(tx: Tx[Store], caller: Caller, properties: dict[str, Any]) -> set[str]:
-    """Return the values of the secure parameters to which properties refer. Parameters that cannot be read are omitted."""
+    """Return the values of the secure parameters and secrets to which properties refer. Those that cannot be read are omitted."""
     found = set()
     for reference in SECURE_REFERENCE.findall(orjson.dumps(properties).decode()):
         with suppress(ApiError):
-            found.add(dynamic_value(tx, caller, reference))
+            found.add(_secret(tx, caller, reference))
     return found
 
 

@@ -335,8 +335,9 @@ def _hand_over(tx: Tx[Store], stack: Stack, resource: StackResource, type_: Temp
 
     def prepare() -> ResourceStep:
         authorize_step(tx, caller_of(stack), type_)
-        if SECURE_REFERENCE.search(orjson.dumps(resource.version.properties).decode()):  # hand-overs are stored as text
-            raise ValidationError(f"SSM Secure reference is not supported in: [{type_.name}/Properties]")
+        if found := SECURE_REFERENCE.search(orjson.dumps(resource.version.properties).decode()):  # hand-overs are stored as text
+            kind = "SSM Secure" if found[1].startswith("ssm") else "Secrets Manager"
+            raise ValidationError(f"{kind} reference is not supported in: [{type_.name}/Properties]")
         return _step_view(tx, stack, resource)
 
     view, refusal = attempt(tx, resource.key, prepare)

@@ -18,12 +18,12 @@ from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.ecs import host_access, lookup
+from corral.services.ecs.container_secrets import permissions_to_read
 from corral.services.ecs.host_access import runs_on_host
 from corral.services.ecs.lookup import find_definition, short, split_definition
 from corral.services.ecs.run_spec import controls_host
 from corral.services.ecs.service_deployments import service_of_deployment
 from corral.services.ecs.task_spec import secrets_of, spec_of
-from corral.services.ssm.parameter_names import arn, parse_reference
 from corral.store import Store
 
 # The last part of a resource's ARN, the request members that can name the resource, and the operations.
@@ -118,24 +118,15 @@ def _pass_roles(tx: Tx[Store], caller: Caller, document: Params, overrides: Para
 
 
 def read_secrets(tx: Tx[Store], caller: Caller, definition: Params) -> list[Permission]:
-    """The permissions to read the parameters that the containers of a task definition get as secrets.
+    """The permissions to read the parameters and secrets that the containers of a task definition get as variables.
 
     The caller does not need those of the execution role. It must be allowed to pass that role.
     """
     containers = definition.get("containerDefinitions") or ()
     given = dict.fromkeys(secret.get("valueFrom") or "" for container in containers for secret in secrets_of(container))
-    needed = [Permission("ssm:GetParameters", _parameter_arn(caller, each)) for each in given]
+    needed = [permission for each in given for permission in permissions_to_read(tx, caller, each)]
     role = definition.get("executionRoleArn")
     return [each for each in needed if not role or not role_may(tx, role, each)]
-
-
-def _parameter_arn(caller: Caller, given: str) -> str:
-    """The ARN of a parameter. For anything else, such as a secret of Secrets Manager, return `given`."""
-    try:
-        found = parse_reference(caller, given)
-    except ApiError:
-        return given
-    return arn(caller.account, found.region, found.name)
 
 
 def _arns(caller: Caller, operation: str, params: Params) -> list[str]:

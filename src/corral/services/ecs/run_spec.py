@@ -10,14 +10,12 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from corral.access.caller import Caller
 from corral.access.sessions import address_of_run, password_of_task
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet.host_options import options_for
 from corral.model.agent_protocol import StartOrder
 from corral.model.blob import Slice
-from corral.model.principal import acting_service
 from corral.model.private_environment import BUCKET, private_objects
 from corral.model.run import LogTarget, RunSpec
 from corral.model.settings import Settings
@@ -45,7 +43,6 @@ ON_HOST = (
     "CannotStartContainerError: a program in a container has started this task, and may not use {}, which gives access to the "
     "host. Start the task with the root key, or allow corral:RunOnHost in a policy of that program's role and start it again."
 )
-NO_SECRETS = "ResourceInitializationError: unable to pull secrets or registry auth: unable to retrieve secrets from ssm: {}"
 NO_IMAGE = "CannotPullContainerError: {}"
 NO_FILES = "ResourceInitializationError: failed to download env files: file download command: non empty error stream: {}"
 
@@ -56,7 +53,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
     After the start, the server sends the `spec` of this order again for health checks and for ExecuteCommand.
     """
     container = spec.containers[run.container]
-    secrets, no_secrets = secret_values(tx, task, container) if container.secrets else ({}, None)
+    secrets, no_secrets = _secret_values(tx, task, container) if container.secrets else ({}, None)
     named = (*container.environment_files, *container.private_files)
     files, no_files = environment_file_slices(tx, task, spec, named) if named else ([], None)
     settings = container_settings(tx, task, spec, container)
@@ -282,21 +279,10 @@ def is_fargate(task: Task) -> bool:
     return task.launch_type == "FARGATE"
 
 
-def secret_values(tx: Tx[Store], task: Task, container: ContainerSpec) -> tuple[dict[str, str], str | None]:
-    """Return the variables from a container's secrets, and the reason why the container cannot start (None if it can)."""
-    from corral.services.ssm.parameter_names import find  # imported only here, because few containers have secrets
-    from corral.services.ssm.parameters import plain_value
+def _secret_values(tx: Tx[Store], task: Task, container: ContainerSpec) -> tuple[dict[str, str], str | None]:
+    from corral.services.ecs.container_secrets import secret_values  # imported only here, because few containers have secrets
 
-    values, missing = dict[str, str](), list[str]()
-    caller = Caller(tx.settings.account, task.region, acting_service(tx.settings.account, "ecs-tasks.amazonaws.com", task.owner))
-    for secret in container.secrets:
-        try:
-            found, _ = find(tx, caller, secret["valueFrom"])
-            values[secret["name"]] = plain_value(tx, caller.account, found)
-        except ApiError:
-            missing.append(secret["valueFrom"])
-    fault = NO_SECRETS.format(f"Invalid parameters: {', '.join(missing)}") if missing else None
-    return {secret["name"]: values.get(secret["name"], "") for secret in container.definition.get("secrets", ())}, fault
+    return secret_values(tx, task, container)
 
 
 def environment_file_slices(

@@ -43,7 +43,6 @@ HEALTH_CHECK_DEFAULTS = {"interval": 30, "timeout": 5, "retries": 3}
 TIME_LIMIT_TAG = "corral:time-limit"
 GPU_IDS_TAG = "corral:gpu-ids"
 GPU_UUIDS, GPU_INDEXES = "uuid", "index"
-SECRETS_MANAGER = "secretsmanager"
 REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
 
 SIZE_FIELDS = frozenset({"cpu", "memory", "memoryReservation", "resourceRequirements"})
@@ -144,24 +143,13 @@ def _without_overrides(document: dict[str, Any]) -> TaskSpec:
             for at, (name, container) in enumerate(containers.items())
         ),
         role=document.get("taskRoleArn") or "",
-        fault=next((fault for definition in definitions if (fault := _secret_fault(definition))), None) or _volume_fault(document),
+        fault=_volume_fault(document),
         only_in_docker=_only_in_docker(containers),
     )  # fmt: skip
 
 
 def _only_in_docker(containers: Mapping[str, ContainerSpec]) -> tuple[ContainerSpec, ...]:
     return tuple(each for each in containers.values() if not each.command or each.only_in_container is not None)
-
-
-def _secret_fault(container: dict[str, Any]) -> str | None:
-    """Return the refusal of a secret of Secrets Manager, which Corral does not serve."""
-    for secret in secrets_of(container):
-        if secret["valueFrom"].split(":")[2:3] == [SECRETS_MANAGER]:
-            return (
-                f"Container {container['name']}: Corral does not serve secrets of Secrets Manager ('{secret['name']}'). "
-                "Store the value in a SecureString parameter (aws ssm put-parameter) and use its name as valueFrom."
-            )
-    return None
 
 
 def _volume_fault(document: dict[str, Any]) -> str | None:

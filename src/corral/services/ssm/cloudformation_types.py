@@ -33,11 +33,9 @@ def parameter_value(tx: Tx[Store], caller: Caller, name: str) -> str:
 def dynamic_value(tx: Tx[Store], caller: Caller, reference: str) -> str:
     """Return the value of a dynamic reference, for example of `ssm:/name:3`, which a template writes as `{{resolve:ssm:/name:3}}`.
 
-    Only `ssm-secure` may refer to a SecureString. Corral has no Secrets Manager, so it returns a reference to a secret unchanged.
+    Only `ssm-secure` may refer to a SecureString.
     """
     service, _, name = reference.partition(":")
-    if service == "secretsmanager":
-        return f"{{{{resolve:{reference}}}}}"
     if service not in ("ssm", "ssm-secure"):
         raise ValidationError(
             f"Invalid dynamic reference: {{{{resolve:{reference}}}}}. The services are ssm, ssm-secure, secretsmanager."

@@ -74,9 +74,9 @@ def find(tx: Tx[Store], caller: Caller, given: str) -> tuple[Parameter, str]:
     """The version that a name or an ARN refers to, and its selector, such as `:3`. Without one, it is the latest version."""
     region, name, selector = parse_reference(caller, given)
     found = _latest(tx, region, name)
-    if found is None and given.startswith("arn:") and name.count("/") == 1:  # the parameters `/name` and `name` have the same ARN
-        found = _latest(tx, region, name.removeprefix("/"))
     if found is None:
+        if not given.startswith("arn:") and ("//" in name or ("/" in name and not name.startswith("/"))):
+            raise errors.ValidationException(f'Parameter name: can\'t be prefixed with "ssm" (case-insensitive). {SUB_PATHS}')
         raise errors.ParameterNotFound(f"Parameter {given} not found.")
     if not selector:
         return found, ""
@@ -101,11 +101,19 @@ def find_own(tx: Tx[Store], caller: Caller, name: str) -> Parameter:
     """The latest version of a parameter of this account. AWS's public parameters are refused, because they are read-only."""
     if public_parameters.is_public(name):
         raise errors.AccessDeniedException(f"No access to reserved parameter name: {name}.")
-    found = tx.store.parameters.latest(caller.region, name)
+    found = latest(tx, caller.region, name)
     if found is None:
         raise errors.ParameterNotFound(f"Parameter {name} not found.")
     return found
 
 
+def latest(tx: Tx[Store], region: str, name: str) -> Parameter | None:
+    """The latest version of a parameter of this account. `/name` and `name` are the same parameter, with the same ARN."""
+    found = tx.store.parameters.latest(region, name)
+    if found is None and "/" not in (root_name := name.removeprefix("/")):
+        return tx.store.parameters.latest(region, root_name if root_name != name else f"/{name}")
+    return found
+
+
 def _latest(tx: Tx[Store], region: str, name: str) -> Parameter | None:
-    return public_parameters.find(region, name) if public_parameters.is_public(name) else tx.store.parameters.latest(region, name)
+    return public_parameters.find(region, name) if public_parameters.is_public(name) else latest(tx, region, name)

@@ -6,14 +6,15 @@ import re
 from typing import Any
 
 from corral.access.caller import Caller
-from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.numbers import whole_number
 from corral.model.parameter import SECURE, Parameter
+from corral.operations.encryption import CannotDecrypt, decrypt, encrypt
 from corral.operations.tags import TagRules
+from corral.services.secretsmanager.references import of_parameter
 from corral.services.ssm import errors, parameter_rules, public_parameters
-from corral.services.ssm.encryption import CannotDecrypt, decrypt, encrypt
-from corral.services.ssm.parameter_names import PAGES, arn, check_new_name, find, find_own, no_such_version
+from corral.services.ssm.parameter_names import PAGES, arn, check_new_name, find, find_own, latest, no_such_version
+from corral.services.ssm.secret_parameters import secret_as_parameter
 from corral.store import Store
 
 VERSIONS_MAX = 100
@@ -32,7 +33,9 @@ TAG_RULES = TagRules(
 def put_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name, value = params["Name"], params["Value"]
     check_new_name(caller, name)
-    before = tx.store.parameters.latest(caller.region, name)
+    before = latest(tx, caller.region, name)
+    if before is not None:
+        name = before.name
     overwrite = params.get("Overwrite", False)
     if overwrite and params.get("Tags"):
         raise errors.ValidationException(
@@ -60,8 +63,7 @@ def put_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 
 def get_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    found, selector = find(tx, caller, params["Name"])
-    return {"Parameter": parameter_response(tx, caller, found, params, selector)}
+    return {"Parameter": _found(tx, caller, params["Name"], params)}
 
 
 def get_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -69,12 +71,19 @@ def get_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     found, invalid = list[dict[str, Any]](), list[str]()
     for name in dict.fromkeys(params["Names"]):
         try:
-            parameter, selector = find(tx, caller, name)
-        except ApiError:
+            found.append(_found(tx, caller, name, params))
+        except (errors.ParameterNotFound, errors.ParameterVersionNotFound):
             invalid.append(name)
-        else:
-            found.append(parameter_response(tx, caller, parameter, params, selector))
     return {"Parameters": found, "InvalidParameters": invalid}
+
+
+def _found(tx: Tx[Store], caller: Caller, given: str, params: dict[str, Any]) -> dict[str, Any]:
+    """The parameter with a name or an ARN. The response has the name as it was given, for example `/name` for `name`."""
+    if (referenced := of_parameter(given)) is not None:
+        return secret_as_parameter(tx, caller, given, referenced, params)
+    parameter, selector = find(tx, caller, given)
+    response = parameter_response(tx, caller, parameter, params, selector)
+    return response if given.startswith("arn:") else {**response, "Name": given.removesuffix(selector)}
 
 
 def get_parameter_history(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -102,8 +111,10 @@ def delete_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> d
 def delete_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     deleted, invalid = list[str](), list[str]()
     for name in dict.fromkeys(params["Names"]):
-        gone = not public_parameters.is_public(name) and tx.store.parameters.drop(caller.region, name)
-        (deleted if gone else invalid).append(name)
+        found = None if public_parameters.is_public(name) else latest(tx, caller.region, name)
+        if found is not None:
+            tx.store.parameters.drop(caller.region, found.name)
+        (invalid if found is None else deleted).append(name)
     return {"DeletedParameters": deleted, "InvalidParameters": invalid}
 
 
@@ -148,6 +159,11 @@ def plain_value(tx: Tx[Store], account: str, parameter: Parameter) -> str:
             f"The value of {parameter.name} cannot be decrypted: it was encrypted with another key than "
             "the one in secrets.json of the data folder. Restore that file, or put the parameter again."
         ) from None
+
+
+def referenced_value(tx: Tx[Store], caller: Caller, given: str) -> str:
+    """The value in plain text of the parameter that a container names as a secret."""
+    return str(_found(tx, caller, given, {"WithDecryption": True})["Value"])
 
 
 def _value(tx: Tx[Store], caller: Caller, parameter: Parameter, params: dict[str, Any]) -> str:
@@ -199,10 +215,10 @@ def unlabel_parameter_version(tx: Tx[Store], params: dict[str, Any], caller: Cal
 
 
 def _version(tx: Tx[Store], caller: Caller, name: str, number: int | None) -> Parameter:
-    latest = find_own(tx, caller, name)
-    if number is None or number == latest.version:
-        return latest
-    found = tx.store.parameters.version(caller.region, name, number)
+    newest = find_own(tx, caller, name)
+    if number is None or number == newest.version:
+        return newest
+    found = tx.store.parameters.version(caller.region, newest.name, number)
     if found is None:
         raise no_such_version("version", str(number), name)
     return found
@@ -212,27 +228,29 @@ def _version(tx: Tx[Store], caller: Caller, name: str, number: int | None) -> Pa
 
 
 def add_tags_to_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    tags = TAG_RULES.merge(_tags(tx, params, caller), TAG_RULES.read(params["Tags"]))
-    tx.store.parameters.set_tags(caller.region, params["ResourceId"], tags)
+    name, tags = _tags(tx, params, caller)
+    tx.store.parameters.set_tags(caller.region, name, TAG_RULES.merge(tags, TAG_RULES.read(params["Tags"])))
     return {}
 
 
 def remove_tags_from_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    left = TAG_RULES.remove(_tags(tx, params, caller), params["TagKeys"])
-    tx.store.parameters.set_tags(caller.region, params["ResourceId"], left)
+    name, tags = _tags(tx, params, caller)
+    tx.store.parameters.set_tags(caller.region, name, TAG_RULES.remove(tags, params["TagKeys"]))
     return {}
 
 
 def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return {"TagList": TAG_RULES.to_list(_tags(tx, params, caller))}
+    return {"TagList": TAG_RULES.to_list(_tags(tx, params, caller)[1])}
 
 
-def _tags(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, str]:
+def _tags(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> tuple[str, dict[str, str]]:
+    """Return the name under which a parameter is stored, and its tags."""
     if params["ResourceType"] != "Parameter":
         raise errors.InvalidResourceType(
             f"{params['ResourceType']} is not a valid resource type: Corral serves the type Parameter only."
         )
-    tags = tx.store.parameters.tags(caller.region, params["ResourceId"])
-    if tags is None:
+    found = latest(tx, caller.region, params["ResourceId"])
+    tags = tx.store.parameters.tags(caller.region, found.name) if found is not None else None
+    if found is None or tags is None:
         raise errors.InvalidResourceId(f"The resource ID is not valid: there is no parameter {params['ResourceId']}.")
-    return tags
+    return found.name, tags

@@ -1,7 +1,7 @@
-"""Encryption of SecureStrings: AES-256-GCM. The key is in the data folder (`secrets.json`, readable only by its owner).
+"""Encryption of SecureStrings and secrets: AES-256-GCM. The key is in the data folder (`secrets.json`, readable only by its owner).
 
-A stored value is a random nonce and the ciphertext, in base64. The parameter's ARN is authenticated data, like the encryption
-context of KMS. So a value that was copied into the row of another parameter cannot be decrypted.
+A stored value is a random nonce and the ciphertext, in base64. The ARN of the parameter or secret is authenticated data, like the
+encryption context of KMS. So a value that was copied into the row of another one cannot be decrypted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NONCE_BYTES = 12
 
 
 class CannotDecrypt(Exception):
-    """The value was encrypted with another key or for another parameter, or the row is damaged."""
+    """The value was encrypted with another key or for another ARN, or the row is damaged."""
 
 
 def encrypt(key: bytes, text: str, arn: str) -> str:

@@ -1,0 +1,1 @@
+"""AWS Secrets Manager: secrets with versions and staging labels. Replication is not served, and rotation is stored only."""
