@@ -126,6 +126,7 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("iam", "ListRoles"): {},
     ("iam", "SimulateCustomPolicy"): {"PolicyInputList": [ALLOW], "ActionNames": ["a:One", "a:Two", "a:Three"]},
     ("iam", "SimulatePrincipalPolicy"): {"PolicySourceArn": ROLE_ARN, "ActionNames": ["a:One", "a:Two", "a:Three"]},
+    ("lambda", "ListEventSourceMappings"): {},
     ("lambda", "ListFunctions"): {},
     ("logs", "DescribeLogGroups"): {},
     ("logs", "DescribeLogStreams"): {"logGroupName": "/pages/0"},
@@ -395,7 +396,9 @@ def iam_records(iam: Any) -> None:
 
 def lambda_records(functions: Any) -> None:
     for at in THREE:
-        create(functions, f"function{at}", "")
+        create(functions, f"function{at}", "", Role=ROLE_ARN)
+        queue = "arn:aws:sqs:us-east-1:123456789012:queue0"
+        functions.create_event_source_mapping(FunctionName=f"function{at}", EventSourceArn=queue)
 
 
 def logs_records(logs: Any) -> None:
@@ -457,12 +460,12 @@ RECORDS = {
     "ecs": ecs_records,
     "application-autoscaling": application_autoscaling_records,
     "iam": iam_records,
-    "lambda": lambda_records,
+    "sqs": sqs_records,
+    "lambda": lambda_records,  # its mappings need the role and a queue
     "logs": logs_records,
     "s3": s3_records,
     "secretsmanager": secretsmanager_records,
     "sns": sns_records,
-    "sqs": sqs_records,
     "ssm": ssm_records,
 }
 
