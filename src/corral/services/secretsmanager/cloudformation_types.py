@@ -172,6 +172,6 @@ TEMPLATE_TYPES = (
         lambda tx, caller, identity, old, new: None,
         lambda tx, caller, identity, properties: None,
         checks_permissions=True,
-        is_stored_only=True,
+        settled=note_of("AWS::SecretsManager::SecretTargetAttachment", ("TargetId", "TargetType")),
     ),
 )
