@@ -143,6 +143,12 @@ def test_updates_that_change_only_settings(cloudformation: Any, corral: Corral) 
     )
     found = cloudformation.describe_change_set(ChangeSetName=created["Id"])
     assert (found["Status"], found["RollbackConfiguration"]) == ("CREATE_COMPLETE", {"RollbackTriggers": triggers})
+    nested = "Resources: {N: {Type: AWS::CloudFormation::Stack, Properties: {TemplateURL: '%s'}}}"
+    corral.client("s3").create_bucket(Bucket="nested-roles")
+    corral.client("s3").put_object(Bucket="nested-roles", Key="t", Body=QUEUE.encode())
+    iam.delete_role(RoleName="deployer")  # the stack keeps the role, and so do its nested stacks
+    cloudformation.update_stack(StackName="set", TemplateBody=nested % f"{corral.url}/nested-roles/t")
+    assert ended(cloudformation, "set")["StackStatus"] == "UPDATE_COMPLETE"
     delete(cloudformation, "set")
 
 

@@ -29,6 +29,7 @@ from corral.services.cloudformation.no_echo import parameter_secrets, secrets_of
 from corral.services.cloudformation.stack_descriptions import PAGE, shown_parameters
 from corral.services.cloudformation.stack_operations import StackSpec
 from corral.services.cloudformation.stack_requests import digest, recall, remember, stack_spec
+from corral.services.cloudformation.stack_settings import checked_role
 from corral.store import Store
 
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
@@ -53,6 +54,7 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
                 f"ChangeSet {name} cannot be created due to a mismatch with existing attribute Template"
             )
         return {"Id": existing.id, "StackId": existing.stack_id}
+    checked_role(tx, caller, params)
     is_new = type_ == "CREATE"
     spec = stack_spec(tx, caller, params, stack.name if stack is not None else params["StackName"], stack, expands=False)
     spec = replace(spec, on_failure=params.get("OnStackFailure", "ROLLBACK"))

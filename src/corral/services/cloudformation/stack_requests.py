@@ -72,7 +72,7 @@ def stack_spec(
         parameters=values,
         capabilities=tuple(params.get("Capabilities", ())),
         tags=tags,
-        role_arn=checked_role(tx, caller, params) or (earlier.role_arn if earlier is not None else ""),
+        role_arn=params.get("RoleARN") or (earlier.role_arn if earlier is not None else ""),
         notification_arns=tuple(topics),
         disable_rollback=params.get("DisableRollback", False),
         client_token=params.get("ClientRequestToken", ""),
@@ -171,6 +171,7 @@ def create_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
         return reply
     if "DisableRollback" in params and "OnFailure" in params:
         raise ValidationError("Either DisableRollback or OnFailure can be specified, not both.")
+    checked_role(tx, caller, params)
     spec = stack_spec(tx, caller, params, params["StackName"])
     on_failure = params.get("OnFailure", "ROLLBACK")
     spec = replace(
@@ -193,6 +194,7 @@ def update_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     if (reply := recall(tx, caller, "UpdateStack", params)) is not None:
         return reply
     stack = find_stack(tx, caller, params["StackName"], missing=absent_stack)
+    checked_role(tx, caller, params)
     spec = stack_spec(tx, caller, params, stack.name, stack)
     stack_operations.begin_update(tx, caller, stack, spec)
     _conclude_change_sets(tx, stack)
