@@ -132,6 +132,9 @@ def test_prefix_lists_addresses_and_credits(ec2):
     [plain] = ec2.describe_prefix_lists(**by("prefix-list-name", name))["PrefixLists"]
     [managed] = ec2.describe_managed_prefix_lists(PrefixListIds=[plain["PrefixListId"]])["PrefixLists"]
     assert (plain["PrefixListName"], plain["Cidrs"], managed["OwnerId"]) == (name, [], "AWS")
+    assert ec2.get_managed_prefix_list_entries(PrefixListId=plain["PrefixListId"])["Entries"] == []
+    with pytest.raises(ClientError, match="InvalidPrefixListId"):
+        ec2.get_managed_prefix_list_entries(PrefixListId="pl-01234567")
     vpc = ec2.create_vpc(CidrBlock="10.8.0.0/16")["Vpc"]["VpcId"]
     [table] = ec2.describe_route_tables(**by("vpc-id", vpc))["RouteTables"]
     ec2.create_vpc_endpoint(VpcId=vpc, ServiceName=name, RouteTableIds=[table["RouteTableId"]])

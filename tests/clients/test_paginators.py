@@ -102,6 +102,7 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("ec2", "DescribeVpcEndpoints"): {},
     ("ec2", "DescribeVpcPeeringConnections"): {},
     ("ec2", "DescribeVpcs"): {},
+    ("ec2", "GetManagedPrefixListEntries"): {"PrefixListId": "pl-6855ce84"},
     ("ecr", "DescribeImages"): {"repositoryName": "pages/0"},
     ("ecr", "DescribeRepositories"): {},
     ("ecr", "ListImages"): {"repositoryName": "pages/0"},
@@ -156,6 +157,7 @@ ONE_PAGE = {
     ("ec2", "DescribeInstanceCreditSpecifications"),  # the instances here are not burstable
     ("ec2", "DescribeManagedPrefixLists"),  # there are two prefix lists
     ("ec2", "DescribePrefixLists"),
+    ("ec2", "GetManagedPrefixListEntries"),  # the lists have no entries
     *(("ec2", name) for name in ("DescribeFlowLogs", "DescribeVolumes", "DescribeVpcPeeringConnections")),  # there are none
     ("secretsmanager", "ListResourcePolicies"),  # a secret has at most one
 }

@@ -7,6 +7,7 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.operations.stored_resources import Document, Params
+from corral.services.ec2.errors import not_found
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.resources import PAGES, digest_of, every, listed
 from corral.store import Store
@@ -44,6 +45,12 @@ def describe_managed_prefix_lists(tx: Tx[Store], params: Params, caller: Caller)
     }
     found, more = listed(PAGES, params, TYPE, lists, params.get("PrefixListIds"), SELECTS(tx, caller, params))
     return {"PrefixLists": found, **more}
+
+
+def get_managed_prefix_list_entries(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    if params["PrefixListId"] not in _names(tx, caller):
+        raise not_found(TYPE, params["PrefixListId"])
+    return {"Entries": []}
 
 
 def _names(tx: Tx[Store], caller: Caller) -> dict[str, str]:
