@@ -147,7 +147,7 @@ def test_prefix_lists_addresses_and_credits(ec2):
     burstable, standard, other = (
         ec2.run_instances(**ran, **more)["Instances"][0]["InstanceId"]
         for more in (
-            {"InstanceType": "t3.micro"},
+            {"InstanceType": "t3.micro", "Placement": {"AvailabilityZone": ""}},
             {"InstanceType": "t3.micro", "CreditSpecification": {"CpuCredits": "standard"}},
             {"InstanceType": "m5.large"},
         )

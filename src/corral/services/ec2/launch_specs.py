@@ -180,7 +180,7 @@ def _subnet(tx: Tx[Store], caller: Caller, data: Params, interface: Params) -> D
         raise errors.VPCIdNotSpecified(
             "No default VPC for this user: name a SubnetId, or create a default VPC with CreateDefaultVpc."
         )
-    zone = data.get("Placement", {}).get("AvailabilityZone")
+    zone = data.get("Placement", {}).get("AvailabilityZone") or None  # Terraform sends an empty text
     if zone:
         check_zone(caller.region, {"AvailabilityZone": zone})
     subnets = sorted(every(tx, caller, "subnet", VpcId=vpc["VpcId"]), key=lambda each: str(each["AvailabilityZone"]))
