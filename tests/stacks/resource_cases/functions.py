@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stacks.resource_cases import ALLOW, OTHER_TAGS, TAGS, Case
+from stacks.resource_cases import OTHER_TAGS, TAGS, TRUST, Case
 
 FUNCTION = "AWS::Lambda::Function"
 POLLING = "arn:aws:iam::aws:policy/service-role/AWSLambdaSQSQueueExecutionRole"
@@ -45,7 +45,7 @@ CASES: dict[str, Case] = {
             **TAGS,
         },
         needs={
-            "role": ("AWS::IAM::Role", {"RoleName": "r", "AssumeRolePolicyDocument": ALLOW, "ManagedPolicyArns": [POLLING]}),
+            "role": ("AWS::IAM::Role", {"RoleName": "r", "AssumeRolePolicyDocument": TRUST, "ManagedPolicyArns": [POLLING]}),
             "function": FUNCTION,
             "queue": ("AWS::SQS::Queue", {"QueueName": "queue"}),
             "fifo": ("AWS::SQS::Queue", {"QueueName": "queue.fifo", "FifoQueue": True}),
