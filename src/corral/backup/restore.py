@@ -27,7 +27,7 @@ from corral.backup.manifest import (
     write_synced,
 )
 from corral.backup.progress import ProgressLines
-from corral.backup.save import HOST_FILE
+from corral.backup.save import FOLDER_OF
 from corral.backup.tar_backup import blob_of, manifest_in, open_member, open_tar
 from corral.blobs.blob_writer import sync_folder
 from corral.core.database import validate_file
@@ -86,11 +86,11 @@ def _clear(data: Path) -> None:
 
 
 def _place(data: Path, name: str) -> Path:
-    """Return the path in the data folder for a file of the snapshot. Create the folder `node` if the file belongs there."""
-    if name != HOST_FILE:
+    """Return the path in the data folder for a file of the snapshot. Create the folder in which the file belongs."""
+    if name not in FOLDER_OF:
         return data / name
-    make_folder(data / "node")
-    return data / "node" / name
+    make_folder(data / FOLDER_OF[name])
+    return data / FOLDER_OF[name] / name
 
 
 def _from_folder(backup: Path, manifest: BackupManifest, data: Path, progress: ProgressLines) -> dict[str, int]:

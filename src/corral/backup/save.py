@@ -38,12 +38,23 @@ from corral.core.database_snapshot import Snapshots, copy_database, file_digest,
 from corral.core.errors import Refused
 from corral.core.ids import Ids
 from corral.core.schema_origin import read_origin, schema_version
-from corral.process.data_folder import BLOBS_LOCK, CONFIGURATION, DATABASES, KEY_FILES, RESTORING, unused, validate_folder
+from corral.process.data_folder import (
+    AUTHORITY,
+    BLOBS_LOCK,
+    CONFIGURATION,
+    DATABASES,
+    DOOR,
+    KEY_FILES,
+    RESTORING,
+    unused,
+    validate_folder,
+)
 from corral.store.blob_rows import live_blobs, live_total
 from corral.version import full_version
 
 TAR = ".tar"  # if the name of a backup ends with this, the backup is one file
 HOST_FILE = "host.json"
+FOLDER_OF = {HOST_FILE: "node", AUTHORITY: DOOR}  # the files that are in a folder of the data folder
 
 
 def save(data: Path, target: Path, clock: Clock, ids: Ids, progress: ProgressLines) -> dict[str, Any]:
@@ -138,7 +149,7 @@ def _take_snapshot(data: Path, folder: Path, name: str, clock: Clock, progress: 
         snapshots.close()
         with suppress(Refused), unused(data):
             snapshots.remove_new_logs()
-    for source in (*(data / each for each in (*KEY_FILES, CONFIGURATION)), data / "node" / HOST_FILE):
+    for source in (*(data / each for each in (*KEY_FILES, CONFIGURATION)), *(data / FOLDER_OF[each] / each for each in FOLDER_OF)):
         with suppress(FileNotFoundError):
             write_synced(folder / source.name, source.read_bytes())
             digests[source.name] = file_digest(folder / source.name)

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 UP, SCALING, HISTORY, OUTPUTS, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "outputs", "run", "cost", "instance-types"
+JOIN, HOSTS = "join", "hosts"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
 OUTPUTS_MAX_MIB = 1_000_000_000
+CERTIFICATE_DAYS_MAX = 3_650
 PORT_MAX = 65_535
 PRICE_MAX = 1_000_000
 TEXT_MAX = 4096
@@ -105,21 +107,44 @@ def texts(table: str, key: str, about: str) -> ConfigurationSetting:
     return ConfigurationSetting(table, key, [], about, f"a list of at most {TEXTS_MAX} texts", accepts)
 
 
+_GPUS = (r"auto|none|sim:[0-9]{1,4}(x.{1,64})?", "auto, none, or simulated GPUs such as sim:8 or sim:2xH200",
+         "the GPUs: auto, none, or simulated GPUs")  # fmt: skip
+_CLUSTER = (
+    r"[a-zA-Z0-9_-]{1,255}",
+    "up to 255 letters, digits, hyphens and underscores",
+    "the ECS cluster that this machine joins",
+)
+_INSTANCE_TYPE = (r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}", "a family and a size, such as p3.8xlarge",
+                  "the attribute ecs.instance-type of this machine")  # fmt: skip
+_EXCLUDED = (r"[0-9A-Za-z, -]*", "a list of GPUs by index or id, such as 0,3", "GPUs that tasks never get")
+_WORD = r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}"
+_WORD_RULE = "up to 63 letters, digits, dots, hyphens and underscores"
+
 _UP = (
     whole(UP, "port", 4566, PORT_MAX, "the port to listen on; 0 chooses a free port at every start"),
     text(UP, "host", "127.0.0.1", r"[0-9A-Za-z.:_-]{1,255}", "an address of this machine, such as 127.0.0.1 or 0.0.0.0",
          "the address to listen on"),
-    text(UP, "gpus", "auto", r"auto|none|sim:[0-9]{1,4}(x.{1,64})?", "auto, none, or simulated GPUs such as sim:8 or sim:2xH200",
-         "the GPUs: auto, none, or simulated GPUs"),
-    text(UP, "exclude_gpus", "", r"[0-9A-Za-z, -]*", "a list of GPUs by index or id, such as 0,3", "GPUs that tasks never get"),
+    text(UP, "gpus", "auto", *_GPUS),
+    text(UP, "exclude_gpus", "", *_EXCLUDED),
     choice(UP, "runtime", "auto", ("auto", "process", "docker"), "how tasks with an image run"),
     flag(UP, "isolate", False, "refuse tasks with access to this machine"),
-    text(UP, "cluster", "default", r"[a-zA-Z0-9_-]{1,255}", "up to 255 letters, digits, hyphens and underscores",
-         "the ECS cluster that this machine joins"),
-    text(UP, "instance_type", "corral.host", r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}", "a family and a size, such as p3.8xlarge",
-         "the attribute ecs.instance-type of this machine"),
+    text(UP, "cluster", "default", *_CLUSTER),
+    text(UP, "instance_type", "corral.host", *_INSTANCE_TYPE),
     text(UP, "account", "123456789012", "[0-9]{12}", "a text of twelve digits", "the AWS account id in ARNs"),
     choice(UP, "alarm_timing", "fast", ("fast", "aws"), "when alarms are evaluated"),
+    text(UP, "door", "", r"|(\[[0-9A-Fa-f:.]{2,45}\]:|[0-9A-Za-z.-]{1,253}:)?[0-9]{1,5}",
+         "[ADDRESS:]PORT, such as 4567 or 10.0.0.5:4567", "where other machines join; empty: only this machine"),
+)  # fmt: skip
+
+_JOIN = (
+    text(JOIN, "gpus", "auto", *_GPUS),
+    text(JOIN, "exclude_gpus", "", *_EXCLUDED),
+    choice(JOIN, "runtime", "auto", ("auto", "process", "docker"), "how tasks with an image run on this host"),
+    text(JOIN, "cluster", "default", *_CLUSTER),
+    text(JOIN, "instance_type", "corral.host", *_INSTANCE_TYPE),
+    text(JOIN, "rack", "", f"|{_WORD}", _WORD_RULE, "the rack of this host"),
+    text(JOIN, "labels", "", rf"|{_WORD}=[\w.:/@ -]{{0,128}}(,{_WORD}=[\w.:/@ -]{{0,128}})*", "NAME=VALUE, separated by commas",
+         "attributes of this host for placement constraints"),
 )  # fmt: skip
 
 _SCALING_ABOUT = {
@@ -150,14 +175,17 @@ _RUN = (
     choice(RUN, "gpu_ids", "uuid", ("uuid", "index"), "how CUDA_VISIBLE_DEVICES names the GPUs of a task"),
 )
 
+_HOSTS = (number(HOSTS, "certificate_days", 30, CERTIFICATE_DAYS_MAX, "how many days a certificate of a joined host is valid"),)
+
 _COST = (
     number(COST, "gpu_hour", 0, PRICE_MAX, "the price of a GPU-hour of this machine in US dollars, for `corral cost`; 0: none"),
 )
 
-_ALL = (*_UP, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_COST)
+_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_COST)
 SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in _ALL}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES)
 UP_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _UP}  # the options of `corral up`, by key
+JOIN_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _JOIN}  # the options of `corral join`
 
 
 def defaults() -> dict[str, Any]:

@@ -38,6 +38,7 @@ from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 from corral.model.run import LogTarget, Observed, RunSpec, Usage
 
+PROTOCOL = 1  # hosts and servers with different numbers do not work together
 HEARTBEAT_S = 5.0
 # A host that is silent for this time gets no new tasks. Its runs keep their GPUs, because the runs may be alive.
 SILENT_S = 3 * HEARTBEAT_S
@@ -122,6 +123,8 @@ class HostOptions(Struct, frozen=True, rename="kebab"):
     runtime: Literal["auto", "process", "docker"] = "auto"
     cluster: str = DEFAULT_CLUSTER  # the cluster that the host joins, in every region
     instance_type: str = HOST_TYPE  # the instance type of the host in responses
+    rack: str = ""  # the place of the host
+    labels: str = ""  # attributes for placement constraints: NAME=VALUE, separated by commas
 
 
 class Hello(Struct, frozen=True):
@@ -138,6 +141,8 @@ class Hello(Struct, frozen=True):
     # GPU id → the foreign processes on the GPU. GPUs without foreign processes are left out.
     foreign: dict[str, list[Foreign]] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)  # GPU id → why no task should get the GPU
+    protocol: int = PROTOCOL
+    version: str = ""  # of the agent
 
 
 class OutputLimits(Struct, frozen=True):

@@ -90,6 +90,7 @@ class ServerFacts(Struct, eq=False):
     is_connected: Callable[[str], bool] = lambda host_id: True  # whether the agent of a host is connected
     save_sessions: Callable[[dict[str, Any]], None] = lambda members: None  # write members into sessions.json
     secrets: StoredSecrets = SIMULATED_SECRETS
+    open_door: Callable[[], dict[str, str]] = dict  # opens the door for other machines; returns its `address` and its `pin`
 
 
 class Settings(Struct, frozen=True):

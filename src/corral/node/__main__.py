@@ -19,14 +19,16 @@ from corral.core.clock import SteadyClock, WallClock
 from corral.core.errors import Refused
 from corral.core.ids import RandomIds
 from corral.model.agent_protocol import HostOptions
-from corral.node import link, node_folder
+from corral.node import link, node_folder, server_access
 from corral.node.agent import Agent
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine_router import EngineRouter
 from corral.node.gpus import detect, find_devices
 from corral.node.gpus_flag import parse_gpus_flag
 from corral.node.host import kernel_boot_id, this_host
+from corral.node.joined_host import keep_renewed
 from corral.node.process_engine import ProcessEngine
+from corral.node.server_access import AGENT, SESSION, read_record
 from corral.process.control_characters import escape_controls
 from corral.process.log import log_to_stderr
 from corral.process.log_times import add_times_to_output
@@ -48,11 +50,21 @@ async def serve(data: Path, options: HostOptions, boot_id: str) -> None:
     kind = "none" if not gpus.devices() else "simulated" if gpus.devices()[0].simulated else "real"
     docker = DockerEngine(data, host.host_id, os.environ, WallClock(), gpus=kind)
     engine = EngineRouter(ProcessEngine(data, boot_id, os.environ), docker, options.runtime)
-    agent = Agent(data, host, options, gpus, engine, SteadyClock(boot_id), partial(link.connect, data))
+    record = read_record(data.parent)
+    if record is None:
+        agent = Agent(data, host, options, gpus, engine, SteadyClock(boot_id), partial(link.connect, data))
+    else:
+        to_server = partial(server_access.connect, data.parent, record.door)
+        agent = Agent(
+            data, host, options, gpus, engine, SteadyClock(boot_id), partial(to_server, AGENT), partial(to_server, SESSION)
+        )
+        renewing = asyncio.ensure_future(keep_renewed(data.parent, record, WallClock().now_s))
     running = asyncio.ensure_future(agent.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.cancel)
     await asyncio.wait([running, engine.failed], return_when=asyncio.FIRST_COMPLETED)
+    if record is not None:
+        renewing.cancel()
     if engine.failed.done():
         running.cancel()
         engine.failed.result()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Coroutine, Mapping
@@ -50,13 +51,16 @@ from corral.node.health_checks import HealthChecks
 from corral.node.host import Host
 from corral.node.inotify import FolderWatch
 from corral.node.kept_outputs import SWEEP_S, KeptOutputs
-from corral.node.link import Connect, Link
+from corral.node.link import Connect, Link, Message
 from corral.node.log_shipper import LogShipper
 from corral.node.report_builder import ReportBuilder
 from corral.node.usage import UsageHistory, usage_of
+from corral.version import full_version
 
 RECONNECT_FIRST_S = 0.02
 RECONNECT_MAX_S = 1.0
+RECONNECT_JOINED_MAX_S = 5.0  # of an agent that has joined from another machine
+ANSWER_S = 10.0  # if the core on another machine sends nothing for this time, although an answer is due, connect anew
 MISSING_PARTS_MIN = 5  # so many samples without parts (`GpuSample.parts`) are logged
 ALONE_MAX_S = 60.0  # the agent exits after this time without a connection to the core, but not while a run is alive
 LOG_PAUSE_S = 0.05  # the pause between two reports that contain only logs, so that continuous output is sent in batches
@@ -71,14 +75,20 @@ log = logging.getLogger("corral.node")
 
 class Agent:
     def __init__(
-        self, data: Path, host: Host, options: HostOptions, gpus: Gpus, engine: Engine, clock: Clock, connect: Connect
-    ) -> None:
-        """`connect` opens a link to the core."""
+        self, data: Path, host: Host, options: HostOptions, gpus: Gpus, engine: Engine, clock: Clock, connect: Connect,
+        connect_session: Connect | None = None,
+    ) -> None:  # fmt: skip
+        """`connect` opens a link to the core. With `connect_session`, which opens a link for a session, the core is on another
+        machine: then the agent waits for the core without an end, and does not wait long for an answer.
+        """
         self._data = data
         self._folder = node_folder.HeldPath(data)
         self._host = host
         self._options = options
         self._connect = connect
+        self._connect_session = connect_session or connect
+        self._is_joined = connect_session is not None
+        self._refusal = ""  # why the core has ended the last connection
         self._gpus = gpus
         # GPU id → the processes on the GPU that belong to no run. GPUs without such processes are left out.
         self._foreign: dict[str, list[Foreign]] = {}
@@ -123,8 +133,12 @@ class Agent:
                     self._connected_at = time.monotonic()
                     if self._connected_at > began_at + RECONNECT_MAX_S:  # the connection lasted, so reset the wait
                         wait_s = RECONNECT_FIRST_S
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, RECONNECT_MAX_S)
+                if self._is_joined:
+                    await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # so that many hosts do not connect at the same time
+                    wait_s = min(2 * wait_s, RECONNECT_JOINED_MAX_S)
+                else:
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(2 * wait_s, RECONNECT_MAX_S)
             log.info("ending: %s", self._quit_reason or "there is no connection to the core and no live run")
         finally:
             if sampler is not None:
@@ -152,7 +166,7 @@ class Agent:
         return [run_id for run_id, run in self._engine.observe().items() if run.alive]
 
     def _is_useless(self) -> bool:
-        return not self._alive() and time.monotonic() > self._connected_at + ALONE_MAX_S
+        return not self._is_joined and not self._alive() and time.monotonic() > self._connected_at + ALONE_MAX_S
 
     # -- the connection to the core ------------------------------------------------------------------------------
 
@@ -160,7 +174,8 @@ class Agent:
         """Serve one connection to the core until the connection is lost. Return False if the core cannot be reached."""
         try:
             core = self._core = await self._connect()
-        except OSError:
+        except OSError as error:
+            self._note_refusal(str(error) or type(error).__name__)
             return False
         receiving = asyncio.create_task(self._receive(core))
         try:
@@ -171,13 +186,25 @@ class Agent:
         except ConnectionError:
             return True
         finally:
-            self._welcomed = False
+            was_welcome, self._welcomed = self._welcomed, False
+            self._note_refusal("" if was_welcome else core.end_reason)
             receiving.cancel()
             await core.abort("the agent connects anew")
 
+    async def _next_message(self, core: Link) -> Message | None:
+        if not self._is_joined:
+            return await core.receive()
+        return await core.receive_within(ANSWER_S, lambda: self._response is not None and not self._response.done())
+
+    def _note_refusal(self, reason: str) -> None:
+        """Log why the core on another machine cannot be reached, or refuses this host, if the reason has changed."""
+        if self._is_joined and reason and reason != self._refusal:
+            log.warning("not connected to the server: %s", reason)
+        self._refusal = reason
+
     async def _receive(self, core: Link) -> None:
         try:
-            while (message := await core.receive()) is not None:
+            while (message := await self._next_message(core)) is not None:
                 self._received(_MESSAGES.decode(message[1]))
         except ValueError:
             core.close("a message was not understood")  # the text is not logged, because orders may contain secrets
@@ -201,6 +228,7 @@ class Agent:
             links=self._gpus.links(),
             foreign=self._foreign,
             faults=self._faults,
+            version=full_version() if self._is_joined else "",
         )
         await self._request({"hello": hello})
         self._reported_at, self._problem = time.monotonic(), ""
@@ -364,7 +392,7 @@ class Agent:
     async def _execute(self, order: Execute) -> None:
         core = self._core
         try:
-            await self._engine.execute(order, self._connect)
+            await self._engine.execute(order, self._connect_session)
         except CannotExecute as error:
             if core is not None:
                 core.send_message({"declined": Declined(order.session_id, str(error))})

@@ -1,8 +1,9 @@
 """The connection between the server and the agent of a host: messages in both directions, on any byte stream of asyncio.
 
 A message has a kind of one byte and a payload. It is sent as a frame of `channel/command_relay.py`. A link knows which host is at
-the other end, if its transport proves that, and why it has ended. It does not know what its transport is. Today there is one
-transport, a Unix socket, which proves no host: only processes of the same Unix account can connect to it.
+the other end, if its transport proves that, and why it has ended. It does not know what its transport is. On the machine of the
+server, it is a Unix socket, which proves no host: only processes of the same Unix account can connect to it. Hosts that have joined
+from other machines connect over TLS (`node/server_access.py`), and their certificates prove who they are.
 
 Either end closes a link with a last message that says why. The other end then closes the connection. So messages that have been
 sent are not lost when both ends send at the same time.
@@ -37,12 +38,17 @@ Connect = Callable[[], Awaitable["Link"]]
 class Link(asyncio.Protocol):
     """One end of a connection. `receive` returns None at the end, and then `end_reason` says why the connection has ended."""
 
-    def __init__(self, opened: Callable[[Link], object] | None = None, peer: str = "") -> None:
-        """`peer` is the id of the host at the other end, as the transport has proved it. Empty: the transport proves nothing."""
+    def __init__(self, opened: Callable[[Link], object] | None = None, peer: str = "", address: str = "") -> None:
+        """`peer` is the id of the host at the other end, as the transport has proved it. Empty: the transport proves nothing.
+
+        `address` is the address of this host.
+        """
         self.peer = peer
+        self.address = address
         self.end_reason = ""
         self._opened = opened
         self._transport: asyncio.Transport | None = None
+        self._received = 0  # how many pieces of the stream have arrived
         self._bytes = bytearray()  # of a frame that is not complete
         self._messages: deque[Message] = deque()
         self._unread_bytes = 0
@@ -79,6 +85,18 @@ class Link(asyncio.Protocol):
             if self._transport is not None and not self.end_reason:
                 self._transport.resume_reading()
         return message
+
+    async def receive_within(self, seconds: float, is_due: Callable[[], bool] = lambda: True) -> Message | None:
+        """Receive a message. If it is due, and no byte arrives for so many seconds, close the connection, and return None."""
+        while True:
+            before = self._received
+            try:
+                async with asyncio.timeout(seconds):
+                    return await self.receive()
+            except TimeoutError:
+                if self._received == before and is_due():
+                    self.close(f"nothing has arrived for {seconds:g} s")
+                    return None
 
     def close(self, reason: str) -> None:
         """Send what is buffered and the reason, and drop what arrives from now on. Messages that have arrived can be received."""
@@ -128,6 +146,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
+        self._received += 1
         self._bytes += data
         at, size = 0, len(self._bytes)
         while size - at >= HEAD.size:

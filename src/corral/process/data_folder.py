@@ -28,8 +28,13 @@ BLOBS_LOCK = "blobs.lock"  # see `blobs/blob_lock.py`
 RESTORING = "restoring"  # this file exists until a restore is complete
 RESTORED = "restored.json"  # contains the path of the original data folder, if this folder was restored
 OUTPUTS = "outputs"  # the output of runs (`node/kept_outputs.py`)
-FOLDERS = ("blobs", "functions", "node", OUTPUTS)
+DOOR = "door"  # the keys of the authority that hosts trust, and the socket of the door (`server/door/`)
+AUTHORITY = "authority.pem"  # in `door`: the key with which the server signs the certificates of hosts
+FOLDERS = ("blobs", DOOR, "functions", "node", OUTPUTS)
+JOINED = "joined.json"  # only in the folder of a host that has joined from another machine (`node/server_access.py`)
+HOST_FILES = (JOINED, AUTHORITY, "host.key", "host.pem")
 FILES = {
+    *HOST_FILES, *(f"{name}.new" for name in HOST_FILES),
     LOCK, BLOBS_LOCK, CONFIGURATION, CONFIGURATION_NEW, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
     *KEY_FILES, *(name.replace(".json", ".new") for name in (*KEY_FILES, "server.json")),
     *(name + end for name in DATABASES for end in ("", "-wal", "-shm", "-journal")),
@@ -149,7 +154,7 @@ def _has_data(data: Path) -> bool:
 
     Other names, for example credentials.json and node, also occur in folders of other programs.
     """
-    return any(os.path.lexists(data / name) for name in (*DATABASES, RESTORING, RESTORED, "blobs/arriving"))
+    return any(os.path.lexists(data / name) for name in (*DATABASES, RESTORING, RESTORED, JOINED, "blobs/arriving"))
 
 
 # The lock of the folder

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,7 @@ from corral.node.gpus_flag import parse_gpus_flag
 from corral.node.host import kernel_boot_id, stored_host_id
 from corral.process.control_characters import escape_controls
 from corral.process.data_folder import (
+    JOINED,
     OUTPUTS,
     RESTORING,
     SECRETS,
@@ -63,6 +65,7 @@ from corral.server.clock_watch import ClockWatch, open_clock
 from corral.server.configuration import read_configuration
 from corral.server.deleted_folder import EXIT_CODE as DELETED
 from corral.server.deleted_folder import FolderDeleted, stop_tasks, until_deleted
+from corral.server.door.opener import DoorOpener
 from corral.server.exit_deadline import EXIT_MAX_S, exit_when_deleted, exit_within
 from corral.server.front_door import FrontDoor
 from corral.server.functions.runner import FunctionRunner
@@ -109,6 +112,7 @@ class ServerOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     # Start although state.db has no rows for the existing blobs. Corral moves these blobs to blobs/quarantine.
     discard_blobs: bool = False
     isolate: bool = False
+    door: str = ""  # [ADDRESS:]PORT at which hosts join from other machines; empty: the first token opens the door
     remember: str = ""  # names of options, separated by commas; the server stores their values in the table [up] of corral.toml
     ready_fd: int | None = None  # a file descriptor to which Corral writes one line as soon as it answers requests
     stages: bool = False  # write a line to `ready_fd` also when a stage of the start begins
@@ -142,6 +146,7 @@ async def _serve(options: ServerOptions) -> None:
     _validate_data(data, options)
     configuration = read_configuration(data)
     listeners = listeners_on(options.host, options.port)  # bind the port before anything is written
+    door_listener = _listen_for_hosts(data, options.door) if options.door else None
     lock_folder(data)  # the lock is held until the process ends
     close_to_others(data)
     if options.log is not None:
@@ -200,7 +205,7 @@ async def _serve(options: ServerOptions) -> None:
     blobs = Blobs(data / "blobs", names)
     take_back_quarantined(blobs, store)
     local_agent = LocalAgent(data, of_host, clock, files_limit)
-    agents = Agents(data, state, logs, blobs, clock, local_agent, settings.outputs)
+    agents = Agents(data, state, logs, blobs, clock, local_agent, settings.outputs, store.joined_hosts)
     _report_stage(options, "it applies what is due since the last stop")
     state_core.transact([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
     forget_finished((store, log_store, metric_store))
@@ -253,6 +258,12 @@ async def _serve(options: ServerOptions) -> None:
         MetricsPage(lanes, agents.history, clock),
     )
     server = HttpServer(front_door, open_data_channel, blobs, limits, clock)
+    door = DoorOpener(
+        data, state, store, clock, port, settings.account, configuration.values["hosts.certificate_days"], agents.opened
+    )
+    facts.open_door = door.open_from_thread
+    if door_listener is not None:
+        await door.open(door_listener)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(listeners))
@@ -282,6 +293,7 @@ async def _serve(options: ServerOptions) -> None:
     insights.cancel()
     clock_watch.cancel()
     await agents.close()
+    door.close()
     if loss:
         raise FolderDeleted(loss)
     (data / "server.json").unlink(missing_ok=True)
@@ -293,6 +305,10 @@ def _validate_data(data: Path, options: ServerOptions) -> None:
     """Refuse a data folder that cannot be used, for example because it is in use or damaged. Nothing is changed."""
     require_unused(data)
     validate_folder(data)
+    if (data / JOINED).exists():
+        raise Refused(
+            f"{data} belongs to a host that has joined another server (`corral join`). Choose another folder with --data."
+        )
     if (data / RESTORING).exists():
         raise Refused(f"a restore into {data} did not finish. Run `corral restore` again, with the same folder.")
     for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
@@ -321,6 +337,12 @@ def _require_state_of_blobs(data: Path) -> None:
         "backup into another folder (`corral restore`), or move the folder blobs away. With --discard-blobs, Corral starts without "
         "these objects, moves their bytes to blobs/quarantine, and erases them after a week."
     )
+
+
+def _listen_for_hosts(data: Path, where: str) -> socket.socket:
+    from corral.server.door.door import listen_for_hosts  # imported here, because most servers have no door
+
+    return listen_for_hosts(data, where)
 
 
 def _redirect_output(path: Path) -> None:

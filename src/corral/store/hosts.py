@@ -47,9 +47,10 @@ class Hosts:
     def put(self, hello: Hello, now_s: float) -> None:
         """Store the content of a hello, the first message of an agent: the options, the size, the boot id and the GPUs of its host.
 
-        A GPU that the host no longer has is marked as not present. Tasks cannot get it.
+        A GPU that the host no longer has is marked as not present. Tasks cannot get it. A GPU that another host has is ignored.
         """
         execute = self._database.execute
+        gpus = [gpu for gpu in hello.gpus if self._host_of(gpu.gpu_id) in (None, hello.host_id)]
         execute(
             "INSERT INTO host (id, name, boot_id, connected, seen_at, links, docker, options) VALUES (?, ?, ?, 1, ?, ?, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET name = excluded.name, boot_id = excluded.boot_id, connected = 1, "
@@ -69,7 +70,7 @@ class Hosts:
                 cluster=hello.options.cluster,
                 type=hello.options.instance_type,
                 state=InstanceState.RUNNING,
-                gpus=len(hello.gpus),
+                gpus=len(gpus),
                 cpu_units=hello.cpu_units,
                 memory_mib=hello.memory_mib,
                 created_at_s=before.created_at_s if before is not None else now_s,
@@ -78,7 +79,7 @@ class Hosts:
             )
         )
         execute("UPDATE gpu SET present = 0 WHERE host_id = ? AND present = 1", (hello.host_id,))
-        for gpu in hello.gpus:
+        for gpu in gpus:
             execute(
                 "INSERT INTO gpu (id, host_id, position, model, memory_mib, simulated, present, instance_id, excluded, "
                 "foreign_use) VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET position = excluded.position, "
@@ -88,6 +89,10 @@ class Hosts:
                  gpu.excluded, _dumps(hello.foreign.get(gpu.gpu_id))),
             )  # fmt: skip
         self._renew(hello.host_id)
+
+    def _host_of(self, gpu_id: str) -> str | None:
+        row = self._database.execute("SELECT host_id FROM gpu WHERE id = ?", (gpu_id,)).fetchone()
+        return None if row is None else str(row[0])
 
     def options(self) -> Mapping[str, StoredOptions]:
         found = self._options

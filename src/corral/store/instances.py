@@ -19,6 +19,7 @@ from corral.model.placement import INSTANCE, Claim, Ending, Links, Placement, Ra
 from corral.model.task import Demand
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet
+from corral.store.instance_attributes import built_in_attributes, host_attributes, launch_attributes
 from corral.store.instance_usage import InstanceUsage
 
 HOLD_PREFIX = "corral.hold."  # the instance attribute `corral.hold.<GPU id>` reserves that GPU; its value is the reason
@@ -363,8 +364,8 @@ class Instances:
             self._fleet.put_slot(instance.pool, self._slot(instance))
 
     def _slot(self, instance: Instance) -> Slot:
-        name, connected, links = self._database.execute(
-            "SELECT name, connected, links FROM host WHERE id = ?", (instance.host_id,)
+        name, connected, links, options = self._database.execute(
+            "SELECT name, connected, links, options FROM host WHERE id = ?", (instance.host_id,)
         ).fetchone()
         rows = self._database.execute(
             "SELECT id, excluded, foreign_use, instance_id, model, simulated, fault, memory_mib FROM gpu "
@@ -413,6 +414,7 @@ class Instances:
             attributes={
                 **built_in_attributes(instance.type, name, models, is_simulated=is_simulated),
                 **launch_attributes(instance.details),
+                **host_attributes(options),
                 **attributes,
             },
             registered_at_s=instance.launched_at_s or instance.created_at_s,
@@ -452,30 +454,6 @@ class Instances:
 
 def _holds(attributes: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(HOLD_PREFIX): value for name, value in attributes.items() if name.startswith(HOLD_PREFIX)}
-
-
-def built_in_attributes(instance_type: str, host_name: str, models: Set[str], *, is_simulated: bool) -> dict[str, str]:
-    """The attributes of every container instance that do not depend on a region."""
-    return {
-        "ecs.instance-type": instance_type,
-        "ecs.os-type": "linux",
-        "ecs.os-family": "LINUX",
-        "corral.host-name": host_name,
-        "corral.gpu-model": ", ".join(sorted(models)),
-        "corral.gpus-simulated": "true" if is_simulated else "false",
-    }
-
-
-def launch_attributes(details: Mapping[str, Any]) -> dict[str, str]:
-    """The attributes that a container instance has from its launch (`Instance.details`). A host's own instance has none of them."""
-    found = {
-        "ecs.availability-zone": details.get("Placement", {}).get("AvailabilityZone"),
-        "ecs.ami-id": details.get("ImageId"),
-        "ecs.subnet-id": details.get("SubnetId"),
-        "ecs.vpc-id": details.get("VpcId"),
-        "ecs.cpu-architecture": details.get("Architecture"),
-    }
-    return {name: value for name, value in found.items() if value}
 
 
 def _instance(row: Row) -> Instance:

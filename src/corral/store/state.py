@@ -28,6 +28,7 @@ from corral.store.instances import Instances
 from corral.store.job_holdings import JobHoldings
 from corral.store.job_lines import JobLines
 from corral.store.jobs import Jobs
+from corral.store.joined_hosts import JoinedHosts
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.private_environments import PrivateEnvironments
@@ -44,7 +45,7 @@ SCHEMA = (
     "clusters.sql", "stored_resources.sql", "hosts.sql", "tasks.sql", "task_history.sql", "instance_usage.sql", "queues.sql",
     "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql",
     "change_sets.sql", "functions.sql", "jobs.sql", "job_definitions.sql", "job_lines.sql", "private_environments.sql",
-    "task_queue.sql", "secrets.sql",
+    "task_queue.sql", "secrets.sql", "joined_hosts.sql",
 )  # fmt: skip
 
 # The name of a reconciler → the owner of the thing that it handles. The values are the parts of the thing's name.
@@ -99,6 +100,16 @@ class Store(Database):
         "value TEXT NOT NULL, is_binary INTEGER NOT NULL CHECK (is_binary IN (0, 1)), created_at REAL NOT NULL, accessed_at REAL, "
         "stages TEXT NOT NULL, PRIMARY KEY (region, secret, number), UNIQUE (region, secret, id), "
         "FOREIGN KEY (region, secret) REFERENCES secret (region, name) ON DELETE CASCADE);\n",
+        # 5: hosts that join from other machines.
+        "CREATE TABLE joined_host (id TEXT PRIMARY KEY, name TEXT NOT NULL, key_digest TEXT NOT NULL, token_id TEXT NOT NULL, "
+        "serial TEXT NOT NULL, earlier_serial TEXT NOT NULL DEFAULT '', cluster TEXT NOT NULL, rack TEXT NOT NULL, "
+        "address TEXT NOT NULL, version TEXT NOT NULL, joined_at REAL NOT NULL, revoked_at REAL) WITHOUT ROWID;\n"
+        "CREATE UNIQUE INDEX joined_host_name ON joined_host (name) WHERE revoked_at IS NULL;\n"
+        "CREATE INDEX joined_host_key ON joined_host (key_digest);\n"
+        "CREATE TABLE join_token (id TEXT PRIMARY KEY, digest TEXT NOT NULL, uses INTEGER NOT NULL CHECK (uses > 0), "
+        "used INTEGER NOT NULL DEFAULT 0 CHECK (used BETWEEN 0 AND uses), cluster TEXT NOT NULL, rack TEXT NOT NULL, "
+        "created_at REAL NOT NULL, expires_at REAL NOT NULL) WITHOUT ROWID;\n"
+        "CREATE INDEX join_token_expiry ON join_token (expires_at);\n",
     )
 
     @staticmethod
@@ -137,6 +148,7 @@ class Store(Database):
         self.job_lines = JobLines(self, self.fleet)
         self.private_environments = PrivateEnvironments(self)
         self.job_holdings = JobHoldings(self)
+        self.joined_hosts = JoinedHosts(self)
         if self.reads_only:
             del self.fleet  # only the writer's thread may use it; `show_published` gives the reader a copy; see `__getattr__`
         else:

@@ -55,27 +55,46 @@ def install(data: DataFolder, system: bool, user: bool, print_only: bool) -> Non
     if print_only:
         print_line(text.removesuffix("\n"))
         return
-    _require_rights(unit)
-    _require_systemd(unit)
-    unit.require_free()
+    require_installable(unit)
     other = Unit(data.path, system=not unit.system)
     if other.is_installed():
         scope = "--system" if other.system else "--user"
         raise CliError(f"{other.path} already starts Corral on {data.path}. Remove it first: `corral service remove {scope}`.")
     _warn_about_port(data)
-    _write(unit, text)
-    lingering = unit.system or _enable_linger()
-    _run(*unit.systemctl, "daemon-reload")
-    _run(*unit.systemctl, "enable", unit.name)
+    lingering = enable_unit(unit, text)
     pid = data_folder.pid_of(data)
     if pid is not None and pid != _main_pid(unit):
         from corral.cli.server.down import stop_server
 
         print_message(f"Corral runs already (process {pid}): systemd starts it again. Tasks keep running.")
         stop_server(data, pid)
-    _run(*unit.systemctl, "restart", unit.name)
+    restart_unit(unit)
     about = _wait_until_running(unit, data)
     print_text(f"Corral is up at {about['url']}  (data in {data.path}; {unit.name} starts it at boot)")
+    require_lingering(unit, lingering=lingering)
+
+
+def require_installable(unit: Unit) -> None:
+    """Raise a CliError if `enable_unit` cannot install the unit."""
+    _require_rights(unit)
+    _require_systemd(unit)
+    unit.require_free()
+
+
+def enable_unit(unit: Unit, text: str) -> bool:
+    """Write a unit, and let systemd start it at boot. Return False if it starts only when the user logs in."""
+    _write(unit, text)
+    lingering = unit.system or _enable_linger()
+    _run(*unit.systemctl, "daemon-reload")
+    _run(*unit.systemctl, "enable", unit.name)
+    return lingering
+
+
+def restart_unit(unit: Unit) -> None:
+    _run(*unit.systemctl, "restart", unit.name)
+
+
+def require_lingering(unit: Unit, *, lingering: bool) -> None:
     if not lingering:
         raise CliError(
             f"{unit.name} runs now, but starts again only when {user_name()} logs in. To start it at boot, run "

@@ -32,12 +32,15 @@ NAME_MAX = 200
 class Unit:
     data: Path
     system: bool
+    joins: bool = False  # True: the unit of a host that has joined another server (`corral join`)
 
     @property
     def name(self) -> str:
         """`corral.service` for the default data folder. The name for another folder contains its path."""
         if self.data == Path.home() / ".corral":
             return "corral.service"
+        if self.joins and self.data == Path.home() / ".corral-host":
+            return "corral-host.service"
         return f"corral-{re.sub('[^A-Za-z0-9]+', '-', str(self.data)).strip('-')[-NAME_MAX:]}.service"
 
     @property
@@ -57,7 +60,11 @@ class Unit:
     @property
     def mark(self) -> str:
         """The first line of the unit. It shows that Corral wrote the file, and for which data folder."""
-        return f"# Written by `corral service install` for the data folder {self.data}"
+        return f"# Written by `{self._command}` for the data folder {self.data}"
+
+    @property
+    def _command(self) -> str:
+        return "corral join --service" if self.joins else "corral service install"
 
     def is_installed(self) -> bool:
         return self._first_line() == self.mark
@@ -65,9 +72,7 @@ class Unit:
     def require_free(self) -> None:
         """Raise a CliError if the path has a file that is not the unit of this data folder."""
         if self._first_line() not in (None, self.mark):
-            raise CliError(
-                f"{self.path} was not written by `corral service install` for {self.data}. Move the file away, then repeat."
-            )
+            raise CliError(f"{self.path} was not written by `{self._command}` for {self.data}. Move the file away, then repeat.")
 
     def _first_line(self) -> str | None:
         try:
@@ -86,7 +91,7 @@ class Unit:
         OOMPolicy=continue: systemd does not stop the unit when a task has used too much memory.
         Delegate=yes: Corral may create cgroups with memory and CPU limits for tasks.
         """
-        command = [sys.executable, "-m", "corral", "up", "--data", str(self.data)]
+        command = [sys.executable, "-m", "corral", "join" if self.joins else "up", "--data", str(self.data)]
         for value in (*command, *(environment.get(name, "") for name in VARIABLES)):
             if re.search(r"[\x00-\x1f\x7f]", value):
                 raise CliError(

@@ -46,6 +46,7 @@ TAIL_MAX_BYTES = 8 * 1024
 @click.option("--instance-type", show_default="corral.host",
               help="The value of the attribute ecs.instance-type of this machine, such as p3.8xlarge.")  # fmt: skip
 @click.option("--account", show_default="123456789012", help="The AWS account id in ARNs.")
+@click.option("--door", metavar="[ADDRESS:]PORT", help="Where other machines join (`corral join`). An empty text closes the door.")
 @click.option("--alarm-timing", type=click.Choice(["fast", "aws"]), show_default="fast",
               help="aws evaluates alarms as AWS does. fast evaluates some alarms every second.")  # fmt: skip
 @click.option("--access-key", envvar="CORRAL_ACCESS_KEY", help="The root access key (default: generated at the first start).")

@@ -7,6 +7,7 @@ from itertools import count
 
 from corral.model.agent_protocol import Declined, Execute, Hello, HostOrders, Measure, Measured
 from corral.node.link import Link
+from corral.server.agents.host_scope import HostScope
 
 MEASURE_MAX_S = 5.0  # how long the server waits for a measurement
 SESSION_MAX_S = 15.0  # if the host has not started a session within this time, the host is overloaded or lost
@@ -21,6 +22,7 @@ class AgentConnection:
         self.link = link
         self.hello = hello
         self.heard_s = heard_s
+        self.scope: HostScope | None = None  # what the host may report about; None: the agent of this machine, which is trusted
         self.is_current = True  # False: the host has connected anew or is gone
         self.problem = ""  # the problem of the host's spawner, as the agent reported it
         self.ordered_again: set[str] = set()  # runs that were ordered a second time because an environment file had been replaced
@@ -35,7 +37,9 @@ class AgentConnection:
         self._measuring[number] = asyncio.get_running_loop().create_future()
         try:
             self.link.send_message({"measure": Measure(number, run_ids)})
-            return await asyncio.wait_for(self._measuring[number], MEASURE_MAX_S)
+            found = await asyncio.wait_for(self._measuring[number], MEASURE_MAX_S)
+            now, before = ({run_id: each[run_id] for run_id in run_ids if run_id in each} for each in (found.now, found.before))
+            return Measured(number, now, before)
         finally:
             del self._measuring[number]
 

@@ -20,6 +20,7 @@ from corral.core.clock import Clock
 from corral.fleet import hosts
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
+    PROTOCOL,
     SILENT_S,
     Ack,
     Execute,
@@ -37,15 +38,20 @@ from corral.node import link, procfs
 from corral.node.link import Link
 from corral.server.agents.agent_connection import AgentConnection, SessionRefused
 from corral.server.agents.environment_files import with_files
+from corral.server.agents.host_scope import HostScope
 from corral.server.agents.local_agent import LocalAgent
 from corral.server.agents.orders import OrderSender
 from corral.server.lanes import Lane
 from corral.services.ecs import host_reports
 from corral.services.logs.ingestion import runtime_ids, ship
 from corral.store import Store
+from corral.store.joined_hosts import JoinedHosts
 from corral.telemetry import LogStore
+from corral.version import full_version
 
 DAY_S = 86_400.0
+LOST_S = 2 * HEARTBEAT_S  # a joined host from which nothing arrives for this time is disconnected
+FIRST_MESSAGE_S = 30.0
 SAMPLES_KEPT = 120  # samples of each GPU
 
 _MESSAGES = msgspec.json.Decoder(ToCore)
@@ -56,11 +62,12 @@ log = logging.getLogger("corral")
 class Agents:
     def __init__(
         self, data: Path, state: Lane[Store], logs_lane: Lane[LogStore], blobs: Blobs, clock: Clock, local: LocalAgent,
-        outputs: OutputSettings,
+        outputs: OutputSettings, joined: JoinedHosts,
     ) -> None:  # fmt: skip
         self._folder = data / "node"
         self._blobs = blobs
         self._local = local
+        self._joined = joined
         self._welcome_message = {"welcome": {"outputs": output_limits(outputs)}}
         self._state = state
         self._logs = logs_lane
@@ -72,7 +79,7 @@ class Agents:
         self.history: dict[str, deque[tuple[float, GpuSample]]] = {}  # GPU id → its samples of the last minutes, for `corral top`
 
     async def listen(self) -> None:
-        self._server = await link.listen(self._folder, self._opened)
+        self._server = await link.listen(self._folder, self.opened)
 
     def deliver(self, orders: dict[str, HostOrders]) -> None:
         """Queue committed orders for sending.
@@ -99,7 +106,7 @@ class Agents:
                 found.append({"part": "agent", "host": f"host {name}", "problem": text})
             if connection.problem:
                 found.append({"part": "spawner", "host": f"host {name}", "problem": connection.problem})
-        if not connections:
+        if all(connection.link.peer for connection in connections):
             found.append({"part": "agent", "host": "", "problem": self._local.error or "is not connected"})
         return found
 
@@ -130,12 +137,14 @@ class Agents:
         """Disconnect the agents. The runs continue."""
         self._server.close()
         for connection in list(self._connections.values()):
-            connection.link.send_message({"quit": "Corral is stopping"})
+            if not connection.link.peer:  # the agents of other machines wait for the next server
+                connection.link.send_message({"quit": "Corral is stopping"})
             connection.link.close("Corral is stopping")
         for task in list(self._tasks):
             task.cancel()
 
-    def _opened(self, link: Link) -> None:
+    def opened(self, link: Link) -> None:
+        """Serve a new link, of the agent of this machine or of a joined host."""
         task = asyncio.get_running_loop().create_task(self._serve(link))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -144,14 +153,15 @@ class Agents:
         """Serve a new link. Its first message says whether it is the connection of an agent or a session."""
         reason = "the server does not understand the message"
         try:
-            first = await _next_message(link)
+            first = await _next_message(link, FIRST_MESSAGE_S if link.peer else None)
             if first is not None and first.session is not None:
                 if self._start_session(first.session, link):
                     return
                 reason = "the session has ended"
+            elif first is not None and first.hello is not None and first.hello.protocol != PROTOCOL:
+                reason = other_version(first.hello)
             elif first is not None and first.hello is not None:
-                # The host of a link is the one that the transport has proved, whatever the hello says.
-                await self._serve_agent(link, replace(first.hello, host_id=link.peer) if link.peer else first.hello)
+                await self._serve_agent(link, self._proved(first.hello, link.peer) if link.peer else first.hello)
                 reason = "the host has connected anew"
         except asyncio.CancelledError:
             reason = "Corral is stopping"
@@ -160,6 +170,14 @@ class Agents:
             reason = "the server failed"
         link.close(reason)
         self._local.may_have_ended.set()
+
+    def _proved(self, hello: Hello, host_id: str) -> Hello:
+        """Return the hello of a joined host with what its certificate and its token decide, whatever the hello says."""
+        host = self._joined.get(host_id)
+        if host is None:
+            raise ValueError("the host was removed")
+        options = replace(hello.options, cluster=host.cluster or hello.options.cluster, rack=host.rack or hello.options.rack)
+        return replace(hello, host_id=host_id, name=host.name, options=options)
 
     def _start_session(self, session_id: str, link: Link) -> bool:
         """Hand a link over to the caller of `execute` that waits for it. Return False if there is none."""
@@ -180,9 +198,12 @@ class Agents:
             stale.link.close("the host has connected anew")
         sender: asyncio.Task[None] | None = None
         try:
-            if names := runtime_ids(hello.runs):
+            scope = connection.scope = HostScope(self._state, link.peer) if link.peer else None
+            if names := runtime_ids(hello.runs if scope is None else await scope.own_runs(hello.runs)):
                 await self._logs.submit(partial(ship, chunks=[], names=names))
             await self._state.submit(partial(host_reports.hello, message=hello))
+            if scope is not None:
+                await scope.begin(hello, link.address)
             link.send_message(self._welcome_message)
             if not link.peer:
                 self._local.has_joined()
@@ -198,7 +219,7 @@ class Agents:
     async def _read_reports(self, connection: AgentConnection) -> None:
         seen_s = self._clock.now_s()
         foreign, submitted = connection.hello.foreign, self._submitted()
-        while (message := await _next_message(connection.link)) is not None:
+        while (message := await self._next_report(connection.link)) is not None:
             connection.heard_s = self._clock.now_s()
             if message.measured is not None:
                 connection.measured(message.measured)
@@ -208,13 +229,18 @@ class Agents:
                 continue
             if message.report is None:
                 raise ValueError("the agent sent an unknown message")
-            foreign = await self._store_gpus(message.report, connection, foreign)
-            shipped, is_busy = await self._store_runs(message.report, connection.hello.host_id, submitted)
+            report = message.report if connection.scope is None else await connection.scope.limit(message.report)
+            foreign = await self._store_gpus(report, connection, foreign)
+            shipped, is_busy = await self._store_runs(report, connection, submitted)
             if self._clock.now_s() - seen_s >= HEARTBEAT_S / 2:
                 seen_s = self._clock.now_s()
                 await self._state.submit(partial(hosts.heartbeat, host_id=connection.hello.host_id))
             submitted = self._submitted()
             connection.link.send_message({"ack": Ack(shipped, is_busy)})
+
+    async def _next_report(self, link: Link) -> ToCore | None:
+        """Return the next message. A joined host reports more often than every LOST_S: if nothing arrives, its connection ends."""
+        return await _next_message(link) if not link.peer else await _next_message(link, LOST_S)
 
     async def _store_gpus(self, report: Report, connection: AgentConnection, foreign: dict[str, Any]) -> dict[str, Any]:
         """Store what a report says about the host and its GPUs. Return the foreign processes on the GPUs."""
@@ -233,19 +259,19 @@ class Agents:
             await self._state.submit(partial(hosts.gpus_failed, host_id=host_id, faults=report.faults))
         return foreign
 
-    async def _store_runs(self, report: Report, host_id: str, submitted: int) -> tuple[dict[str, int], bool]:
+    async def _store_runs(self, report: Report, connection: AgentConnection, submitted: int) -> tuple[dict[str, int], bool]:
         """Store the logs and the runs of a report. Return how much of each log is stored, and whether the lanes were busy.
 
         Logs are stored first, so that a client that sees a stopped task can read its whole log.
         """
         shipped: dict[str, int] = {}
         is_busy = False
-        names = runtime_ids(report.runs)
+        names = runtime_ids(report.runs if connection.scope is None else await connection.scope.own_runs(report.runs))
         if report.logs or names:
             shipped = await self._logs.submit(partial(ship, chunks=report.logs, names=names))
             is_busy = self._submitted() > submitted + 1  # other commands were submitted since the last report
         if report.runs:
-            await self._state.submit(partial(host_reports.report, host_id=host_id, runs=report.runs))
+            await self._state.submit(partial(host_reports.report, host_id=connection.hello.host_id, runs=report.runs))
         return shipped, is_busy
 
     def _submitted(self) -> int:
@@ -256,6 +282,13 @@ def output_limits(settings: OutputSettings) -> OutputLimits:
     return OutputLimits(settings.file_mib * MIB, settings.total_mib * MIB, settings.days * DAY_S)
 
 
-async def _next_message(link: Link) -> ToCore | None:
-    message = await link.receive()
+def other_version(hello: Hello) -> str:
+    return (
+        f"the versions of Corral differ: the host has {hello.version[:60] or 'an older one'}, and the server has {full_version()}. "
+        "Install the version of the server on the host"
+    )
+
+
+async def _next_message(link: Link, within_s: float | None = None) -> ToCore | None:
+    message = await (link.receive() if within_s is None else link.receive_within(within_s))
     return None if message is None else _MESSAGES.decode(message[1])

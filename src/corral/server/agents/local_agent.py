@@ -92,7 +92,7 @@ class LocalAgent:
             process, self._has_joined = self._start(), False
             began_s = self._clock.now_s()
             try:
-                await _ended(process)
+                await ended(process)
             except asyncio.CancelledError:
                 if not self._has_joined:
                     process.kill()  # the server stops, and an agent that has just started would not find it
@@ -123,7 +123,7 @@ def _last_line(path: Path) -> str:
     return without_time(lines[-1]).removeprefix("corral node: ") if lines else f"see {path}"
 
 
-async def _ended(process: subprocess.Popen[bytes]) -> None:
+async def ended(process: subprocess.Popen[bytes]) -> None:
     """Wait for the end of a child process without a thread. A waiting thread would prevent the server from exiting."""
     loop, ended, fd = asyncio.get_running_loop(), asyncio.Event(), os.pidfd_open(process.pid)
     loop.add_reader(fd, ended.set)

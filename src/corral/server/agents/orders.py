@@ -74,7 +74,10 @@ class OrderSender:
         if not connection.is_current:
             raise ConnectionResetError  # the next hello of the host requests these orders again
         await self._refuse(refused, connection)
-        return [start.spec for start in starts if start.spec.run_id not in refused]
+        ordered = [start.spec for start in starts if start.spec.run_id not in refused]
+        if connection.scope is not None:
+            connection.scope.ordered([spec.run_id for spec in ordered])
+        return ordered
 
     async def _refuse(self, refused: Mapping[str, str], connection: AgentConnection) -> None:
         """Store that runs have failed, because their start cannot be ordered. `refused` maps a run id to the reason."""

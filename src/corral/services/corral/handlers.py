@@ -1,7 +1,18 @@
 """Corral's own operations and their handlers."""
 
 from corral.aws.handlers import handlers_in
-from corral.services.corral import gpu_faults, history, instances, runs, server, signals, status, task_output, waiting_tasks
+from corral.services.corral import (
+    gpu_faults,
+    history,
+    instances,
+    joining,
+    runs,
+    server,
+    signals,
+    status,
+    task_output,
+    waiting_tasks,
+)
 
 HANDLERS = handlers_in("corral", globals())
 STEPS = {"UpdateWaitingTasks": waiting_tasks.update_waiting_tasks, "SetGpuFault": gpu_faults.set_gpu_fault}

@@ -24,6 +24,7 @@ from corral.fleet.hosts import HostNames
 from corral.model.agent_protocol import HEARTBEAT_S
 from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
+from corral.model.joined_host import JoinedHost
 from corral.model.placement import INSTANCE, JOB, TASK, Claim
 from corral.model.task import Task
 from corral.services.corral.errors import GpuNotFoundException
@@ -66,7 +67,10 @@ def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
 
 
 def describe_hosts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return {"hosts": _hosts(tx)}
+    """Describe the hosts, also those that have joined and have not connected yet."""
+    hosts = _hosts(tx)
+    known = {host["id"] for host in hosts}
+    return {"hosts": [*hosts, *(_new_host(host) for host in tx.store.joined_hosts.all().values() if host.id not in known)]}
 
 
 def describe_gpus(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -79,6 +83,7 @@ def describe_gpus(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
     hosts, pool, reserved = [], tx.store.fleet.pool(HOST_POOL), _reserved_gpus(tx)
+    options, joined = tx.store.hosts.options(), tx.store.joined_hosts.all()
     for host in tx.store.hosts.all():
         if host_instance_id(host["id"]) not in pool:
             continue  # the host has just joined
@@ -88,6 +93,13 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
                 "id": host["id"],
                 "name": host["name"],
                 "connected": bool(host["connected"]),
+                **_joined(joined.get(host["id"])),
+                "state": _state(joined.get(host["id"]), connected=bool(host["connected"])),
+                "cluster": options[host["id"]].options.cluster,
+                "rack": options[host["id"]].options.rack or None,
+                "labels": options[host["id"]].options.labels or None,
+                "tasks": len(tx.store.tasks.on_host(host["id"])),
+                "seenS": host["seen_at"],
                 "docker": host["docker"],
                 "cpuUnits": {"total": slot.total.cpu_units, "free": slot.cpu_units},
                 "memoryMiB": {"total": slot.total.memory_mib, "free": slot.memory_mib},
@@ -96,6 +108,41 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
             }
         )
     return hosts
+
+
+def _joined(host: JoinedHost | None) -> dict[str, Any]:
+    """Return what is known of a host that has joined from another machine. The agent of this machine has the server's version."""
+    if host is None:
+        return {"joined": False, "address": None, "agent": corral.__version__}
+    return {"joined": True, "address": host.address or None, "agent": host.version or None}
+
+
+def _state(host: JoinedHost | None, *, connected: bool) -> str:
+    if host is not None and host.revoked_at_s is not None:
+        return "REVOKED"
+    return "UP" if connected else "SILENT"
+
+
+def _new_host(host: JoinedHost) -> dict[str, Any]:
+    """Describe a host that has joined, and has not connected yet."""
+    nothing = {"total": 0, "free": 0}
+    return {
+        "id": host.id,
+        "name": host.name,
+        "connected": False,
+        **_joined(host),
+        "state": _state(host, connected=False),
+        "cluster": host.cluster or None,
+        "rack": host.rack or None,
+        "labels": None,
+        "tasks": 0,
+        "seenS": None,
+        "docker": "",
+        "cpuUnits": nothing,
+        "memoryMiB": nothing,
+        "gpus": [],
+        "links": None,
+    }
 
 
 def _tasks(tx: Tx[Store], ids: Iterable[str]) -> list[Task]:

@@ -79,6 +79,16 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
                     start_run(tx, *given, spec_of(tx, given[0]))
 
 
+def placed_on(tx: Tx[Store], host_id: str, run_ids: Iterable[str]) -> list[str]:
+    """Return the runs that are placed on a host. Corral does not know the runs of tasks that were deleted."""
+    found = []
+    for run_id in run_ids:
+        task = tx.store.tasks.of_run(run_of_attempt(run_id))
+        if task is not None and task.instance_id is not None and tx.store.instances.is_on(task.instance_id, host_id):
+            found.append(run_id)
+    return found
+
+
 def order_again(tx: Tx[Store], host_id: str, attempt_ids: Collection[str]) -> None:
     """Order the start of runs again, because their environment files were replaced after the first order was made."""
     for attempt_id in attempt_ids:

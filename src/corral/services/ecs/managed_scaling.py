@@ -23,7 +23,7 @@ from corral.model.metric import Metric, Point
 from corral.model.placement import Slot
 from corral.model.task import Demand, Task
 from corral.store import Store
-from corral.store.instances import built_in_attributes, launch_attributes
+from corral.store.instance_attributes import built_in_attributes, launch_attributes
 
 TYPE = "capacity-provider"  # the type of the stored documents
 ENABLED = "ENABLED"

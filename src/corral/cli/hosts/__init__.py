@@ -1,0 +1,1 @@
+"""Commands for several machines: tokens, hosts that join, and the list of hosts."""

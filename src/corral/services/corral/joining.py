@@ -1,0 +1,184 @@
+"""Hosts that join from other machines: the tokens with which they join, and the end of their certificates.
+
+`redeem` and `renew` are commands of the door (`server/door/joining.py`). A token consists of its id, a secret, and the pin of the
+server's authority. Corral stores only a digest of the secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from corral.access.caller import Caller
+from corral.core.errors import ApiError, Refused
+from corral.core.transactions import Tx
+from corral.model.joined_host import JoinedHost, JoinToken
+from corral.services.corral.errors import (
+    AccessDeniedException,
+    DoorClosedException,
+    HostNotFoundException,
+    InvalidRequestException,
+    TokenNotFoundException,
+)
+from corral.store import Store
+
+TTL_DEFAULT_S, TTL_MIN_S, TTL_MAX_S = 3600.0, 1.0, 30 * 86_400.0
+USES_MAX = 10_000
+TOKENS_MAX = 1_000
+KEPT_S = 86_400.0  # expired tokens are listed for this time
+CLUSTER = re.compile(r"[a-zA-Z0-9_-]{1,255}")
+NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
+NAME_RULE = "use up to 63 letters, digits, dots, hyphens and underscores"
+TOKEN_ID_DIGITS = 8
+AGAIN = "Create another one on the server with `corral token create`."
+
+
+class JoinRefused(ApiError):
+    """A host cannot join, or cannot renew its certificate. The message says why, and what to do."""
+
+
+class Redemption(Struct, frozen=True):
+    """The request of a host to join."""
+
+    token_id: str
+    secret: str
+    name: str
+    key_digest: str
+    version: str
+    address: str
+
+
+def create_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Create a token. The first one opens the door of the server."""
+    _require_root(caller)
+    ttl_s, uses = params.get("ttl", TTL_DEFAULT_S), params.get("uses", 1)
+    cluster, rack = params.get("cluster", ""), params.get("rack", "")
+    if not TTL_MIN_S <= ttl_s <= TTL_MAX_S:
+        raise InvalidRequestException(f"ttl {ttl_s:g} is not valid: pass {TTL_MIN_S:g} to {TTL_MAX_S:.0f} seconds.")
+    if not 1 <= uses <= USES_MAX:
+        raise InvalidRequestException(f"uses {uses} is not valid: pass 1 to {USES_MAX}.")
+    if cluster and not CLUSTER.fullmatch(cluster):
+        raise InvalidRequestException(f"cluster '{cluster[:300]}' is not valid: use letters, digits, hyphens and underscores.")
+    if rack and not NAME.fullmatch(rack):
+        raise InvalidRequestException(
+            f"rack '{rack[:300]}' is not valid: use up to 63 letters, digits, dots, hyphens and underscores."
+        )
+    tx.store.joined_hosts.drop_tokens_expired_before(tx.now_s - KEPT_S)
+    if len(tx.store.joined_hosts.tokens()) >= TOKENS_MAX:
+        raise InvalidRequestException(f"there are already {TOKENS_MAX} tokens: revoke some with `corral token revoke`.")
+    try:
+        door = tx.result_of("door", tx.settings.server.open_door)
+    except Refused as refusal:
+        raise DoorClosedException(str(refusal)) from None
+    token_id, secret = tx.ids.hex32()[:TOKEN_ID_DIGITS], tx.ids.hex32()
+    token = JoinToken(token_id, _digest(secret), uses, 0, cluster, rack, tx.now_s, tx.now_s + ttl_s)
+    tx.store.joined_hosts.add_token(token)
+    return {**_token(token), "token": f"{token_id}.{secret}.{door['pin']}", "address": door["address"]}
+
+
+def list_join_tokens(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """List the tokens with which hosts can still join."""
+    _require_root(caller)
+    usable = [token for token in tx.store.joined_hosts.tokens() if token.expires_at_s > tx.now_s and token.used < token.uses]
+    return {"tokens": [_token(token) for token in usable]}
+
+
+def revoke_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Revoke a token. Hosts that have joined with it stay."""
+    _require_root(caller)
+    token_id = params["id"]
+    if not tx.store.joined_hosts.drop_token(token_id):
+        raise TokenNotFoundException(f"There is no token {token_id[:100]}. `corral token list` lists the tokens.")
+    return {"id": token_id}
+
+
+def revoke_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Void the certificate of a host. After the commit, all its connections are closed. Its tasks keep their GPUs."""
+    _require_root(caller)
+    given = params["host"]
+    host = tx.store.joined_hosts.all().get(given) or tx.store.joined_hosts.named(given)
+    if host is None:
+        known = any(given in (each["id"], each["name"]) for each in tx.store.hosts.all())
+        why = "is the machine of the server, which has no certificate" if known else "was not found: `corral hosts` lists the hosts"
+        raise HostNotFoundException(f"Host {given[:300]} {why}.")
+    if host.revoked_at_s is None:
+        tx.store.joined_hosts.put(replace(host, revoked_at_s=tx.now_s, earlier_serial=""))
+    return {"id": host.id, "name": host.name}
+
+
+def redeem(tx: Tx[Store], request: Redemption) -> JoinedHost:
+    """Use a token for a host. The host has no certificate yet: `certify` follows.
+
+    A host that repeats its request, because it has not got the response, has the same key. So it gets the same id, and uses the
+    token once. A host that was revoked, and joins again with its key, also keeps its id, because its tasks may still run.
+    """
+    token, hosts = tx.store.joined_hosts.token(request.token_id), tx.store.joined_hosts
+    if token is None or not hmac.compare_digest(token.digest, _digest(request.secret)):
+        raise JoinRefused(f"The token is not valid: it is not one of this server, or it was revoked. {AGAIN}")
+    if token.expires_at_s <= tx.now_s:
+        raise JoinRefused(f"The token has expired. {AGAIN}")
+    before = hosts.with_key(request.key_digest)
+    repeats = before is not None and before.token_id == token.id and before.revoked_at_s is None
+    if token.used >= token.uses and not repeats:
+        raise JoinRefused(f"The token is used up: it was for {token.uses} host{'' if token.uses == 1 else 's'}. {AGAIN}")
+    if not NAME.fullmatch(request.name):
+        raise JoinRefused(f"The name '{request.name[:100]}' is not valid. Choose another one with --name: {NAME_RULE}.")
+    host_id = before.id if before is not None else tx.ids.hex32()
+    if hosts.is_name_taken(request.name, host_id):
+        raise JoinRefused(
+            f"The name {request.name} is taken by another host. Choose another one with --name, or revoke the other host with "
+            f"`corral hosts revoke {request.name}` on the server."
+        )
+    if not repeats:
+        hosts.use_token(token.id)
+    host = JoinedHost(
+        host_id, request.name, request.key_digest, token.id, "", "", token.cluster, token.rack, request.address, request.version,
+        before.joined_at_s if before is not None else tx.now_s,
+    )  # fmt: skip
+    hosts.put(host)
+    return host
+
+
+def certify(tx: Tx[Store], host_id: str, serial: str, key_digest: str, earlier_serial: str) -> JoinedHost:
+    """Store the serial of a new certificate. With `earlier_serial`, the host renews this certificate, which stays valid, too."""
+    host = tx.store.joined_hosts.all().get(host_id)
+    if host is None or host.revoked_at_s is not None or (earlier_serial and not host.accepts(earlier_serial)):
+        raise JoinRefused("The certificate of this host was revoked. Join again with a token of `corral token create`.")
+    after = replace(host, serial=serial, earlier_serial=earlier_serial, key_digest=key_digest)
+    tx.store.joined_hosts.put(after)
+    return after
+
+
+def connected(tx: Tx[Store], host_id: str, address: str, version: str) -> None:
+    """Store from where, and with which version, the agent of a host has connected."""
+    host = tx.store.joined_hosts.all().get(host_id)
+    if host is not None and (host.address, host.version) != (address, version):
+        tx.store.joined_hosts.put(replace(host, address=address, version=version))
+
+
+def _require_root(caller: Caller) -> None:
+    if not caller.is_root:
+        raise AccessDeniedException(
+            "Only the root user decides which machines join: sign the request with the root key (`corral env`)."
+        )
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _token(token: JoinToken) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "uses": token.uses,
+        "used": token.used,
+        "cluster": token.cluster or None,
+        "rack": token.rack or None,
+        "createdAtS": token.created_at_s,
+        "expiresAtS": token.expires_at_s,
+    }

@@ -1,0 +1,43 @@
+"""The attributes of container instances that Corral itself sets, for placement constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import msgspec
+
+from corral.model.agent_protocol import HostOptions
+
+_OPTIONS = msgspec.json.Decoder(HostOptions)
+
+
+def built_in_attributes(instance_type: str, host_name: str, models: Set[str], *, is_simulated: bool) -> dict[str, str]:
+    """The attributes of every container instance that do not depend on a region."""
+    return {
+        "ecs.instance-type": instance_type,
+        "ecs.os-type": "linux",
+        "ecs.os-family": "LINUX",
+        "corral.host-name": host_name,
+        "corral.gpu-model": ", ".join(sorted(models)),
+        "corral.gpus-simulated": "true" if is_simulated else "false",
+    }
+
+
+def launch_attributes(details: Mapping[str, Any]) -> dict[str, str]:
+    """The attributes that a container instance has from its launch (`Instance.details`). A host's own instance has none of them."""
+    found = {
+        "ecs.availability-zone": details.get("Placement", {}).get("AvailabilityZone"),
+        "ecs.ami-id": details.get("ImageId"),
+        "ecs.subnet-id": details.get("SubnetId"),
+        "ecs.vpc-id": details.get("VpcId"),
+        "ecs.cpu-architecture": details.get("Architecture"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def host_attributes(options: str) -> dict[str, str]:
+    """The rack and the labels of a host, from its options as JSON. All instances of the host have them."""
+    of_host = _OPTIONS.decode(options)
+    found = dict(label.split("=", 1) for label in of_host.labels.split(",") if "=" in label)
+    return {"corral.rack": of_host.rack, **found} if of_host.rack else found

@@ -1,0 +1,89 @@
+"""`corral token`, `corral join` and `corral hosts`, as a user runs them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+from command import Cli, Running, command_lines
+from corral.cli.server.systemd_unit import Unit
+from eventually import eventually
+from hosts.joined import end_host
+
+
+def test_a_second_machine_joins(own: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "host"
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        door = f"127.0.0.1:{probe.getsockname()[1]}"
+    own("up", "--detach", "--port", "0", "--gpus", "none", "--runtime", "process", "--door", door)
+    line = own("token", "create", "--uses", "2", "--rack", "r7").stdout.split()
+    assert line[:4] == ["corral", "join", door, "--token"]
+    running = own.begin(*line[1:], "--data", str(folder), "--name", "box2", "--gpus", "sim:2", "--runtime", "process",
+                        "--label", "zone=a", "--exclude-gpus", "1")  # fmt: skip
+    try:
+        running.until("stdout", "Host box2 has joined the server")
+        eventually(lambda: box(own) == "UP", "the host is up")
+        secret = line[4].split(".")[1].encode()
+        assert not [pid for pid, words in command_lines() if secret in words]
+        assert secret not in b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
+        shown = own("hosts").stdout
+        assert "box2" in shown and "127.0.0.1" in shown and "r7" in shown and "1 NVIDIA H100" in shown
+        [listed] = own.json("token", "list")
+        assert (listed["used"], listed["uses"]) == (1, 2)
+        assert own("run", "--gpus", "1", "--", "echo", "here").stdout == "here\n"
+        ecs = own.client("ecs")
+        ecs.register_task_definition(family="a", containerDefinitions=[{"name": "m", "image": "corral/host", "memory": 16,
+                                                                        "command": ["true"]}])  # fmt: skip
+        expressions = {"attribute:zone == a and attribute:corral.rack == r7": 1, "attribute:zone == b": 0}
+        for expression, placed in expressions.items():
+            constraint = {"type": "memberOf", "expression": expression}
+            started = ecs.run_task(taskDefinition="a", placementConstraints=[constraint])
+            assert [each["reason"] for each in started["failures"]] == [] or not placed
+            assert len([each for each in started["tasks"] if "containerInstanceArn" in each]) == placed
+        stop(running)
+        again = own.begin("join", "--data", str(folder))  # with the remembered options
+        again.until("stderr", "This machine runs tasks")
+        eventually(lambda: len(own.json("hosts")) == 2 and box(own) == "UP", "it is up again")
+        own("hosts", "revoke", "box2")
+        assert box(own) == "REVOKED"
+        refused(own, folder, door)
+        own("backup", str(tmp_path / "backup"))
+        assert list((tmp_path / "backup").glob("**/authority.pem"))
+        stop(again)
+    finally:
+        end_host(folder)
+
+
+def refused(own: Cli, folder: Path, door: str) -> None:
+    assert "copy the line" in own("join", door, "--data", str(folder), code=2).stderr
+    assert "has not joined a server yet" in own("join", "--data", str(folder / "none"), code=2).stderr
+    assert "gpus is 'many'" in own("join", "--data", str(folder), "--gpus", "many", code=2).stderr
+    assert "is not complete" in own("join", door, "--token", "-", "--data", str(folder), given="a\n", code=1).stderr
+    assert "cannot be reached" in own("join", "127.0.0.1:1", "--token", "a.b.c", "--data", str(folder / "new"), code=1).stderr
+    assert not (folder / "new").exists()
+    assert "belongs to a host" in own("up", "--detach", "--port", "0", "--data", str(folder), code=1).stderr
+    assert (
+        "is the data folder of a server"
+        in own("join", door, "--token", "-", "--data", str(own.data), given="a.b.c\n", code=1).stderr
+    )
+    assert "There is no token nope" in own("token", "revoke", "nope", code=1).stderr
+    assert "Host nope was not found" in own("hosts", "revoke", "nope", code=1).stderr
+    local = next(each["name"] for each in own.json("hosts") if not each["joined"])
+    assert "is the machine of the server" in own("hosts", "revoke", local, code=1).stderr
+
+
+def box(own: Cli) -> str:
+    return next((str(each["state"]) for each in own.json("hosts") if each["name"] == "box2"), "")
+
+
+def stop(running: Running) -> None:
+    running.process.send_signal(signal.SIGTERM)
+    running.end()
+
+
+def test_the_unit_of_a_host_runs_join(tmp_path: Path) -> None:
+    unit = Unit(tmp_path, system=False, joins=True)
+    assert f'"join" "--data" "{tmp_path}"' in unit.text({"PATH": "/bin"})
+    assert unit.mark.startswith("# Written by `corral join --service`")
+    assert Unit(Path.home() / ".corral-host", system=False, joins=True).name == "corral-host.service"
