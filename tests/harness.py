@@ -16,7 +16,7 @@ import boto3
 from botocore.config import Config
 
 import forkserver
-from answers.recorder import follow_clients
+from answers.recorder import follow_clients, handled
 from command import command_lines, living_in, parent_of
 from corral.aws.models import OWN_DATA
 from corral.cli.client.endpoint import Endpoint, call
@@ -98,7 +98,8 @@ class Corral:
 
     def own(self, operation: str, **params: Any) -> dict[str, Any]:
         """Call one of Corral's own operations as the command line does. Unlike boto3, this keeps members that are null."""
-        return call(Endpoint(self.url, REGION, self.keys["access_key"], self.keys["secret_key"]), operation, params)[0]
+        endpoint = Endpoint(self.url, REGION, self.keys["access_key"], self.keys["secret_key"])
+        return handled("corral", operation, lambda: call(endpoint, operation, params)[0])
 
     def new_client(self, service: str, region: str = REGION, **options: Any) -> Any:
         """Return a client that no other test has, for a test that changes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -18,13 +19,15 @@ from corral.aws.constraints.tree import ConstraintNode
 from corral.aws.shapes import Shape
 from corral.model.principal import role_session
 from fuzz.composer import input_of
-from harness import MAKING_A_CLIENT, REGION, SESSION, Corral
+from harness import MAKING_A_CLIENT, REGION, SESSION, Corral, container, eventually
 from wire.constraint_values import valid
 from wire.oracle import protocols_of
 
 ACCOUNT = "123456789012"
 SAME = "the same result"
 OTHER = "another result"
+NOW = "the result at that time"  # a read of what changes by itself: the results may be equal or not
+SHOWN = 300  # characters
 LATER_S = 4_000_000_000
 
 
@@ -48,12 +51,17 @@ class Calls:
         """Call an operation once; a read twice, because both results must be equal."""
         return self.twice(operation, SAME, **params) if is_read(operation) else self._call(operation, params)
 
-    def twice(self, operation: str, outcome: str, /, **params: Any) -> Any:
-        """Return the first result. `outcome` says what the second call does: SAME, OTHER or the code of its error."""
+    def twice(self, operation: str, outcome: str, /, until: Callable[[], Any] | None = None, **params: Any) -> Any:
+        """Return the first result. `outcome` says what the second call does: SAME, OTHER, NOW or the code of its error.
+
+        The second call waits until `until` returns something true.
+        """
         first = self._call(operation, params)
+        if until is not None:
+            eventually(until, f"the first {operation} is complete")
         try:
             second = self._call(operation, params)
-            got = SAME if first == second else OTHER
+            got = NOW if outcome == NOW else SAME if first == second else OTHER
         except ClientError as error:
             got = self._name(operation, error)
         self._second(operation, outcome, got)
@@ -68,11 +76,11 @@ class Calls:
     def refused(self, operation: str, code: str, /, **params: Any) -> None:
         try:
             self._call(operation, params)
-            self.wrong.append(f"{operation} {params} succeeds; expected {code}")
+            self.wrong.append(f"{operation} {str(params)[:SHOWN]} succeeds; expected {code}")
         except ClientError as error:
             got = self._name(operation, error)
             if got != code:
-                self.wrong.append(f"{operation} {params}: {error}; expected {code}")
+                self.wrong.append(f"{operation} {str(params)[:SHOWN]}: {str(error)[:SHOWN]}; expected {code}")
 
     def all_refused(self, code: str, names: str = "*", but: str = "", /, **given: Any) -> None:
         """All operations whose model has this error, and that have one of the given members, answer it.
@@ -108,8 +116,13 @@ class Calls:
             self._client = client
 
     def _confined(self) -> Any:
+        """A client with the credentials of a task in a container. The task itself is a process, which only has to exist."""
+        ecs = self.corral.client("ecs")
+        ecs.register_task_definition(family="denied", containerDefinitions=[container(["sleep", "600"])])
+        [task] = ecs.run_task(taskDefinition="denied")["tasks"]
+        task_id = task["taskArn"].rpartition("/")[2]
         key = bytes.fromhex(json.loads((self.corral.data / "sessions.json").read_text())["key"])
-        made = sessions.issue(key, b"confined", role_session(ACCOUNT, "none", "task", "root"), LATER_S, "task", confined=True)
+        made = sessions.issue(key, b"answer", role_session(ACCOUNT, "none", task_id, "root"), LATER_S, task_id, confined=True)
         with MAKING_A_CLIENT:
             return SESSION.client(
                 self.service,

@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "services.md"
+UNSEEN = Path(__file__).with_name("unseen.md")  # the same tables for what Corral answers, but no recorded test receives
 ALL = "Differences of all services"
 _ROW = re.compile(r"^\| (errors|members|second calls of) (.*?) \| (.*) \|$")
 
@@ -60,12 +61,12 @@ class Differences:
 @cache
 def sections() -> dict[str, list[Difference]]:
     found: dict[str, list[Difference]] = {}
-    for part in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+    for part in [part for page in (PAGE, UNSEEN) for part in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]]:
         title, _, text = part.partition("\n")
         if title != ALL:
             text = text.partition("\n### Differences\n")[2]
         rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
-        found[title] = [_read(line) for line in rows[1:]]
+        found.setdefault(title, []).extend(_read(line) for line in rows[1:])
     return found
 
 

@@ -12,13 +12,13 @@ import pytest
 from answers.completeness import gaps, unknown
 from answers.contract import operations
 from answers.decisions import differences, sections
-from answers.tables import FOLDER, NEVER, read_table
+from answers.tables import NEVER, read_table
+from corral.operations.services import SERVICES
 
 TESTS = Path(__file__).parent.parent
-SERVED = [path.stem for path in sorted(FOLDER.glob("*.toml"))]
 
 
-@pytest.mark.parametrize("service", SERVED)
+@pytest.mark.parametrize("service", SERVICES)
 def test_the_table_of_a_service_is_complete(service: str) -> None:
     table, listed = read_table(service), differences(service)
     assert sorted(table.errors) == operations(service)

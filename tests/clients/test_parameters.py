@@ -104,7 +104,11 @@ def test_several_parameters_in_one_request(ssm: Any) -> None:
         ({"AllowedPattern": r"^\d+$"}, "ParameterPatternMismatchException", r"^\d+$"),
         ({"DataType": "Text"}, "ValidationException", "data type is not supported"),
         ({"KeyId": "alias/mine"}, "ValidationException", "SecureString"),
-        ({"Policies": '[{"Type":"Expiration"}]'}, "ValidationException", "advanced-parameter tier"),
+        (
+            {"Policies": '[{"Type":"Expiration","Attributes":{"Timestamp":"2099-01-01T00:00:00Z"}}]'},
+            "ValidationException",
+            "advanced-parameter tier",
+        ),
         ({"Policies": '[{"Type":"Odd"}]', "Tier": "Advanced"}, "InvalidPolicyTypeException", "Odd"),
         ({"Overwrite": True, "Tags": [{"Key": "a", "Value": "b"}]}, "ValidationException", "can't be used together"),
     ],

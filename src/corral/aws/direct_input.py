@@ -94,7 +94,7 @@ def members_of(service: str, shape: str) -> frozenset[str]:
 
 def denied(service: str, message: str) -> ApiError:
     """Return the service's error for a caller who has no permission for the action."""
-    return denied_action(SERVICE_BY_NAME[service].protocols[0], message)
+    return denied_action(service, SERVICE_BY_NAME[service].protocols[0], message)
 
 
 @cache

@@ -188,7 +188,7 @@ class ApiCall(Struct, frozen=True):
 
     def denied(self, message: str) -> ApiError:
         """Return the error for a caller who has no permission for the operation."""
-        return denied_action(self.protocol, message)
+        return denied_action(self.service, self.protocol, message)
 
     def serialize_error(self, error: ApiError, request_id: str) -> Response:
         """Serialize an error. If the model defines this error, boto3 raises it as `client.exceptions.<code>`."""

@@ -45,6 +45,7 @@ DENIED_BY_PROTOCOL = {
     "rest-xml": ("AccessDenied", 403),
     "rest-json": ("AccessDeniedException", 403),
 }
+DENIED_BY_SERVICE = {"sns": ("AuthorizationError", 403)}
 DENIED_DEFAULT = ("AccessDeniedException", 400)
 DENIED_BY_EC2 = "You are not authorized to perform this operation. "
 
@@ -140,9 +141,9 @@ def unsupported_protocol(service: str, operation: str, protocol: str) -> ApiErro
     return _unknown(protocol, f"{service}:{operation} uses the {protocol} protocol, which Corral does not support")
 
 
-def denied_action(protocol: str, message: str) -> ApiError:
+def denied_action(service: str, protocol: str, message: str) -> ApiError:
     """Return the error for a caller who has no permission for the action."""
-    code, status = DENIED_BY_PROTOCOL.get(protocol, DENIED_DEFAULT)
+    code, status = DENIED_BY_SERVICE.get(service) or DENIED_BY_PROTOCOL.get(protocol, DENIED_DEFAULT)
     return error_class(code, status)((DENIED_BY_EC2 if protocol == "ec2" else "") + message)
 
 

@@ -48,12 +48,13 @@ def requests(calls: Calls) -> None:
     jobs(calls, name)
     refusals(calls)
     calls("UpdateJobQueue", jobQueue=name, state="DISABLED")
-    calls.twice("DeleteJobQueue", SAME, jobQueue=name)
-    eventually(lambda: not calls("DescribeJobQueues", jobQueues=[name])["jobQueues"], "the queue is deleted")
+    batch = calls.of("batch")
+    gone = lambda: not batch.describe_job_queues(jobQueues=[name])["jobQueues"]  # noqa: E731
+    calls.twice("DeleteJobQueue", SAME, gone, jobQueue=name)
     calls.twice("DeleteSchedulingPolicy", "ClientException", arn=policy)
-    calls.refused("DeleteComputeEnvironment", "ClientException", computeEnvironment=name)  # it is enabled
     calls("UpdateComputeEnvironment", computeEnvironment=name, state="DISABLED")
-    calls.twice("DeleteComputeEnvironment", SAME, computeEnvironment=name)
+    gone = lambda: not batch.describe_compute_environments(computeEnvironments=[name])["computeEnvironments"]  # noqa: E731
+    calls.twice("DeleteComputeEnvironment", SAME, gone, computeEnvironment=name)
 
 
 def environment(calls: Calls, name: str) -> None:

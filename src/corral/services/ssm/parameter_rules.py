@@ -11,7 +11,11 @@ from corral.model.json_documents import read_json
 from corral.model.parameter import Parameter
 from corral.services.ssm import errors
 
-POLICIES = ("Expiration", "ExpirationNotification", "NoChangeNotification")
+POLICIES = {  # type → the attributes that it needs
+    "Expiration": ("Timestamp",),
+    "ExpirationNotification": ("Before", "Unit"),
+    "NoChangeNotification": ("After", "Unit"),
+}
 STANDARD_MAX_BYTES, ADVANCED_MAX_BYTES = 4096, 8192  # the limits are bytes, although AWS's messages say characters
 POLICIES_MAX = 10
 
@@ -95,4 +99,9 @@ def _policies(text: str | None) -> list[tuple[str, str]]:
             raise errors.InvalidPolicyTypeException(f"The policy type is not supported: {kind}. Use one of {', '.join(POLICIES)}.")
     if kinds.count("Expiration") > 1:
         raise errors.IncompatiblePolicyException("A parameter has at most one policy of type Expiration.")
+    for policy in given:
+        attributes = policy.get("Attributes")
+        missing = [name for name in POLICIES[policy["Type"]] if not isinstance(attributes, dict) or name not in attributes]
+        if missing:
+            raise errors.InvalidPolicyAttributeException(f"The policy {policy['Type']} needs the attribute {missing[0]}.")
     return [(policy["Type"], orjson.dumps(policy).decode()) for policy in given]
