@@ -9,7 +9,7 @@ Messages are JSON on a link (`node/link.py`). Each message is a `ToCore` or a `T
                     {"measured": Measured}      the response to `measure`
                     {"declined": Declined}      the response to `execute` if the host cannot run the command
                     {"session": "id"}           the first message of a link for a session
-    core → agent    {"welcome": {"outputs": OutputLimits}}  the core has committed the hello
+    core → agent    {"welcome": {"outputs": OutputLimits, "server": ServerPlace}}  the core has committed the hello
                     {"ack": Ack}                the core has committed the report
                     {"orders": Orders}          runs to start and to stop, and more; may be repeated; sent only after `welcome`
                     {"measure": Measure}        measure the resource usage of these runs; sent when a client requests it
@@ -151,6 +151,14 @@ class OutputLimits(Struct, frozen=True):
     file_bytes: int = 256 * 1024 * 1024  # of a longer output, only the newest part is kept
     total_bytes: int = 8 * 1024 * 1024 * 1024
     max_age_s: float = 30 * 86_400.0
+
+
+class ServerPlace(Struct, frozen=True):
+    """Where the server is. The gateway of a host listens on the server's port (`node/gateway.py`), and a host on the same machine
+    needs none. The core sends it with `welcome`."""
+
+    port: int = 0
+    machine: str = ""  # `machine_id` of `node/host.py`
 
 
 class LogChunk(Struct, frozen=True):

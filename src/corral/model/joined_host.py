@@ -43,6 +43,8 @@ class JoinOffer(Struct, frozen=True):
     authority: str  # the certificate of the authority, in PEM form
     protocol: int
     version: str
+    port: int = 0  # of the server's API
+    machine: str = ""  # `machine_id` of the server
 
 
 class JoinRequest(Struct, frozen=True):

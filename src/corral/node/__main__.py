@@ -23,10 +23,12 @@ from corral.node import link, node_folder, server_access
 from corral.node.agent import Agent
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine_router import EngineRouter
+from corral.node.gateway_keeper import GatewayKeeper
 from corral.node.gpus import detect, find_devices
 from corral.node.gpus_flag import parse_gpus_flag
 from corral.node.host import kernel_boot_id, this_host
 from corral.node.joined_host import keep_renewed
+from corral.node.link import Connect
 from corral.node.process_engine import ProcessEngine
 from corral.node.server_access import AGENT, SESSION, read_record
 from corral.process.control_characters import escape_controls
@@ -48,28 +50,42 @@ async def serve(data: Path, options: HostOptions, boot_id: str) -> None:
     gpus = detect(options.gpus, host.host_id)
     log.info("host %s: %s", host.host_id, gpus.note)
     kind = "none" if not gpus.devices() else "simulated" if gpus.devices()[0].simulated else "real"
-    docker = DockerEngine(data, host.host_id, os.environ, WallClock(), gpus=kind)
-    engine = EngineRouter(ProcessEngine(data, boot_id, os.environ), docker, options.runtime)
     record = read_record(data.parent)
-    if record is None:
+    gateway = GatewayKeeper(data.parent, containers=options.runtime != "process") if record is not None else None
+    docker = DockerEngine(
+        data, host.host_id, os.environ, WallClock(), gpus=kind, unreachable=gateway.missing_for_containers if gateway else str
+    )
+    process = ProcessEngine(data, boot_id, os.environ, gateway.spawner_connected if gateway else lambda: None)
+    engine, ended_early = EngineRouter(process, docker, options.runtime), [process.failed]
+    if record is None or gateway is None:
         agent = Agent(data, host, options, gpus, engine, SteadyClock(boot_id), partial(link.connect, data))
     else:
         to_server = partial(server_access.connect, data.parent, record.door)
         agent = Agent(
-            data, host, options, gpus, engine, SteadyClock(boot_id), partial(to_server, AGENT), partial(to_server, SESSION)
-        )
+            data, host, options, gpus, engine, SteadyClock(boot_id), partial(_connect, gateway, partial(to_server, AGENT)),
+            partial(to_server, SESSION), gateway.server_at,
+        )  # fmt: skip
+        ended_early.append(gateway.failed)
         renewing = asyncio.ensure_future(keep_renewed(data.parent, record, WallClock().now_s))
     running = asyncio.ensure_future(agent.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.cancel)
-    await asyncio.wait([running, engine.failed], return_when=asyncio.FIRST_COMPLETED)
-    if record is not None:
+    await asyncio.wait([running, *ended_early], return_when=asyncio.FIRST_COMPLETED)
+    if gateway is not None:
         renewing.cancel()
-    if engine.failed.done():
-        running.cancel()
-        engine.failed.result()
+        await gateway.close(end=not any(run.alive for run in engine.observe().values()))
+    for each in ended_early:
+        if each.done():
+            running.cancel()
+            each.result()
     if not running.cancelled():
         running.result()
+
+
+async def _connect(gateway: GatewayKeeper, connect: Connect) -> link.Link:
+    """Connect to the server. Before the first order arrives, tasks can reach the server through the gateway."""
+    await gateway.open()
+    return await connect()
 
 
 def main(arguments: list[str] | None = None) -> int:

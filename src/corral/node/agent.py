@@ -15,7 +15,7 @@ import os
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from corral.model.agent_protocol import (
     Orders,
     OutputLimits,
     Report,
+    ServerPlace,
     ToAgent,
 )
 from corral.model.gpu import Foreign, GpuHealth
@@ -76,7 +77,7 @@ log = logging.getLogger("corral.node")
 class Agent:
     def __init__(
         self, data: Path, host: Host, options: HostOptions, gpus: Gpus, engine: Engine, clock: Clock, connect: Connect,
-        connect_session: Connect | None = None,
+        connect_session: Connect | None = None, server_at: Callable[[ServerPlace], object] = lambda place: None,
     ) -> None:  # fmt: skip
         """`connect` opens a link to the core. With `connect_session`, which opens a link for a session, the core is on another
         machine: then the agent waits for the core without an end, and does not wait long for an answer.
@@ -87,6 +88,7 @@ class Agent:
         self._options = options
         self._connect = connect
         self._connect_session = connect_session or connect
+        self._server_at = server_at
         self._is_joined = connect_session is not None
         self._refusal = ""  # why the core has ended the last connection
         self._gpus = gpus
@@ -317,6 +319,7 @@ class Agent:
         elif message.welcome is not None:
             self._welcomed = True
             self._kept.set_limits(convert(message.welcome.get("outputs", {}), OutputLimits))
+            self._server_at(convert(message.welcome.get("server", {}), ServerPlace))
             self._responded(None)
         elif message.measure is not None:
             self._spawn(self._measure(message.measure))

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,11 @@ log = logging.getLogger("corral.node")
 
 
 class DockerEngine:
-    def __init__(self, data: Path, host_id: str, environment: Mapping[str, str], clock: Clock, *, gpus: str = "real") -> None:
-        """`gpus` is the kind of GPUs that this host has: real, simulated or none."""
+    def __init__(
+        self, data: Path, host_id: str, environment: Mapping[str, str], clock: Clock, *, gpus: str = "real",
+        unreachable: Callable[[], str] = lambda: "",
+    ) -> None:  # fmt: skip
+        """`gpus` is the kind of GPUs that this host has: real, simulated or none. `unreachable`: see `TaskResources`."""
         self._data = data
         self._host_id = host_id
         self._environment = environment
@@ -65,7 +68,7 @@ class DockerEngine:
         self._simulated_gpus = gpus == "simulated"
         self._api = DockerApi(environment)
         self._images = EngineImages(self._api, data / "images.json", environment, clock)
-        self._resources = TaskResources(self._api, host_id)
+        self._resources = TaskResources(self._api, host_id, unreachable)
         self._runs = DockerRuns(data, clock)
         self._launcher = DockerLauncher(
             self._api, self._images, self._resources, self._runs, clock, host_id, has_gpus=gpus != "none"

@@ -7,7 +7,7 @@ namespaces exist as long as the task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from corral.model.run import RunSpec
@@ -33,6 +33,8 @@ SUBNET_TAKEN = (
     "engine, or it remained after an engine was killed. Stop that engine, or remove the interface: ip link delete {0}"
 )
 
+UNREACHABLE = "CannotStartContainerError: a container with a network of its own could not reach Corral on this host, because {}."
+
 
 class CannotCreate(Exception):
     """A resource cannot be created. The message becomes the container's `reason`, so it has the form of ECS's messages."""
@@ -43,9 +45,11 @@ class ResourceRemoved(Exception):
 
 
 class TaskResources:
-    def __init__(self, api: DockerApi, host_id: str) -> None:
+    def __init__(self, api: DockerApi, host_id: str, unreachable: Callable[[], str] = lambda: "") -> None:
+        """`unreachable` returns why containers with a network of their own cannot reach Corral. It returns "" if they can."""
         self._api = api
         self._host_id = host_id
+        self._unreachable = unreachable
         self.architecture = ""  # the engine's name of the architecture
         self.networks = TaskNetworks(api)
         self.with_volumes: set[str] = set()  # ids of tasks with volumes of scope `task`
@@ -57,6 +61,8 @@ class TaskResources:
         Return the engine's description of the pause container, if the task needs one.
         """
         if network_mode(spec) != "host":
+            if why := self._unreachable():
+                raise CannotCreate(UNREACHABLE.format(why))
             bridge = await self._ensure_networks()
             if network_mode(spec) == "none" and (other := shadowing_interface(bridge)) is not None:
                 raise CannotCreate(SUBNET_TAKEN.format(other))

@@ -28,6 +28,11 @@ def kernel_boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+def machine_id() -> str:
+    """Identify this machine since its boot, and the network namespace of this process. Processes with the same id share ports."""
+    return f"{kernel_boot_id()}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
 def this_host(data: Path, boot_id: str, ids: Ids) -> Host:
     return Host(
         host_id=_host_id(data / "host.json", ids),

@@ -20,6 +20,7 @@ import msgspec
 from corral.core.errors import Refused
 from corral.model.agent_protocol import PROTOCOL
 from corral.model.joined_host import JoinAnswer, JoinOffer, JoinRequest
+from corral.node.gateway_ports import refuse_if_taken
 from corral.node.host import stored_host_id
 from corral.node.server_access import (
     AUTHORITY,
@@ -80,6 +81,7 @@ def join(folder: Path, door: str, token: Token, name: str, now_s: Callable[[], f
             f"The versions of Corral differ: this machine has {full_version()}, and the server has {offer.version}. "
             "Install the version of the server on this machine."
         )
+    refuse_if_taken(token.pin, offer.port, offer.machine)
     is_new = not (folder / KEY).exists()
     if is_new:
         write_private(folder / KEY, _new_key())

@@ -11,6 +11,9 @@ checks.lock     the lock file of all health checks
 spawner.lock    held by the spawner; contains its pid
 spawner.log     the spawner's log
 spawner.sock    the socket on which the spawner accepts agents
+kept.sock       the socket on which the spawner takes and returns the listening sockets of the gateway (kept_sockets.py)
+gateway.log     the log of the gateway
+gateway.json    whether the server is on this machine, so that it needs no gateway (gateway_keeper.py)
 journal         the spawner's journal, in JSON lines
 starting        an empty file; its modification time shows whether the process of the last run was started
 cgroups         the paths of the folders that contain the cgroups of runs, one per line
@@ -94,17 +97,27 @@ def lock_owner(path: Path) -> int | None:
 
 def listen(folder: Path, name: str) -> socket.socket:
     """Listen on the socket `folder/name`. The caller holds the lock for it, so an existing socket is not in use and is replaced."""
-    (folder / name).unlink(missing_ok=True)
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    with _Directory(folder) as short:
-        server.bind(f"{short}/{name}")
+    server = _bind(folder, name, socket.SOCK_STREAM)
     server.listen(LISTEN_BACKLOG)
     return server
 
 
-def connect(folder: Path, name: str) -> socket.socket:
+def receive_datagrams(folder: Path, name: str) -> socket.socket:
+    """Like `listen`, for a socket that receives datagrams."""
+    return _bind(folder, name, socket.SOCK_DGRAM)
+
+
+def _bind(folder: Path, name: str, kind: int) -> socket.socket:
+    (folder / name).unlink(missing_ok=True)
+    server = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
+    with _Directory(folder) as short:
+        server.bind(f"{short}/{name}")
+    return server
+
+
+def connect(folder: Path, name: str, kind: int = socket.SOCK_STREAM) -> socket.socket:
     """Connect to the socket `folder/name`. Raises OSError at once if no process listens on it."""
-    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    client = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
     try:
         with _Directory(folder) as short:
             client.connect(f"{short}/{name}")

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,11 @@ def known_of(run: SpawnedRun) -> Known:
 
 
 class ProcessEngine:
-    def __init__(self, data: Path, boot_id: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, data: Path, boot_id: str, environment: Mapping[str, str], connected: Callable[[], object] = lambda: None
+    ) -> None:
+        """`connected` is called when a spawner is connected."""
+        self._connected = connected
         self._data = data
         self._boot_id = boot_id
         self._environment = dict(environment)  # a copy, because each access to os.environ decodes the value
@@ -232,6 +236,7 @@ class ProcessEngine:
                 self._send([{"stop": run_id} for run_id in self._stopping])
                 self._connected_at = time.monotonic()
                 self._pinged_at = None
+                self._connected()
                 return
             except OSError:
                 pass

@@ -16,9 +16,6 @@ GPUs of a run that is reported as ended are free, because none of its processes 
 The spawner finds all processes of a run by the cgroup of the run (`run_cgroups.py`). Without cgroups, it finds them by the lock, or
 by the id of the run in their environment. It reads only the environments of its own children: a process whose parent has ended
 becomes a child of the spawner. For the runs of an earlier spawner, it reads the environments of all processes.
-
-`spawner_clients.py` has the connections of agents, `spawner_cgroups.py` joins the cgroups of runs, and `spawner_recovery.py`
-examines the runs of an earlier spawner.
 """
 
 from __future__ import annotations
@@ -43,6 +40,7 @@ from corral.model.stop_reasons import OUT_OF_MEMORY, STOPPED_BEFORE_START
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
 from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
+from corral.node.kept_sockets import KeptSockets
 from corral.node.output_guard import GuardProcess
 from corral.node.procfs import boot_s
 from corral.node.run_cgroups import RunCgroups, open_cgroups
@@ -63,8 +61,7 @@ LINGER_MAX_S = 1.0
 LINGER_KILL_S = 0.004  # when the delay has reached this value, find the holders of the lock in /proc and kill them
 JOURNAL_RETRY_S = 1.0
 CPU_SHARE_S = 0.2  # a run gets its CPU share after this time, because shorter runs do not need one
-GUARD_RESTART_S = 1.0
-BAD_TURN_S = 0.05
+GUARD_RESTART_S, BAD_TURN_S = 1.0, 0.05
 
 
 class Spawner:
@@ -158,6 +155,7 @@ class Spawner:
         signal.signal(signal.SIGTERM, lambda *_: self._quit())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        kept = KeptSockets(self._data, self._poll)  # before an agent can connect, because it uses both
         server = node_folder.listen(self._data, "spawner.sock")
         if self._runs:
             self._guard.start()
@@ -176,6 +174,8 @@ class Spawner:
                             self._quitting = False  # a new client needs the spawner
                     elif fd in self._clients.by_fd:
                         self._clients.receive(self._clients.by_fd[fd])
+                    elif fd == kept.fileno():
+                        kept.receive()
                     else:
                         self._watch.process_ended(fd)
                     self._journal.catch_up()
@@ -205,9 +205,8 @@ class Spawner:
         return max(0.0, min(due) - boot_s()) if due else None
 
     def _is_done(self) -> bool:
-        if self._alive or self._starts:
-            return False
-        return self._quitting or (not self._clients.by_fd and boot_s() >= self._idle_since_boot_s() + IDLE_S)
+        is_used = self._clients.by_fd or boot_s() < self._idle_since_boot_s() + IDLE_S
+        return not (self._alive or self._starts) and (self._quitting or not is_used)
 
     def _idle_since_boot_s(self) -> float:
         return max(self._no_run_since_boot_s, self._clients.closed_at_boot_s)

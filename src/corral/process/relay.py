@@ -24,6 +24,8 @@ THREADS = 8
 TURN_S = 0.1  # after this time, a thread relays another connection
 MORE_BYTES_MS = 5  # a thread waits this long for more bytes before it returns the connection to the event loop
 RESET = struct.pack("ii", 1, 0)  # the value of SO_LINGER with which `close` resets the connection
+# struct tcp_info: the segments that are not acknowledged, and the milliseconds since the last acknowledgement
+TCP_INFO_BYTES, TCP_NUMBER, UNACKED_AT, LAST_ACK_AT = 104, struct.Struct("=I"), 24, 56
 
 _threads = threading.local()
 
@@ -175,6 +177,16 @@ class Relay:
     def start(self) -> None:
         self._ready()
 
+    def has_lost_peer(self, seconds: float) -> bool:
+        """Whether the other machine has acknowledged nothing for so long, although sent bytes are due for it.
+
+        TCP itself would try for minutes, with long pauses. A client that reads nothing for long is not lost: TCP gets
+        acknowledgements of the bytes that it has sent. So TCP_USER_TIMEOUT, which counts this time too, is of no use here.
+        """
+        info = self._ends[1].socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+        (unacknowledged,), (silent_ms,) = TCP_NUMBER.unpack_from(info, UNACKED_AT), TCP_NUMBER.unpack_from(info, LAST_ACK_AT)
+        return bool(unacknowledged) and silent_ms > 1000 * seconds
+
     def close(self) -> None:
         """Reset both connections."""
         if self.is_closed:
@@ -183,7 +195,6 @@ class Relay:
         self._watch(0, 0)
         if not self._in_thread:
             self._close_sockets()
-        self._closed()
 
     def _close_sockets(self) -> None:
         is_whole = all(flow.ended and not flow.is_blocked for flow in self._flows)
@@ -191,6 +202,7 @@ class Relay:
             if not is_whole and end.socket.family != socket.AF_UNIX:
                 end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             end.socket.close()
+        self._closed()
 
     def _ready(self) -> None:
         self.used_at = time.monotonic()
@@ -300,9 +312,9 @@ class Relays:
     async def _event(self, end: PlainEnd) -> None:
         arrived: asyncio.Future[None] = self.loop.create_future()
         fd = end.socket.fileno()
-        self.loop.add_reader(fd, _set, arrived)
+        self.loop.add_reader(fd, set_done, arrived)
         if end.unsent:
-            self.loop.add_writer(fd, _set, arrived)
+            self.loop.add_writer(fd, set_done, arrived)
         try:
             await arrived
         finally:
@@ -310,7 +322,7 @@ class Relays:
             self.loop.remove_writer(fd)
 
 
-def _set(future: asyncio.Future[None]) -> None:
+def set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 

@@ -29,12 +29,14 @@ from corral.model.agent_protocol import (
     Measured,
     OutputLimits,
     Report,
+    ServerPlace,
     ToCore,
 )
 from corral.model.gpu_metrics import GpuSample
 from corral.model.settings import OutputSettings
 from corral.model.units import MIB
 from corral.node import link, procfs
+from corral.node.host import machine_id
 from corral.node.link import Link
 from corral.server.agents.agent_connection import AgentConnection, SessionRefused
 from corral.server.agents.environment_files import with_files
@@ -62,13 +64,13 @@ log = logging.getLogger("corral")
 class Agents:
     def __init__(
         self, data: Path, state: Lane[Store], logs_lane: Lane[LogStore], blobs: Blobs, clock: Clock, local: LocalAgent,
-        outputs: OutputSettings, joined: JoinedHosts,
+        outputs: OutputSettings, port: int, joined: JoinedHosts,
     ) -> None:  # fmt: skip
         self._folder = data / "node"
         self._blobs = blobs
         self._local = local
         self._joined = joined
-        self._welcome_message = {"welcome": {"outputs": output_limits(outputs)}}
+        self._welcome_message = {"welcome": {"outputs": output_limits(outputs), "server": ServerPlace(port, machine_id())}}
         self._state = state
         self._logs = logs_lane
         self._clock = clock

@@ -28,6 +28,8 @@ from corral.server.door import LOCK, LOG, SOCKET
 from corral.server.door.authority import Authority
 from corral.server.door.joining import Joiner
 from corral.server.door.preamble import PREAMBLE_MAX_BYTES, Preamble
+from corral.server.http.peers import RemoteHost
+from corral.server.http.server import HttpServer
 from corral.store import Store
 
 DEFAULT_PORT = 4567
@@ -45,15 +47,16 @@ log = logging.getLogger("corral")
 class Door:
     def __init__(
         self, data: Path, listener: socket.socket, store: Store, authority: Authority, joiner: Joiner,
-        opened: Callable[[Link], object],
+        opened: Callable[[Link], object], gateways: HttpServer,
     ) -> None:  # fmt: skip
+        """`opened` is called with each link of an agent or a session. `gateways` serves the connections of gateways."""
         self._data = data
         self._folder = data / "door"
         self._listener = listener
         self._hosts = store.joined_hosts
         self._joiner = joiner
         self._opened = opened
-        self.gateway: Callable[[socket.socket, str], object] | None = None  # serves a connection of a gateway from an address
+        self._gateways = gateways
         self._process: subprocess.Popen[bytes] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.address = shown_address(listener)
@@ -101,7 +104,8 @@ class Door:
             os.close(output)
 
     def _close_host(self, host_id: str) -> None:
-        """Close all connections of a host. The process of the door has them all."""
+        """Close all connections of a host. The process of the door has them all, but it may not respond."""
+        self._gateways.close_host(host_id)
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):  # the door has just ended, and so have all its connections
                 self._process.stdin.write(f"{host_id}\n".encode())
@@ -124,14 +128,12 @@ class Door:
                 await self._joiner.serve(preamble, connection)
                 return
             if refusal := self._refusal(preamble):
-                with suppress(BlockingIOError):
-                    connection.send(frame(END, refusal.encode()))
+                if preamble.kind != "gateway":  # its clients expect HTTP
+                    with suppress(BlockingIOError):
+                        connection.send(frame(END, refusal.encode()))
                 connection.close()
             elif preamble.kind == "gateway":
-                if self.gateway is None:
-                    connection.close()
-                else:
-                    self.gateway(connection, preamble.address)
+                await self._gateways.adopt(connection, RemoteHost(preamble.host, preamble.address))
             else:
                 await asyncio.get_running_loop().connect_accepted_socket(
                     lambda: Link(self._opened, peer=preamble.host, address=preamble.address), connection

@@ -20,6 +20,7 @@ import msgspec
 from corral.core.clock import Clock
 from corral.model.agent_protocol import PROTOCOL
 from corral.model.joined_host import JoinAnswer, JoinOffer, JoinRequest
+from corral.node.host import machine_id
 from corral.server.door.authority import Authority, BadRequest, SigningRequest, read_request
 from corral.server.door.preamble import Preamble
 from corral.server.lanes import Lane
@@ -51,7 +52,7 @@ class Joiner:
         self._account = account
         self._certificate_s = certificate_s
         self._failures = _Failures(clock.now_s)
-        self._offer = JoinOffer(authority.pem, PROTOCOL, full_version())
+        self._offer = JoinOffer(authority.pem, PROTOCOL, full_version(), port, machine_id())
 
     async def serve(self, preamble: Preamble, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=LINE_MAX_BYTES)

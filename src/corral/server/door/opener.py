@@ -15,6 +15,7 @@ from corral.configuration.file import store_settings
 from corral.configuration.settings import UP
 from corral.core.clock import Clock
 from corral.node.link import Link
+from corral.server.http.server import HttpServer
 from corral.server.lanes import Lane
 from corral.store import Store
 
@@ -27,9 +28,9 @@ DAY_S = 86_400.0
 class DoorOpener:
     def __init__(
         self, data: Path, state: Lane[Store], store: Store, clock: Clock, port: int, account: str, certificate_days: float,
-        opened: Callable[[Link], object],
+        opened: Callable[[Link], object], gateways: HttpServer,
     ) -> None:  # fmt: skip
-        """`port` is the port of the API. `opened` is called with each link of an agent or a session."""
+        """`port` is the port of the API. `opened` and `gateways`: see `Door`."""
         self._data = data
         self._state = state
         self._store = store
@@ -41,6 +42,7 @@ class DoorOpener:
         self._door: Door | None = None
         self._opening = asyncio.Lock()
         self._opened = opened
+        self._gateways = gateways
 
     async def open(self, listener: socket.socket | None = None) -> dict[str, str]:
         """Open the door, unless it is open. Without `listener`, listen on the default port, and remember it. Raise Refused."""
@@ -58,7 +60,7 @@ class DoorOpener:
                 authority = Authority(folder, self._clock.wall_s())
                 authority.issue_server(self._clock.wall_s())
                 joiner = Joiner(authority, self._state, self._clock, self._port, self._account, self._certificate_s)
-                door = Door(self._data, listener, self._store, authority, joiner, self._opened)
+                door = Door(self._data, listener, self._store, authority, joiner, self._opened, self._gateways)
                 door.open()
                 self._door = door
             return {"address": self._door.address, "pin": self._door.pin}

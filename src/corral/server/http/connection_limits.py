@@ -20,7 +20,8 @@ from contextlib import suppress
 from typing import Protocol
 
 from corral.core.errors import ApiError, ServiceUnavailable
-from corral.server.http.peers import PeerNames, RemoteHost
+from corral.process.peer_names import PeerNames
+from corral.server.http.peers import RemoteHost, peer_name
 from corral.server.http.unverified_memory import HEADS_MAX_BYTES, UnverifiedMemory
 
 CONNECTIONS_MAX = 4000
@@ -171,7 +172,7 @@ class ConnectionLimits:
         If there are more than `connections_max`, close a stranger. A stranger that is new is closed only if there are also more
         than OVERFLOW connections above this maximum.
         """
-        name = host.peer_name if host is not None else self._names.name(transport)
+        name = host.peer_name if host is not None else peer_name(self._names, transport)
         peer = self._peers.get(name)
         if peer is None:
             peer = self._peers[name] = Peer(name)
