@@ -15,6 +15,7 @@ for package; do
     nodejs)         has() { command -v node; };         reason="the AWS CDK" ;;
     npm)            has() { command -v npm; };          reason="the installation of the CDK" ;;
     prometheus)     has() { command -v prometheus; };   reason="scrapes of the page /metrics" ;;
+    iproute2)       has() { command -v ip; };           reason="networks of several machines" ;;
     openmpi-bin)    has() { command -v mpirun; };       reason="the MPI examples" ;;
     slurm-wlm)      has() { command -v slurmctld; };    reason="the scheduler that Batch is compared with" ;;
     redis-server)   has() { command -v redis-server; }; reason="the queue that SQS is compared with" ;;

@@ -1,0 +1,192 @@
+"""`bench/lab.py [--hosts 3] [--rounds 12] [--seed 1] [--no-docker]`: several machines in namespaces, and kills of their processes.
+
+Each host runs a worker that prints numbered lines and stores numbered objects. In each round, a random process is killed with
+SIGKILL (server, door, agent, spawner or gateway), or the network of a host is cut for some seconds. At the end, each line must be
+in the logs exactly once, and each object in the bucket. Then a Docker engine on the last host pulls an image from the registry of
+the server, and the script prints how fast an object of 400 MB comes through the gateway, next to a direct connection. It needs
+root, and exits with 1 if something is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent.parent / "tests"))  # behind our own: it has folders of the same names
+
+from engines.dockerd import busybox_files, layer
+from engines.dockerd import why_not as why_no_engine
+from eventually import eventually
+from hosts.cluster import BUCKET, Cluster
+from hosts.lab import Lab, Machine, why_not
+from raw_registry import password_of
+
+EVENTS = ("server", "door", "agent", "spawner", "gateway", "cut")
+CUT_S = (1.0, 40.0)
+OBJECT_MB, PASSES, IDLE = 400, 3, 200
+IMAGE = "lab/busy:1"
+# Read a presigned URL as fast as possible, and print MB/s.
+READ = """
+import socket, sys, time
+from urllib.parse import urlsplit
+url = urlsplit(sys.argv[1])
+connection, buffer = socket.create_connection((url.hostname, url.port)), bytearray(1 << 20)
+left, began = int(sys.argv[2]) << 20, time.perf_counter()
+head = f"GET {url.path}?{url.query} HTTP/1.1", f"host: {url.netloc}", "connection: close", "", ""
+connection.sendall("\\r\\n".join(head).encode())
+total = 0
+while count := connection.recv_into(buffer):
+    total += count
+assert total > left, total
+print(f"{total / 1e6 / (time.perf_counter() - began):.0f}")
+"""
+# Open idle connections that have had one response, then wait for the end of standard input.
+HOLD = """
+import socket, sys
+kept = []
+for _ in range(int(sys.argv[2])):
+    connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    connection.sendall(b"GET /_corral/health HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n")
+    assert connection.recv(4096)
+    kept.append(connection)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--hosts", type=int, default=3)
+    options.add_argument("--rounds", type=int, default=12)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--no-docker", action="store_true", help="do not start a Docker engine")
+    given = options.parse_args()
+    if reason := why_not() or (None if given.no_docker else why_no_engine()):
+        sys.exit(f"this script cannot run here: {reason}")
+    with tempfile.TemporaryDirectory(prefix="corral-lab-") as name, Lab(Path(name) / "lab") as lab:
+        cluster = Cluster(Path(name), lab)
+        try:
+            machines = [lab.add(f"gpu-{number}") for number in range(given.hosts)]
+            _survive(cluster, machines, given.rounds, random.Random(given.seed))
+            _measure(cluster, machines[-1])
+            if not given.no_docker:
+                _pull(cluster, machines[-1])
+        except AssertionError as wrong:
+            print(f"WRONG: {wrong}")
+            return 1
+        finally:
+            cluster.corral.clear()
+    return 0
+
+
+def _survive(cluster: Cluster, machines: list[Machine], rounds: int, rng: random.Random) -> None:
+    token = cluster.token("--uses", str(len(machines)))
+    for machine in machines:
+        cluster.join(machine, token)
+    for machine in machines:
+        cluster.until(machine, "UP")
+    tasks = {machine: cluster.work(machine) for machine in machines}
+    for task in tasks.values():
+        cluster.first_line(task)
+    for number in range(rounds):
+        event, machine = EVENTS[number % len(EVENTS)] if number < len(EVENTS) else rng.choice(EVENTS), rng.choice(machines)
+        began = time.monotonic()
+        _happen(cluster, event, machine, rng.uniform(*CUT_S))
+        cluster.until_works(*machines)
+        where = "" if event in ("server", "door") else f" of {machine.name}"
+        print(f"{event}{where}: all work again {time.monotonic() - began:.1f} s after its begin", flush=True)
+    for machine, task in tasks.items():
+        cluster.until(machine, "UP")
+        cluster.stop(machine)
+        cluster.until_stopped(machine, task)
+        cluster.check_all(machine, task)
+        print(
+            f"{machine.name}: {len(cluster.lines(task)) - 3} lines and {len(cluster.objects(machine))} objects, each exactly once"
+        )
+
+
+def _happen(cluster: Cluster, event: str, machine: Machine, cut_s: float) -> None:
+    if event == "server":
+        cluster.corral.kill("corral.server")
+        cluster.corral.start()
+    elif event == "door":
+        cluster.corral.kill("corral.server.door")
+    elif event == "agent":
+        machine.kill("corral.node")
+        cluster.join(machine)
+    elif event == "cut":
+        cluster.lab.cut(machine)
+        time.sleep(cut_s)
+        cluster.lab.heal(machine)
+    else:
+        machine.kill(f"corral.node.{event}")
+
+
+def _measure(cluster: Cluster, machine: Machine) -> None:
+    body = os.urandom(1 << 20) * OBJECT_MB
+    cluster.s3.put_object(Bucket=BUCKET, Key="large", Body=body)
+    url = cluster.s3.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "large"})
+    words = (sys.executable, "-c", READ, url, str(OBJECT_MB))
+    for _ in range(PASSES):
+        direct = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        print(f"GET of {OBJECT_MB} MB: direct {direct} MB/s, through the gateway {machine.run(*words).strip()} MB/s", flush=True)
+    gateway, [door] = machine.processes("corral.node.gateway"), cluster.corral.processes("corral.server.door")
+    before = [_pss_kib(pid) for pid in (*gateway, door)]
+    port = cluster.corral.url.rpartition(":")[2]
+    holding = machine.command(sys.executable, "-c", HOLD, port, str(IDLE))
+    with subprocess.Popen(holding, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as held:
+        assert held.stdout is not None
+        assert held.stdout.readline()
+        after = [_pss_kib(pid) for pid in (*gateway, door)]
+        assert held.stdin is not None
+        held.stdin.close()
+    kib = [round((now - then) / IDLE) for then, now in zip(before, after, strict=True)]
+    print(f"memory of an idle connection: gateway {kib[0]} KiB, door {kib[1]} KiB")
+
+
+def _pull(cluster: Cluster, machine: Machine) -> None:
+    """Start a Docker engine on a host. Let it push and pull an image of the server's registry, and run a task with it."""
+    folder = cluster.folder / "docker"
+    folder.mkdir()
+    host = f"unix://{folder}/docker.sock"
+    command = [
+        "dockerd", "--iptables=false", "--ip-masq=false", "--bridge=none", "--data-root", f"{folder}/data", "-H", host,
+        "--exec-root", f"{folder}/exec", "-p", f"{folder}/pid",
+    ]  # fmt: skip
+    engine = machine.start(*command, log=folder / "log")
+
+    def docker(*words: str, data: bytes | None = None) -> str:
+        done = subprocess.run(
+            machine.command("docker", "--config", str(folder), "-H", host, *words), input=data, capture_output=True
+        )
+        assert done.returncode == 0, f"docker {' '.join(words)}: {done.stderr.decode()}"
+        return done.stdout.decode().strip()
+
+    try:
+        eventually(lambda: subprocess.run(machine.command("docker", "-H", host, "version"), capture_output=True).returncode == 0)
+        registry = f"localhost:{cluster.corral.url.rpartition(':')[2]}"
+        cluster.corral.client("ecr").create_repository(repositoryName="lab/busy")
+        docker("login", "--username", "AWS", "--password-stdin", registry, data=password_of(cluster.corral).encode())
+        docker("import", "-", f"{registry}/{IMAGE}", data=layer(*busybox_files()))
+        docker("push", f"{registry}/{IMAGE}")
+        docker("rmi", f"{registry}/{IMAGE}")
+        docker("pull", f"{registry}/{IMAGE}")
+        print(f"docker pull {registry}/{IMAGE} on {machine.name}: done")
+    finally:
+        engine.terminate()
+        engine.wait()
+
+
+def _pss_kib(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

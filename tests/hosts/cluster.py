@@ -1,0 +1,105 @@
+"""A server on this machine, and hosts in a lab that join it. Their workers count their work."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from command import BIN, Cli
+from eventually import eventually
+from harness import Corral, container
+from hosts.lab import Lab, Machine
+
+WORKER = Path(__file__).parent / "worker.py"
+ROLE = "arn:aws:iam::123456789012:role/worker"
+BUCKET, GROUP = "lab", "/tests"
+TYPES = ("p3.2xlarge", "p3.8xlarge", "p3.16xlarge", "g4dn.xlarge", "g4dn.12xlarge", "g5.xlarge", "g5.12xlarge", "p4d.24xlarge")
+
+
+class Cluster:
+    """A server with its door on the network of the lab, and hosts that join it."""
+
+    def __init__(self, folder: Path, lab: Lab) -> None:
+        self.folder = folder
+        self._types: dict[str, str] = {}  # name of a machine → its instance type, by which a placement constraint chooses it
+        self.lab = lab
+        self.cli = Cli(folder)
+        with socket.create_server((lab.address, 0)) as free:
+            self.door_port = free.getsockname()[1]
+        self.corral = Corral(self.cli.data, "none", "--runtime", "process", "--door", f"{lab.address}:{self.door_port}").start()
+        self.ecs, self.s3, self.logs = (self.corral.client(name) for name in ("ecs", "s3", "logs"))
+        self.s3.create_bucket(Bucket=BUCKET)
+
+    def token(self, *options: str) -> dict[str, Any]:
+        return self.cli.json("token", "create", *options)
+
+    def join(self, machine: Machine, token: dict[str, Any] | None = None) -> None:
+        """Run `corral join` on a machine until it is killed. Without a token, it continues."""
+        self._types.setdefault(machine.name, TYPES[len(self._types)])
+        words = [str(BIN / "corral"), "join", "--data", str(self.folder / machine.name), "--gpus", "sim:2", "--runtime", "process"]
+        words += ["--instance-type", self._types[machine.name]]
+        words += [token["address"], "--token", token["token"], "--name", machine.name] if token else []
+        machine.start(*words, log=self.folder / f"{machine.name}.log")
+
+    def state(self, machine: Machine) -> str | None:
+        found = self.corral.own("DescribeHosts")["hosts"]
+        return next((host["state"] for host in found if host["name"] == machine.name), None)
+
+    def until(self, machine: Machine, state: str) -> None:
+        eventually(lambda: self.state(machine) == state, f"{machine.name} {state}")
+
+    def work(self, machine: Machine, command: list[str] | None = None) -> str:
+        """Start a task on a machine, and return its ARN."""
+        words = command or [sys.executable, str(WORKER), BUCKET, machine.name]
+        main = container(words, log_prefix="lab")
+        self.ecs.register_task_definition(family=machine.name, taskRoleArn=ROLE, containerDefinitions=[main])
+        there = [{"type": "memberOf", "expression": f"attribute:ecs.instance-type == {self._types[machine.name]}"}]
+        placed = self.ecs.run_task(taskDefinition=machine.name, placementConstraints=there, enableExecuteCommand=True)
+        assert not placed["failures"], placed
+        return str(placed["tasks"][0]["taskArn"])
+
+    def lines(self, task: str) -> list[str]:
+        stream, found, more = f"lab/main/{task.rpartition('/')[2]}", list[str](), dict[str, str]()
+        while True:
+            page = self.logs.get_log_events(logGroupName=GROUP, logStreamName=stream, startFromHead=True, **more)
+            if not page["events"]:
+                return found
+            found += [event["message"] for event in page["events"]]
+            more = {"nextToken": page["nextForwardToken"]}
+
+    def first_line(self, task: str) -> dict[str, Any]:
+        def found() -> list[str]:
+            return self.lines(task) if self.logs.describe_log_groups(logGroupNamePrefix=GROUP)["logGroups"] else []
+
+        return json.loads(eventually(found, "the first line of a worker")[0])  # type: ignore[no-any-return]
+
+    def objects(self, machine: Machine) -> list[str]:
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{machine.name}/done/")
+        return [each["Key"] for page in pages for each in page.get("Contents", ())]
+
+    def until_works(self, *machines: Machine) -> None:
+        """Wait until the worker of each machine has stored another object."""
+        for machine, before in [(machine, len(self.objects(machine))) for machine in machines]:
+            eventually(lambda: len(self.objects(machine)) > before, f"work on {machine.name}")  # noqa: B023
+
+    def stop(self, machine: Machine) -> None:
+        self.s3.put_object(Bucket=BUCKET, Key=f"{machine.name}/stop")
+
+    def until_stopped(self, machine: Machine, task: str) -> None:
+        def has_stopped() -> bool:
+            [found] = self.ecs.describe_tasks(tasks=[task])["tasks"]
+            return bool(found["lastStatus"] == "STOPPED")
+
+        eventually(has_stopped, f"the end of a task on {machine.name}")
+
+    def check_all(self, machine: Machine, task: str) -> None:
+        """Check that the log of an ended worker has each line once, and that the bucket has each object."""
+        lines = self.lines(task)[1:]
+        ends = [line.split(" ") for line in lines[-2:]]
+        assert [word for word, _ in ends] == ["lines", "objects"]
+        printed, stored = (int(number) for _, number in ends)
+        assert lines[:-2] == [f"line {number}" for number in range(printed)]
+        assert self.objects(machine) == [f"{machine.name}/done/{number:06}" for number in range(stored)]
