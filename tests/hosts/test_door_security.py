@@ -306,6 +306,7 @@ def test_a_revoked_host_is_disconnected_at_once_and_can_join_again(server: Serve
     before = host.host_id
     with connect(server, host_context(host.folder, SESSION)) as session:
         server.corral.own("RevokeHost", host="bad")
+        assert not server.described("bad")["connected"]  # so no task is placed on it
         rest(session)
     eventually(lambda: "its certificate was revoked" in host.log(), "the agent was refused")
     assert server.described("bad")["state"] == "REVOKED"

@@ -17,7 +17,7 @@ from corral.store import Store
 
 def heartbeat(tx: Tx[Store], host_id: str) -> None:
     host = tx.store.hosts.get(host_id)
-    if host is not None:
+    if host is not None and not tx.store.joined_hosts.is_revoked(host_id):
         tx.store.hosts.seen(host_id, tx.now_s)
         if not host["connected"]:
             tx.due(f"host:{host_id}", tx.now_s + SILENT_S)

@@ -31,6 +31,15 @@ class JoinedHosts:
         """Return all joined hosts by id, also revoked ones."""
         return {row[0]: JoinedHost(*row) for row in self._database.execute(f"SELECT {_HOST} FROM joined_host ORDER BY id")}
 
+    def find(self, host_id: str) -> JoinedHost | None:
+        """Return a joined host, as the rows of this transaction say."""
+        row = self._database.execute(f"SELECT {_HOST} FROM joined_host WHERE id = ?", (host_id,)).fetchone()
+        return None if row is None else JoinedHost(*row)
+
+    def is_revoked(self, host_id: str) -> bool:
+        sql = "SELECT 1 FROM joined_host WHERE id = ? AND revoked_at IS NOT NULL"
+        return self._database.execute(sql, (host_id,)).fetchone() is not None
+
     def named(self, name: str) -> JoinedHost | None:
         """Return the joined host with this name that is not revoked, or else the one that was revoked last."""
         sql = f"SELECT {_HOST} FROM joined_host WHERE name = ? ORDER BY revoked_at IS NOT NULL, revoked_at DESC LIMIT 1"

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from corral.blobs import Blobs
 from corral.core.clock import Clock
+from corral.core.errors import ApiError
 from corral.fleet import hosts
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
@@ -167,6 +168,8 @@ class Agents:
                 reason = "the host has connected anew"
         except asyncio.CancelledError:
             reason = "Corral is stopping"
+        except ApiError as refusal:
+            reason = refusal.message
         except Exception:
             log.exception("the connection to an agent failed")
             reason = "the server failed"

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from corral.access.caller import Caller
 from corral.core.errors import ApiError, Refused
 from corral.core.transactions import Tx
+from corral.fleet.instances import host_changed
 from corral.model.joined_host import JoinedHost, JoinToken
 from corral.services.corral.errors import (
     AccessDeniedException,
@@ -101,13 +102,15 @@ def revoke_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     """Void the certificate of a host. After the commit, all its connections are closed. Its tasks keep their GPUs."""
     _require_root(caller)
     given = params["host"]
-    host = tx.store.joined_hosts.all().get(given) or tx.store.joined_hosts.named(given)
+    host = tx.store.joined_hosts.find(given) or tx.store.joined_hosts.named(given)
     if host is None:
         known = any(given in (each["id"], each["name"]) for each in tx.store.hosts.all())
         why = "is the machine of the server, which has no certificate" if known else "was not found: `corral hosts` lists the hosts"
         raise HostNotFoundException(f"Host {given[:300]} {why}.")
     if host.revoked_at_s is None:
         tx.store.joined_hosts.put(replace(host, revoked_at_s=tx.now_s, earlier_serial=""))
+        tx.store.hosts.silent(host.id)  # from now on, no task is placed on it
+        host_changed(tx, host.id)
     return {"id": host.id, "name": host.name}
 
 
@@ -146,7 +149,7 @@ def redeem(tx: Tx[Store], request: Redemption) -> JoinedHost:
 
 def certify(tx: Tx[Store], host_id: str, serial: str, key_digest: str, earlier_serial: str) -> JoinedHost:
     """Store the serial of a new certificate. With `earlier_serial`, the host renews this certificate, which stays valid, too."""
-    host = tx.store.joined_hosts.all().get(host_id)
+    host = tx.store.joined_hosts.find(host_id)
     if host is None or host.revoked_at_s is not None or (earlier_serial and not host.accepts(earlier_serial)):
         raise JoinRefused("The certificate of this host was revoked. Join again with a token of `corral token create`.")
     after = replace(host, serial=serial, earlier_serial=earlier_serial, key_digest=key_digest)
@@ -156,7 +159,7 @@ def certify(tx: Tx[Store], host_id: str, serial: str, key_digest: str, earlier_s
 
 def connected(tx: Tx[Store], host_id: str, address: str, version: str) -> None:
     """Store from where, and with which version, the agent of a host has connected."""
-    host = tx.store.joined_hosts.all().get(host_id)
+    host = tx.store.joined_hosts.find(host_id)
     if host is not None and (host.address, host.version) != (address, version):
         tx.store.joined_hosts.put(replace(host, address=address, version=version))
 

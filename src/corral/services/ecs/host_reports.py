@@ -10,6 +10,7 @@ from operator import is_not
 
 from msgspec.structs import replace
 
+from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.decide.tasks.lifecycle import observe, stoppable
 from corral.fleet.hosts import gpus_failed, wake_pools
@@ -23,6 +24,7 @@ from corral.services.ecs.task_progress import apply_progress, check_health, star
 from corral.services.ecs.task_spec import rules_by_container, spec_of
 from corral.store import Store
 
+HostRevoked = api_error("HostRevoked")
 UNKNOWN_TO_HOST = "the host no longer knows this run"
 CLOCKS_DIFFER_S = 300.0  # the most that the clocks of a host and of the server are expected to differ
 
@@ -34,6 +36,8 @@ def hello(tx: Tx[Store], message: Hello) -> None:
     run, and the start is ordered again. There are two exceptions. If the host has rebooted, or has earlier reported the run as
     running, the run is lost. If the task of the run must stop, the run ends without a start.
     """
+    if tx.store.joined_hosts.is_revoked(message.host_id):
+        raise HostRevoked("the certificate of this host was revoked")
     tx.reset_orders(message.host_id)
     before = tx.store.hosts.get(message.host_id)
     rebooted = before is not None and before["boot_id"] != message.boot_id
