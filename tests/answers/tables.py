@@ -3,13 +3,13 @@
     [operations.CreateJobQueue]
     second = "ClientException"                       what another call with the same request does
     errors.ClientException = "clients/test_x.py"     a test that receives it
-    errors.ServerException = "never"                 docs/services.md says why
+    errors.ServerException = "never"                 docs/services.md says why, or unseen.md has a row for it
     others = ["ValidationException"]                 received, but not documented for this operation
 
     [results.JobDetail]                              a structure; for a whole result, the operation
     always = ["jobId"]
     sometimes = ["stoppedAt"]
-    never = ["isCancelled"]                          docs/services.md says why
+    never = ["isCancelled"]                          the same
 
 `never` leaves out what can only be in members that are never there.
 """
