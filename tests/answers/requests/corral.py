@@ -29,6 +29,10 @@ def requests(calls: Calls) -> None:
     calls("SetGpuFault", gpu=gpu)
     calls.twice_refused("InterruptSpotInstance", "InstanceNotFoundException", instance="i-0123456789abcdef0")
     calls.twice("RevokeSessions", SAME, task=task_id)
+    token = calls.twice("CreateJoinToken", OTHER, rack="a")
+    calls("ListJoinTokens")
+    calls.twice("RevokeJoinToken", "TokenNotFoundException", id=token["id"])
+    calls.twice_refused("RevokeHost", "HostNotFoundException", host="none")
     refusals(calls)
     calls.twice("StopAllTasks", NOW, pause=0.0)
 
