@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))  # behind our own: it has folders of the same names
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # before our own: bench/hosts.py has the name of a folder there
 
 from engines.dockerd import busybox_files, layer
 from engines.dockerd import why_not as why_no_engine
