@@ -144,10 +144,10 @@ def read(**changed: Any) -> dict[str, Any]:
 SYNTAX, LEGACY = "Syntax errors in policy.", "The policy failed legacy parsing"
 ACTIONS = "Policy statement must contain actions."
 VENDOR = "Actions/Conditions must be prefaced by a vendor, e.g., iam, sdb, ec2, etc."
+OLD = (json.dumps({"Statement": READ}), policy(READ, version="2008-10-17"))
 GRAMMAR = [  # policy, text of the error
     ("This is not JSON", SYNTAX),
-    (json.dumps({"Statement": READ}), "Policy document must be version 2012-10-17 or greater."),
-    (policy(READ, version="2008-10-17"), "Policy document must be version 2012-10-17 or greater."),
+    *((document, None) for document in OLD),
     (policy(READ, version="2013-10-17"), SYNTAX),
     (policy(), SYNTAX),
     (policy("afd"), SYNTAX),
@@ -209,6 +209,10 @@ def test_the_grammar_of_policies(iam):
 
     check_each(GRAMMAR, lambda case: check(case, iam.put_role_policy, RoleName="grammar", PolicyName="p"))
     check_each(TRUST_GRAMMAR, lambda case: check(case, iam.update_assume_role_policy, RoleName="grammar"))
+    for document in OLD:
+        assert refused(iam.create_policy, PolicyName="old", PolicyDocument=document)[:2] == (
+            "MalformedPolicyDocument", "Policy document must be version 2012-10-17 or greater.",
+        )  # fmt: skip
     large = policy(read(Resource=[f"arn:aws:s3:::bucket/{at:0100}" for at in range(60)]))
     assert refused(iam.create_policy, PolicyName="large", PolicyDocument=large) == (
         "LimitExceeded", "Cannot exceed quota for PolicySize: 6144", 409,

@@ -48,10 +48,13 @@ PRINCIPAL = {  # kind → the form of a name in a trust policy
 }
 
 
-def check_identity_grammar(text: str) -> None:
-    """Raise PolicyError with IAM's text if the text cannot be a managed or an inline policy."""
+def check_identity_grammar(text: str, *, is_managed: bool) -> None:
+    """Raise PolicyError with IAM's text if the text cannot be a managed or an inline policy.
+
+    A managed policy needs the newest version. An inline policy may have the older one, which is the default.
+    """
     document, statements = _syntax(text)
-    if document.get("Version") != VERSIONS[0]:
+    if is_managed and document.get("Version") != VERSIONS[0]:
         raise PolicyError(f"Policy document must be version {VERSIONS[0]} or greater.")
     resource_error = _legacy(statements)
     sids = [statement["Sid"] for statement in statements if statement.get("Sid")]

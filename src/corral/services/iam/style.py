@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b32encode
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -52,7 +53,8 @@ def check(params: Params) -> None:
         _check_policy(params["AssumeRolePolicyDocument"], check_trust_grammar)
     if "PolicyDocument" in params:
         is_trust = params.keys().isdisjoint({"PolicyName", "PolicyArn"})
-        _check_policy(params["PolicyDocument"], check_trust_grammar if is_trust else check_identity_grammar)
+        check_identity = partial(check_identity_grammar, is_managed="RoleName" not in params)
+        _check_policy(params["PolicyDocument"], check_trust_grammar if is_trust else check_identity)
 
 
 def _check_policy(text: str, check_grammar: Callable[[str], None]) -> None:
