@@ -57,7 +57,8 @@ def _reaction_s(port: int, number: int) -> float:
     rule = {"EvaluationPeriods": 1, "Threshold": 1.0, "ComparisonOperator": "GreaterThanThreshold"}
     call("cloudwatch", "PutMetricAlarm", **about, **rule)
     began = time.perf_counter()
-    call("cloudwatch", "PutMetricData", Namespace=NAMESPACE, MetricData=[{"MetricName": name, "Value": 5.0}])
+    datum = {"MetricName": name, "Value": 5.0, "StorageResolution": 1}  # other datapoints count when their minute has ended
+    call("cloudwatch", "PutMetricData", Namespace=NAMESPACE, MetricData=[datum])
     return _until_alarm(call, name) - began
 
 
