@@ -205,7 +205,7 @@ async def _serve(options: ServerOptions) -> None:
     blobs = Blobs(data / "blobs", names)
     take_back_quarantined(blobs, store)
     local_agent = LocalAgent(data, of_host, clock, files_limit)
-    agents = Agents(data, state, logs, blobs, clock, local_agent, settings.outputs, port, store.joined_hosts)
+    agents = Agents(data, state, logs, blobs, clock, local_agent, settings.outputs, port, store.joined_hosts, of_host.cluster)
     _report_stage(options, "it applies what is due since the last stop")
     state_core.transact([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
     forget_finished((store, log_store, metric_store))

@@ -65,12 +65,13 @@ log = logging.getLogger("corral")
 class Agents:
     def __init__(
         self, data: Path, state: Lane[Store], logs_lane: Lane[LogStore], blobs: Blobs, clock: Clock, local: LocalAgent,
-        outputs: OutputSettings, port: int, joined: JoinedHosts,
+        outputs: OutputSettings, port: int, joined: JoinedHosts, cluster: str,
     ) -> None:  # fmt: skip
         self._folder = data / "node"
         self._blobs = blobs
         self._local = local
         self._joined = joined
+        self._cluster = cluster
         self._welcome_message = {"welcome": {"outputs": output_limits(outputs), "server": ServerPlace(port, machine_id())}}
         self._state = state
         self._logs = logs_lane
@@ -181,7 +182,8 @@ class Agents:
         host = self._joined.get(host_id)
         if host is None:
             raise ValueError("the host was removed")
-        options = replace(hello.options, cluster=host.cluster or hello.options.cluster, rack=host.rack or hello.options.rack)
+        # The scheduler has one pool for all hosts, so they are all in the cluster of the server.
+        options = replace(hello.options, cluster=self._cluster, rack=host.rack or hello.options.rack)
         return replace(hello, host_id=host_id, name=host.name, options=options)
 
     def _start_session(self, session_id: str, link: Link) -> bool:

@@ -32,7 +32,6 @@ TTL_DEFAULT_S, TTL_MIN_S, TTL_MAX_S = 3600.0, 1.0, 30 * 86_400.0
 USES_MAX = 10_000
 TOKENS_MAX = 1_000
 KEPT_S = 86_400.0  # expired tokens are listed for this time
-CLUSTER = re.compile(r"[a-zA-Z0-9_-]{1,255}")
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
 NAME_RULE = "use up to 63 letters, digits, dots, hyphens and underscores"
 TOKEN_ID_DIGITS = 8
@@ -63,8 +62,10 @@ def create_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         raise InvalidRequestException(f"ttl {ttl_s:g} is not valid: pass {TTL_MIN_S:g} to {TTL_MAX_S:.0f} seconds.")
     if not 1 <= uses <= USES_MAX:
         raise InvalidRequestException(f"uses {uses} is not valid: pass 1 to {USES_MAX}.")
-    if cluster and not CLUSTER.fullmatch(cluster):
-        raise InvalidRequestException(f"cluster '{cluster[:300]}' is not valid: use letters, digits, hyphens and underscores.")
+    if cluster not in ("", tx.settings.host.cluster):
+        raise InvalidRequestException(
+            f"cluster '{cluster[:300]}' is not valid: all hosts of a server are in its cluster, {tx.settings.host.cluster}."
+        )
     if rack and not NAME.fullmatch(rack):
         raise InvalidRequestException(
             f"rack '{rack[:300]}' is not valid: use up to 63 letters, digits, dots, hyphens and underscores."
