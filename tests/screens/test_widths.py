@@ -27,7 +27,10 @@ FOR = "maintenance of the cooling loop until Friday"
 SCRIPT = "sh -c 'for i in 1 2 3 4 5 6 7 8 9 10; do echo step $i; done; exit 3'"
 REPOSITORY = "vision/detectors/faster-rcnn-resnet50-fpn"
 # These commands print one sentence, or lines that are broken between words, by `print_text`.
-SENTENCES = {"up", "down", "release", "stop", "set", "wait", "gpu", "spot", "revoke", "backup", "restore", "uninstall", "service"}
+SENTENCES = {
+    "up", "down", "release", "stop", "set", "wait", "gpu", "spot", "revoke", "backup", "restore", "uninstall", "service", "join",
+    "token",
+}  # fmt: skip
 # These commands print what another program prints, or text for programs. Such lines are not broken.
 UNCHANGED = {"aws", "env", "exec", "run", "rerun", "logs", "login", "metrics", "completion"}
 
@@ -50,6 +53,7 @@ SCREENS = {
         Screen((WAITER,), {"": (f"{HOLDER} holds 1 of 3 GPUs", "needs 2 GPUs; first in line; held by task ")}),
     ],
     "top": [Screen(("--once",), {"HELD BY": (HOLDER, FOR), "TASK": (HOLDER, WAITER), "REASON": (f"{HOLDER} holds 1 of 3 GPUs",)})],
+    "hosts": [Screen((), {"STATE": ("UP",), "ADDRESS": ("this machine",)})],
     "hold": [Screen((), {"REASON": (FOR,)})],
     "instances": [Screen((), {"REASON": ("launched: RunInstances of arn:aws:iam::123456789012:root",)})],
     "stack": [

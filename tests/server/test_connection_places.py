@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from corral.core.errors import ApiError
+from corral.process.peer_names import PeerNames
 from corral.server.http.connection_limits import (
     CLAIMS_SHARE,
     CONTAINERS_SHARE,
@@ -20,7 +21,7 @@ from corral.server.http.connection_limits import (
     ConnectionLimits,
     Place,
 )
-from corral.server.http.peers import PeerNames
+from corral.server.http.peers import peer_name
 from corral.server.http.unverified_memory import WAITING_MAX, UnverifiedMemory
 from eventually import DEADLINE_S
 
@@ -167,7 +168,8 @@ def test_a_peer_with_many_strangers_and_refused_requests_gets_its_errors_late() 
 def test_names_of_peers() -> None:
     names = PeerNames()
     found = {
-        address: names.name(Address(address)) for address in ("192.0.2.7", "2001:db8:1:2:3::4", "::ffff:192.0.2.7", "127.9.9.9")
+        address: peer_name(names, Address(address))
+        for address in ("192.0.2.7", "2001:db8:1:2:3::4", "::ffff:192.0.2.7", "127.9.9.9")
     }
     assert list(found.values()) == ["192.0.2.7", "2001:db8:1:2::/64", "192.0.2.7", "loopback"]
 

@@ -144,7 +144,9 @@ ASKS_NOT = {
         ExecuteChangeSet RollbackStack SetStackPolicy SignalResource UpdateStack UpdateTerminationProtection""",
     "cloudwatch": """DeleteAlarms DeleteDashboards DisableAlarmActions EnableAlarmActions PutCompositeAlarm PutDashboard
         PutMetricAlarm PutMetricData SetAlarmState TagResource UntagResource""",
-    "corral": "InterruptSpotInstance RevokeSessions SetGpuFault SignalTask StopAllTasks UpdateWaitingTasks",
+    # Only the root user can create tokens for hosts, and revoke hosts and tokens.
+    "corral": """CreateJoinToken InterruptSpotInstance RevokeHost RevokeJoinToken RevokeSessions SetGpuFault SignalTask StopAllTasks
+        UpdateWaitingTasks""",
     "ec2": """AllocateAddress AssociateAddress AssociateDhcpOptions AssociateRouteTable AttachInternetGateway AttachVpnGateway
         AuthorizeSecurityGroupEgress AuthorizeSecurityGroupIngress CreateDefaultSubnet CreateDefaultVpc CreateDhcpOptions
         CreateImage CreateInternetGateway CreateKeyPair CreateLaunchTemplate CreateLaunchTemplateVersion CreateNatGateway
@@ -174,7 +176,9 @@ ASKS_NOT = {
         PutRolePermissionsBoundary PutRolePolicy RemoveRoleFromInstanceProfile SetDefaultPolicyVersion
         TagInstanceProfile TagPolicy TagRole UntagInstanceProfile UntagPolicy UntagRole UpdateAssumeRolePolicy
         UpdateRole UpdateRoleDescription""",
-    "lambda": "AddPermission DeleteFunction Invoke RemovePermission TagResource UntagResource",  # the input of Invoke is data
+    # The input of Invoke is data, and so are the messages of a queue.
+    "lambda": """AddPermission CreateEventSourceMapping DeleteEventSourceMapping DeleteFunction Invoke RemovePermission TagResource
+        UntagResource UpdateEventSourceMapping""",
     "logs": """CreateLogGroup CreateLogStream DeleteLogGroup DeleteLogStream DeleteMetricFilter DeleteRetentionPolicy PutLogEvents
         PutLogGroupDeletionProtection PutMetricFilter PutRetentionPolicy TagLogGroup TagResource UntagLogGroup UntagResource""",
     # The writer of an object is asked about when a task, a function or a stack reads the object.

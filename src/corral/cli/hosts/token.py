@@ -38,9 +38,9 @@ def token() -> None:
     """Create, list and revoke tokens with which hosts join from other machines.
 
     \b
-    corral token create          print the command with which another machine joins
-    corral token list            list the tokens that can still be used
-    corral token revoke ID       revoke a token; hosts that have joined with it stay
+    corral token create     print the command with which another machine joins
+    corral token list       list the tokens that can still be used
+    corral token revoke ID  revoke a token; hosts that joined with it stay
     """
 
 
