@@ -104,11 +104,17 @@ Resources:
       ManagedPolicyArns: [!Ref ReadBucket]
       Policies:
         - PolicyName: days
-          PolicyDocument: {Statement: [{Effect: Allow, Action: "ssm:GetParameter", Resource: !Sub "*${Parameter}"}]}
+          PolicyDocument:
+            Statement:
+              - Effect: Allow
+                Action: "ssm:GetParameter"
+                Resource: !Sub "arn:${AWS::Partition}:ssm:${AWS::Region}:${AWS::AccountId}:parameter${Parameter}"
   ReadBucket:
     Type: AWS::IAM::ManagedPolicy
     Properties:
-      PolicyDocument: {Statement: [{Effect: Allow, Action: "s3:GetObject", Resource: !Sub "${Bucket.Arn}/*"}]}
+      PolicyDocument:
+        Version: "2012-10-17"  # IAM refuses managed policies of the older version, which is the default
+        Statement: [{Effect: Allow, Action: "s3:GetObject", Resource: !Sub "${Bucket.Arn}/*"}]
   SendMessages:
     Type: AWS::IAM::Policy
     Properties:
@@ -170,7 +176,10 @@ def deployed(corral: Corral) -> dict[str, str]:
     cloudformation.create_stack(StackName="data", TemplateBody=TEMPLATE, Capabilities=["CAPABILITY_NAMED_IAM"])
     stack = settled(cloudformation, "data")
     events = cloudformation.describe_stack_events(StackName="data")["StackEvents"]
-    assert stack["StackStatus"] == "CREATE_COMPLETE", [each.get("ResourceStatusReason") for each in events]
+    failed = [
+        f"{each['LogicalResourceId']}: {each['ResourceStatusReason']}" for each in events if "FAILED" in each["ResourceStatus"]
+    ]
+    assert stack["StackStatus"] == "CREATE_COMPLETE", "\n".join(failed)
     return outputs(stack)
 
 
