@@ -1,15 +1,21 @@
-"""The queue of claims: two wrong orders that the simulation found, as small tests."""
+"""The queue of claims: wrong orders and lost wake-ups that the simulation found, as small tests."""
 
 from __future__ import annotations
 
 from itertools import count
 from typing import Any
 
+import pytest
+
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.core import Core
+from corral.core.transactions import Tx
+from corral.fleet import instances
+from corral.fleet.instances import InstanceRequest
 from corral.model.agent_protocol import Hello
 from corral.model.gpu import GpuDevice
+from corral.model.instance import Instance, InstanceState
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
@@ -63,14 +69,19 @@ class Small:
         return found.state.value
 
 
-def definition(gpus: int) -> dict[str, Any]:
-    needs = [{"type": "GPU", "value": str(gpus)}]
-    container = {"name": "c", "image": "corral/host", "command": ["true"], "memory": 6, "resourceRequirements": needs}
-    return {"family": f"needs-{gpus}", "containerDefinitions": [container]}
+def definition(gpus: int, family: str = "", **more: int) -> dict[str, Any]:
+    needs = [{"type": "GPU", "value": str(gpus)}] if gpus else []
+    container = {"name": "c", "image": "corral/host", "command": ["true"], "memory": 6, "resourceRequirements": needs, **more}
+    return {"family": family or f"needs-{gpus}", "containerDefinitions": [container]}
 
 
-def run_task(gpus: int) -> Any:
-    return lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": f"needs-{gpus}"}, CALLER)
+def run_task(family: int | str) -> Any:
+    name = family if isinstance(family, str) else f"needs-{family}"
+    return lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": name}, CALLER)
+
+
+def start_task(family: str, instance_id: str) -> Any:
+    return lambda tx: HANDLERS["StartTask"](tx, {"taskDefinition": family, "containerInstances": [instance_id]}, CALLER)
 
 
 def ends(task: dict[str, Any]) -> Any:
@@ -97,3 +108,43 @@ def test_the_first_claim_that_fits_does_not_wait() -> None:
     first = small.store.fleet.pool("hosts").heads()[0].id
     assert small.state(large) == "PROVISIONING"
     assert first == large["taskArn"].rpartition("/")[2] or small.state(little) == "PENDING"
+
+
+def start_again(tx: Tx[Store], instance: Instance) -> None:
+    stopped = tx.store.instances.get(instance.id)
+    assert stopped is not None and stopped.state is InstanceState.STOPPED
+    instances.start(tx, stopped, "")
+
+
+@pytest.mark.parametrize("newcomer", ("RunTask", "StartTask", "launch", "start", "image that asks for GPUs"))
+def test_a_newcomer_that_moves_a_reservation_wakes_the_claims_behind_it(newcomer: str) -> None:
+    """The oldest claim lacks only CPU, and reserves the first host, which has fewer free GPUs. A newcomer takes GPUs of the second.
+
+    Then the second host has fewer, so the oldest claim reserves it, and the younger claim fits on the first host.
+    """
+    small = Small(3, 4)
+    for family, gpus, more in (
+        ("busy", 1, {"cpu": 4096}), ("large", 1, {"cpu": 4096, "memory": 1024}), ("crowd", 0, {"memory": 2048}),
+        ("young", 2, {"memory": 3000}), ("two", 2, {}), ("asks", 0, {}),
+    ):  # fmt: skip
+        made = definition(gpus, family, **more)
+        small.transact(lambda tx, made=made: HANDLERS["RegisterTaskDefinition"](tx, made, CALLER))
+    request = InstanceRequest(owner="root", region=CALLER.region, cluster="", type="t", gpus=2, cpu_units=1, memory_mib=1)
+    stopped = small.transact(lambda tx: instances.launch(tx, request))[0]
+    small.transact(lambda tx: instances.stop(tx, stopped, ""))
+    _, second = (small.transact(run_task("busy"))[0]["tasks"][0]["containerInstanceArn"].rpartition("/")[2] for _ in range(2))
+    small.transact(start_task("crowd", second))
+    asks = small.transact(start_task("asks", second))[0]["tasks"][0]["containers"][0]["containerArn"].rpartition("/")[2]
+    free = ",".join(small.store.fleet.pool("hosts").slot(second).gpus[:2])
+    waiting = [small.transact(run_task(family))[0]["tasks"][0] for family in ("large", "young")]
+    assert [small.state(task) for task in waiting] == ["PROVISIONING", "PROVISIONING"]
+    takes = {
+        "RunTask": run_task("two"),
+        "StartTask": start_task("two", second),
+        "launch": lambda tx: instances.launch(tx, request),
+        "start": lambda tx: start_again(tx, stopped),
+        "image that asks for GPUs": lambda tx: host_reports.report(tx, "h1", [Observed(asks, asks_gpus=free)]),
+    }
+    small.transact(takes[newcomer])
+    assert len(small.store.fleet.pool("hosts").slot(second).gpus) == 1
+    assert [small.state(task) for task in waiting] == ["PROVISIONING", "PENDING"]

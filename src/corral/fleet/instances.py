@@ -8,6 +8,7 @@ services.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from msgspec import Struct, field
@@ -15,6 +16,7 @@ from msgspec import Struct, field
 from corral.core.transactions import Tx
 from corral.decide.placement.place import place_newcomer, room_for_newcomer, why_waiting
 from corral.fleet.clusters import is_active_cluster
+from corral.fleet.newcomers import taking_capacity
 from corral.model.ecs_service import service_of_task
 from corral.model.group import provider_key
 from corral.model.instance import GROUP_TAG, HOST_POOL, Instance, InstanceState
@@ -107,9 +109,10 @@ def _add(tx: Tx[Store], request: InstanceRequest, placement: Placement | None) -
         launch_reason=request.reason,
         owner=request.owner,
     )
-    tx.store.instances.add(instance, HOST_POOL, claim_rank(tx.now_s), request.attributes)
-    if placement is not None:
-        return _run(tx, instance, placement)
+    with taking_capacity(tx, HOST_POOL) if placement is not None else nullcontext():
+        tx.store.instances.add(instance, HOST_POOL, claim_rank(tx.now_s), request.attributes)
+        if placement is not None:
+            return _run(tx, instance, placement)
     tx.mark(f"pool:{HOST_POOL}")
     _changed(tx, instance)
     return instance
@@ -139,9 +142,10 @@ def start(tx: Tx[Store], instance: Instance, reason: str) -> Instance:
     if instance.state is not InstanceState.STOPPED:
         return instance
     found = room_for_newcomer(tx.store.fleet.pool(HOST_POOL), instance.demand, tx.now_s)
-    waiting, _ = tx.store.instances.restart(instance, HOST_POOL, claim_rank(tx.now_s), reason)
-    if found is not None:
-        return _run(tx, waiting, found)
+    with taking_capacity(tx, HOST_POOL) if found is not None else nullcontext():
+        waiting, _ = tx.store.instances.restart(instance, HOST_POOL, claim_rank(tx.now_s), reason)
+        if found is not None:
+            return _run(tx, waiting, found)
     tx.mark(f"pool:{HOST_POOL}")
     _changed(tx, waiting)
     return waiting

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from corral.core.transactions import Tx
 from corral.decide.placement.gpu_choice import split_gpus
 from corral.decide.placement.place import spare_gpus
+from corral.fleet.newcomers import taking_capacity
 from corral.model.placement import Claim, Placement, Slot
 from corral.model.run import RunState
 from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task, TaskState
@@ -66,7 +67,8 @@ def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, visible: str) 
         indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(task.instance_id)}
         [run] = _share_spare_gpus((run.but(gpus=FREE_GPUS),), spare_gpus(pool, placement), {run.id: visible}, indexes)
         after = task.but(runs=tuple(run if each.id == run.id else each for each in task.runs))
-        tx.store.tasks.change(task, after)
+        with taking_capacity(tx, task.pool):
+            tx.store.tasks.change(task, after)
         tx.changed(f"task:{task.id}")
         task = after
     return task, run

@@ -8,6 +8,7 @@ options hold back gets no claim yet (`task_queue.py`).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from msgspec import Struct, field
@@ -24,6 +25,7 @@ from corral.decide.placement.place import (
 )
 from corral.decide.placement.slot_fit import amounts
 from corral.fleet.clusters import pools_of
+from corral.fleet.newcomers import taking_capacity
 from corral.fleet.private_environments import use_private_objects
 from corral.model.placement import Claim, Placement, Rank, Unplaceable
 from corral.model.queue_options import NO_OPTIONS, QueueOptions
@@ -173,7 +175,8 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
             if queue is not None:
                 chosen = chosen.but(details=queue.details(at, chosen.details))
             rank = rank_of(chosen, request.options.priority) if in_line else None
-            tasks.append(_add_task(tx, chosen, spec, found, rank=rank, roams=len(pools) > 1, longest_s=longest_s))
+            with taking_capacity(tx, pool) if found is not None else nullcontext():
+                tasks.append(_add_task(tx, chosen, spec, found, rank=rank, roams=len(pools) > 1, longest_s=longest_s))
             if queue is not None and entry is not None:
                 queue.add(tx, entry, tasks[-1].id)
     if queue is not None and tasks:
@@ -252,7 +255,8 @@ def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototy
         longest_s = longest_time_of(prototype, spec)
         found = place_on(tx.store.fleet.pool(pool), prototype.demand, instance_id, tx.now_s, longest_s=longest_s)
         if isinstance(found, Placement):
-            tasks.append(_add_task(tx, prototype.but(pool=pool), spec, found))
+            with taking_capacity(tx, pool):
+                tasks.append(_add_task(tx, prototype.but(pool=pool), spec, found))
         else:
             failures.append(LaunchFailure(instance_id, found))
     return LaunchResult(tasks, failures)
