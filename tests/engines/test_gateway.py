@@ -252,8 +252,12 @@ def test_a_stranger_on_the_port_is_refused_and_named_unless_it_is_the_server_its
             refuse_if_taken(pin, world.port, machine_id())
             here = GatewayKeeper(node.data, containers=False)
             await here.open()
+            await until(lambda: world.gateways(node))  # the keeper tries again until it knows where the server is
+            [trying] = world.gateways(node)
             here.server_at(ServerPlace(world.port, machine_id()))
-            await until(lambda: (node.node / "gateway.json").exists())
+            await until(lambda: not Path(f"/proc/{trying}").exists())  # it ends because the server listens on the port
+            assert (node.node / "gateway.json").exists()
+            assert not here.failed.done()
             await here.close(end=True)
         # The server was stopped, and its port is free. The agent of its machine does not take it.
         again = GatewayKeeper(node.data, containers=False)

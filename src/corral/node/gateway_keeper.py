@@ -137,6 +137,8 @@ class GatewayKeeper:
                 await self._until_ended()
             except Refused as refusal:
                 self._tried.set()
+                if self._changed.is_set():
+                    continue  # the attempt began before the server said where it is, so its failure decides nothing
                 log.warning("there is no gateway: %s", refusal)
                 if self._place is not None and not self.failed.done():
                     self.failed.set_exception(refusal)
