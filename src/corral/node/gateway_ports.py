@@ -38,7 +38,7 @@ class GatewayName(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path, port: int | None = None) -> GatewayName:
-        """Return the name for a joined host. Without `port`, it is the one of the record."""
+        """Return the name for a joined host. Without `port`, use the port of its record."""
         record = read_record(folder)
         if record is None:
             raise Refused(f"{folder} has not joined a server")

@@ -26,7 +26,7 @@ class HostScope:
     def __init__(self, state: Lane[Store], host_id: str) -> None:
         self._state = state
         self._host_id = host_id
-        self._runs: dict[str, None] = {}  # runs of which it is known that they are placed on the host, oldest first
+        self._runs: dict[str, None] = {}  # ids of runs that are placed on the host, oldest first
         self._gpus: frozenset[str] = frozenset()
 
     async def begin(self, hello: Hello, address: str) -> None:

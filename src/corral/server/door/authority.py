@@ -6,7 +6,6 @@ and ignores those of a signing request. So no host can pose as the server or as 
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -31,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from corral.core.errors import Refused
-from corral.node.server_access import SERVER_NAME, pin_of
+from corral.node.server_access import SERVER_NAME, pin_of, write_private
 from corral.server.door import AUTHORITY, SERVER
 
 AUTHORITY_VALID, SERVER_VALID = timedelta(days=36_500), timedelta(days=3_650)
@@ -57,7 +56,7 @@ class Authority:
         """Read the authority of a data folder, or create it. `folder` is the folder `door`."""
         path = folder / AUTHORITY
         if not path.exists():
-            _write_private(path, _new_authority(now_s))
+            write_private(path, _new_authority(now_s))
         content = path.read_bytes()
         try:
             key = load_pem_private_key(content, None)
@@ -76,7 +75,7 @@ class Authority:
         """Write a new key and a certificate for the door."""
         key = generate_private_key(SECP256R1())
         certificate = self._sign(key.public_key(), SERVER_NAME, SERVER_NAME, ExtendedKeyUsageOID.SERVER_AUTH, now_s, SERVER_VALID)
-        _write_private(self._folder / SERVER, _key_pem(key) + certificate.public_bytes(Encoding.PEM))
+        write_private(self._folder / SERVER, _key_pem(key) + certificate.public_bytes(Encoding.PEM))
 
     def issue_host(self, request: SigningRequest, host_id: str, now_s: float, valid_s: float) -> HostCertificate:
         certificate = self._sign(
@@ -147,12 +146,3 @@ def _new_authority(now_s: float) -> bytes:
 
 def _key_pem(key: EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    fresh = path.with_suffix(".new")
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(path)
