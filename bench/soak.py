@@ -1,6 +1,8 @@
-"""`bench/soak.py [--minutes 60] [--clients 10] [--seconds-kept 300] [--json FILE]`: use all services, and show that nothing grows.
+"""`bench/soak.py [--minutes 60] [--clients 10] [--rate 4] [--seconds-kept 300] [--json FILE]`: use all services, and show that
+nothing grows.
 
-Clients create, use and delete resources of all services, each with names of its own. Once a minute the script reads the memory of
+Clients create, use and delete resources of all services, each with names of its own. They begin a fixed number of errands per
+second, so that the speed of the machine does not change what Corral keeps. Once a minute the script reads the memory of
 Corral's processes, the rows of each table and the files of the data folder. What has ended is kept for five minutes
 (`soak_server.py`). Memory may grow by 5 % after the first ten minutes. Rows and files may not grow: the most in the last ten
 minutes is compared with the most in the ten minutes after the first ten.
@@ -25,6 +27,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +47,9 @@ MEMORY_GROWTH_MAX = 1.05
 ROWS_SPARE = 20  # a table may have this many rows more: which resources exist differs from minute to minute
 GROWTH_MAX = 1.10
 FILES_SPARE = 50
-PACE_S = 0.5  # between two errands of a client
+RATE_PER_S = 4.0  # errands of all clients together
+LATE_MAX_S = 30.0  # a client that is later than this leaves errands out
+JOBS_GROUP = "/aws/batch/job"
 ROLE = json.dumps(
     {"Statement": [{"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}]}
 )
@@ -70,12 +75,14 @@ class Sample(NamedTuple):
     file_mb: float
     calls: int
     errors: int
+    late: int  # errands that were left out, because the machine is too slow for the rate
 
 
 class Client:
     """A client that does one errand after the other, in all services. It deletes what it makes."""
 
-    def __init__(self, port: int, number: int) -> None:
+    def __init__(self, port: int, number: int, kept_s: float) -> None:
+        self._kept_s = kept_s
         self._endpoint = f"http://127.0.0.1:{port}"
         self.name = f"soak{number}"
         self.calls = 0
@@ -85,7 +92,7 @@ class Client:
             archive.writestr("main.py", "def handler(event, context):\n    return event\n")
         self.errands: Sequence[Callable[[], None]] = (
             self.tasks, self.service, self.jobs, self.messages, self.topic, self.objects, self.metrics, self.lines, self.stack,
-            self.function, self.group, self.parameters, self.repository, self.status,
+            self.function, self.group, self.parameters, self.repository, self.status, self.streams,
         )  # fmt: skip
 
     def __getattr__(self, service: str) -> Any:
@@ -261,43 +268,65 @@ class Client:
         self.ecr.describe_repositories(repositoryNames=[self.name])
         self.ecr.delete_repository(repositoryName=self.name, force=True)
 
+    def streams(self) -> None:
+        """Delete the log streams of jobs that ended long ago, because Logs keeps a stream when all its events have expired."""
+        names = {"logGroupName": JOBS_GROUP, "logStreamNamePrefix": f"{self.name}/"}
+        with suppress(self.logs.exceptions.ResourceNotFoundException):  # no job has run yet
+            for page in self.logs.get_paginator("describe_log_streams").paginate(**names):
+                for each in page["logStreams"]:
+                    if each["creationTime"] < (time.time() - self._kept_s) * 1000:
+                        self.logs.delete_log_stream(logGroupName=JOBS_GROUP, logStreamName=each["logStreamName"])
+
     def status(self) -> None:
         self.ec2.describe_instances()
         self.ecs.list_tasks()
         self.autoscaling.describe_auto_scaling_groups()
 
 
-def run_client(port: int, number: int, until: float, calls: Any, errors: Any) -> None:
-    """Do errands until the end. An errand that fails is reported, and the next one goes on."""
-    client, said = Client(port, number), set[str]()
+class Counts(NamedTuple):
+    """What a client has done, in memory that it shares with the script."""
+
+    calls: Any
+    errors: Any
+    late: Any
+
+
+def run_client(client: Client, every_s: float, first_s: float, until: float, counts: Counts) -> None:
+    """Begin an errand every so often, until the end. An errand that fails is reported, and the next one goes on."""
+    said = set[str]()
     client.prepare()
-    while time.monotonic() < until:
-        for errand in client.errands:
-            before = client.calls
-            try:
-                errand()
-            except (BotoCoreError, ClientError) as error:
-                errors.value += 1
-                if str(error) not in said and len(said) < 10:
-                    said.add(str(error))
-                    print(f"{client.name} {errand.__name__}: {error}", file=sys.stderr, flush=True)
-            calls.value += client.calls - before
-            if time.monotonic() >= until:
-                break
-            time.sleep(PACE_S)
+    due = time.monotonic() + first_s
+    for errand in cycle(client.errands):
+        if due >= until:
+            return
+        time.sleep(max(0.0, due - time.monotonic()))
+        before = client.calls
+        try:
+            errand()
+        except (BotoCoreError, ClientError) as error:
+            counts.errors.value += 1
+            if str(error) not in said and len(said) < 10:
+                said.add(str(error))
+                print(f"{client.name} {errand.__name__}: {error}", file=sys.stderr, flush=True)
+        counts.calls.value += client.calls - before
+        due += every_s
+        while due < time.monotonic() - LATE_MAX_S:
+            due += every_s
+            counts.late.value += 1
 
 
 # --- what Corral uses -------------------------------------------------------------------------------------------------
 
 
-def sample(local: Local, minute: float, calls: int, errors: int) -> Sample:
+def sample(local: Local, minute: float, counts: Sequence[Counts]) -> Sample:
     files = [Path(folder) / name for folder, _, names in os.walk(local.data) for name in names]  # some vanish meanwhile
     sizes = []
     for path in files:
         with suppress(FileNotFoundError):
             sizes.append(path.stat().st_size)
     memory_mb = sum(machine.pss_mb(pid) for pid in local.pids.values())
-    return Sample(minute, memory_mb, table_rows(local.data), len(files), sum(sizes) / 1e6, calls, errors)
+    done = (sum(each.value for each in values) for values in zip(*counts, strict=True))
+    return Sample(minute, memory_mb, table_rows(local.data), len(files), sum(sizes) / 1e6, *done)
 
 
 def table_rows(data: Path) -> dict[str, int]:
@@ -341,23 +370,24 @@ def main() -> int:
         local.wait_ready()
         began = time.monotonic()
         until = began + options.minutes * 60
-        counts = [(multiprocessing.Value("q", 0), multiprocessing.Value("q", 0)) for _ in range(options.clients)]
-        clients = [
-            multiprocessing.Process(target=run_client, args=(local.port, number, until, *count), daemon=True)
-            for number, count in enumerate(counts)
-        ]
+        counts = [Counts(*(multiprocessing.Value("q", 0) for _ in Counts._fields)) for _ in range(options.clients)]
+        every_s = options.clients / options.rate
+        clients = []
+        for number, count in enumerate(counts):
+            schedule = (every_s, every_s * number / options.clients, until)
+            arguments = (Client(local.port, number, options.seconds_kept), *schedule, count)
+            clients.append(multiprocessing.Process(target=run_client, args=arguments, daemon=True))
         for client in clients:
             client.start()
         woken = threading.Event()
         while time.monotonic() < until:
             woken.wait(min(60.0, max(0.0, until - time.monotonic())))
-            done, failed = (sum(count[at].value for count in counts) for at in (0, 1))
-            samples.append(sample(local, (time.monotonic() - began) / 60, done, failed))
+            samples.append(sample(local, (time.monotonic() - began) / 60, counts))
             now = samples[-1]
             alive = sum(map(multiprocessing.Process.is_alive, clients))
             console.print(
                 f"minute {now.minute:3.0f}: {now.memory_mb:.1f} MB, {sum(now.rows.values()):,} rows, {now.files:,} files "
-                f"({now.file_mb:.0f} MB), {done:,} calls, {failed} failed errands; {alive} clients",
+                f"({now.file_mb:.0f} MB), {now.calls:,} calls, {now.errors} failed errands, {now.late} left out; {alive} clients",
                 highlight=False,
             )
         for client in clients:
@@ -384,6 +414,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/soak.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--rate", type=float, default=RATE_PER_S, help=f"errands per second (default {RATE_PER_S:.0f})")
     parser.add_argument("--seconds-kept", type=float, default=300.0, help="how long Corral keeps what has ended (default 300)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the samples to a file, as JSON")
     return parser.parse_args()
