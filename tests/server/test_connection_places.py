@@ -26,6 +26,7 @@ from corral.server.http.unverified_memory import WAITING_MAX, UnverifiedMemory
 from eventually import DEADLINE_S
 
 MAX = 80
+NOW_S = 1000.0
 
 
 class Address(asyncio.BaseTransport):
@@ -141,7 +142,7 @@ def test_a_peer_with_refused_requests_has_no_reserved_places_for_a_minute() -> N
     wrong, ours = Client(limits, "192.0.2.8"), Client(limits, "192.0.2.7")
     for _ in range(REFUSED_MAX):
         wrong.place.claim()
-        assert wrong.place.refuse(ApiError("")) == 0.0
+        assert wrong.place.refuse(ApiError(""), NOW_S) == 0.0
     wrong.place.give_back()
     again = Client(limits, "192.0.2.8")
     for client in (again, ours):
@@ -153,16 +154,18 @@ def test_a_peer_with_refused_requests_has_no_reserved_places_for_a_minute() -> N
     assert list(again.place.peer.claimants) == [again.place]
 
 
-def test_a_peer_with_many_strangers_and_refused_requests_gets_its_errors_late() -> None:
+def test_a_peer_with_refused_requests_gets_its_errors_at_a_limited_rate() -> None:
     limits = ConnectionLimits(MAX)
-    clients = [Client(limits, "192.0.2.8", is_new=True) for _ in range(MAX)]
-    delays = [clients[0].place.refuse(ApiError("")) for _ in range(REFUSED_MAX)]
-    assert delays == [0.0] * (REFUSED_MAX - 1) + [MAX / REFUSED_PER_S]
-    assert Client(limits, "192.0.2.7").place.refuse(ApiError("")) == 0.0
-    for client in clients[REFUSED_AT_ONCE:]:
-        client.place.verify()
-        assert client.place.refuse(ApiError("")) == 0.0
-    assert clients[0].place.refuse(ApiError("")) == 0.0
+    wrong, ours, verified = (Client(limits, "192.0.2.8"), Client(limits, "192.0.2.7"), Client(limits, "192.0.2.8"))
+    verified.place.verify()
+    at_once = [wrong.place.refuse(ApiError(""), NOW_S) for _ in range(REFUSED_MAX + REFUSED_AT_ONCE)]
+    assert at_once == [0.0] * (REFUSED_MAX + REFUSED_AT_ONCE)
+    wrong.place.give_back()
+    again = Client(limits, "192.0.2.8")
+    late = [again.place.refuse(ApiError(""), NOW_S) for _ in range(3)]
+    assert late == pytest.approx([at / REFUSED_PER_S for at in (1, 2, 3)], abs=1e-6), "one after the other, on any connection"
+    assert [each.place.refuse(ApiError(""), NOW_S) for each in (ours, verified)] == [0.0, 0.0]
+    assert again.place.refuse(ApiError(""), NOW_S + 1.0) == 0.0
 
 
 def test_names_of_peers() -> None:

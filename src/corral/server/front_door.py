@@ -133,7 +133,7 @@ class FrontDoor:
             try:
                 identity = await exchange.authenticate(self._authentication)
             except ApiError as refusal:
-                if delay_s := connection.place.refuse(refusal):
+                if delay_s := connection.place.refuse(refusal, asyncio.get_running_loop().time()):
                     await asyncio.sleep(delay_s)
                 raise
             if identity is not ANONYMOUS:

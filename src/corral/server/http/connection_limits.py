@@ -6,7 +6,7 @@ without credentials cannot use up all connections, and a peer with many connecti
 
 A stranger *claims* an access key while the body of a request arrives whose head names a valid access key. A number of places is
 reserved for such connections. Only a valid signature keeps the place. A peer that sends many requests without valid credentials
-loses the reserved places for a minute, and gets its errors late if it has many connections.
+loses the reserved places for a minute, and gets its errors at a limited rate.
 
 Programs in containers have valid credentials, but their connections must not keep others out either. So all of them together have a
 part of the connections, and the task with the most makes room for other tasks.
@@ -33,8 +33,8 @@ CONTAINERS_SHARE = 2  # programs in containers may have half of the maximum
 VERIFIED_IDLE_MIN_S = 10  # a verified connection without a request for this long makes room for a new verified one
 REFUSED_MAX = 20  # the refused requests of a peer within REFUSED_S after which it has no reserved places
 REFUSED_S = 60
-REFUSED_AT_ONCE = 32  # if such a peer has more strangers, its errors are delayed
-REFUSED_PER_S = 200  # so that it gets about this many of them
+REFUSED_PER_S = 200  # such a peer gets this many errors per second, because each costs time that others need
+REFUSED_AT_ONCE = 32  # after a pause, it gets up to this many errors at once
 FILES_MAX = 1 << 20  # Corral does not raise its limit of open files above this
 
 
@@ -64,6 +64,13 @@ class Peer:
         self.claimants: dict[Place, None] = {}  # the oldest first
         self.refused = 0
         self.refused_since_s = 0
+        self._next_error_s = 0.0  # when the rate allows its next error
+
+    def delay_error(self, now_s: float) -> float:
+        """Return the number of seconds until the rate allows the next error, and count this error."""
+        earliest_s = max(self._next_error_s, now_s - REFUSED_AT_ONCE / REFUSED_PER_S)
+        self._next_error_s = earliest_s + 1 / REFUSED_PER_S
+        return max(0.0, earliest_s - now_s)
 
     @property
     def is_suspended(self) -> bool:
@@ -110,15 +117,14 @@ class Place:
                 self.task_id = task_id
                 self._limits.of_tasks.setdefault(task_id, {})[self] = None
 
-    def refuse(self, error: ApiError) -> float:
+    def refuse(self, error: ApiError, now_s: float) -> float:
         """Record that a request had no valid credentials. Return the number of seconds after which the client gets the error."""
         if self._group is self.peer.claimants:
             self._move(self.peer.strangers)
         if self.is_verified or error.status >= 500:
             return 0.0
         self._limits.count_refused(self.peer)
-        strangers = len(self.peer.strangers)
-        return strangers / REFUSED_PER_S if self.peer.is_suspended and strangers > REFUSED_AT_ONCE else 0.0
+        return self.peer.delay_error(now_s) if self.peer.is_suspended else 0.0
 
     def give_back(self) -> None:
         """Give the place and all memory back."""
