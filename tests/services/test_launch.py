@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -229,5 +230,7 @@ def test_the_description_of_a_stopped_task_is_kept_until_the_task_changes() -> N
     assert describe() == first
     world.ask(tag)
     assert describe() == {**first, "tags": [{"key": "k", "value": "2"}]}
+    last = describe()
     world.ask(lambda tx: tx.store.tasks.drop_stopped(tx.now_s, 10))
     assert world.ask(lambda tx: HANDLERS["DescribeTasks"](tx, described, CALLER))["tasks"] == []
+    assert sys.getrefcount(last) == 2, "only this test still has the description of the deleted task"

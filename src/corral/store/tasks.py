@@ -55,6 +55,7 @@ class Tasks:
         self._cached: dict[str, Task] = {}  # tasks that have not stopped; saves queries
         self._cached_by_run: dict[str, str] = {}  # run id → task id
         self._stopped: dict[str, Task] = {}  # stopped tasks that DescribeTasks has read
+        self._derived: dict[str, tuple[Task, dict[Any, Any]]] = {}  # see `derived`
         self._just_stopped: dict[str, Task] = {}  # tasks that this transaction has stopped; its reconcilers read them
         self._caches = not database.reads_only
         self.deployment_counts = DeploymentCounts(database)
@@ -89,6 +90,7 @@ class Tasks:
     def _evict(self, task_id: str) -> None:
         self._just_stopped.pop(task_id, None)
         self._stopped.pop(task_id, None)
+        self._derived.pop(task_id, None)
         task = self._cached.pop(task_id, None)
         for run in task.runs if task is not None else ():
             self._cached_by_run.pop(run.id, None)
@@ -340,13 +342,21 @@ class Tasks:
             found[row[0]] = task = task_of(row, runs[row[0]])
             if task.state is TaskState.STOPPED and self._caches:
                 if len(self._stopped) >= STOPPED_CACHED_MAX:
-                    del self._stopped[next(iter(self._stopped))]
+                    self._evict(next(iter(self._stopped)))
                 self._stopped[task.id] = task
         return found
 
-    def is_cached(self, task: Task) -> bool:
-        """Whether later reads of the writer return this same object. They do so until the task changes or is evicted."""
-        return self._caches and (self._cached.get(task.id) or self._stopped.get(task.id)) is task
+    def derived(self, task: Task) -> dict[Any, Any] | None:
+        """Return the dict in which callers keep what follows from a task, until the task changes or leaves the cache.
+
+        Return None if the task is not cached, because later reads return another object then.
+        """
+        if not self._caches or (self._cached.get(task.id) or self._stopped.get(task.id)) is not task:
+            return None
+        found = self._derived.get(task.id)
+        if found is None or found[0] is not task:
+            found = self._derived[task.id] = task, {}
+        return found[1]
 
     def of_run(self, run_id: str) -> Task | None:
         task_id = self._cached_by_run.get(run_id)

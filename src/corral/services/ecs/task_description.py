@@ -24,27 +24,18 @@ from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, spec_of
 from corral.store import Store
 
 HOLDERS_NAMED_MAX = 3
-KEPT_MAX = 2_000
 KEPT_PER_SPEC_MAX = 16
 KEPT_STATES = (TaskState.RUNNING, TaskState.STOPPED)
-
-# Task id, and whether the tags are included → the task and its description. The description is valid as long as the store returns
-# the same object for the task.
-_kept: dict[tuple[str, bool], tuple[Task, ConstantResult]] = {}
 
 
 def task_descriptions(tx: Tx[Store], tasks: Iterable[Task], *, tags: bool = True) -> list[dict[str, Any]]:
     """Describe tasks. The caller must not change the descriptions, because they are kept for the next call."""
     reasons, found = WaitReasons(tx), list[dict[str, Any]]()
     for task in tasks:
-        kept = _kept.get((task.id, tags))
-        if kept is not None and kept[0] is task:
-            found.append(kept[1])
-        elif task.state in KEPT_STATES and tx.store.tasks.is_cached(task):
-            while len(_kept) >= KEPT_MAX:
-                del _kept[next(iter(_kept))]
-            description = ConstantResult(_description(tx, task, None, tags=tags))
-            _kept[task.id, tags] = task, description
+        kept = tx.store.tasks.derived(task) if task.state in KEPT_STATES else None
+        if kept is not None:
+            if (description := kept.get(tags)) is None:
+                description = kept[tags] = ConstantResult(_description(tx, task, None, tags=tags))
             found.append(description)
         else:
             found.append(_description(tx, task, why_waiting(tx, task, reasons), tags=tags))

@@ -36,7 +36,7 @@ from corral.services.ecs.gpu_requirements import (
 from corral.services.ecs.lookup import split_definition
 from corral.store import Store
 
-CACHED_SPECS_MAX = 1_000
+CACHED_SPECS_MAX = 256  # a spec and what is kept with it have about 20 KB
 MIB_PER_GB = 1024
 RESTART_PERIOD_S = 300
 HEALTH_CHECK_DEFAULTS = {"interval": 30, "timeout": 5, "retries": 3}
