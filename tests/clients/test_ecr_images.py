@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 
 from corral.reconcile.images import ROWS_MAX
 from eventually import eventually
-from harness import Corral
+from harness import REGION, Corral
 
 ACCOUNT, OTHER_ACCOUNT = "123456789012", "210987654321"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -313,7 +313,7 @@ def test_lifecycle_policies_are_stored(ecr: Any, repository: str, rules: list[di
     text = json.dumps({"rules": rules})
     assert ecr.put_lifecycle_policy(repositoryName=repository, lifecyclePolicyText=text)["lifecyclePolicyText"] == text
     found = ecr.get_lifecycle_policy(repositoryName=repository)
-    assert found["lifecyclePolicyText"] == text and "lastEvaluatedAt" not in found
+    assert found["lifecyclePolicyText"] == text and found["lastEvaluatedAt"].timestamp() == 0
     assert ecr.delete_lifecycle_policy(repositoryName=repository)["lifecyclePolicyText"] == text
     with refused("LifecyclePolicyNotFoundException"):
         ecr.delete_lifecycle_policy(repositoryName=repository)
@@ -352,10 +352,13 @@ def policies(corral: Corral) -> str:
     return "policies"
 
 
+PULL = {"Effect": "Allow", "Principal": "*", "Action": "ecr:BatchGetImage"}
+
+
 def test_policies_of_repositories_are_stored(ecr: Any, policies: str):
     with refused("RepositoryPolicyNotFoundException", "Repository policy does not exist"):
         ecr.get_repository_policy(repositoryName=policies)
-    text = json.dumps({"Version": "2008-10-17", "Statement": []})
+    text = json.dumps({"Version": "2008-10-17", "Statement": [PULL]})
     said = ecr.set_repository_policy(repositoryName=policies, policyText=text)
     assert (said["registryId"], said["repositoryName"], said["policyText"]) == (ACCOUNT, policies, text)
     assert ecr.get_repository_policy(repositoryName=policies)["policyText"] == text
@@ -363,7 +366,8 @@ def test_policies_of_repositories_are_stored(ecr: Any, policies: str):
     assert ecr.delete_repository_policy(repositoryName=policies)["policyText"] == text
     with refused("RepositoryPolicyNotFoundException"):
         ecr.delete_repository_policy(repositoryName=policies)
-    for wrong in ("no", "{}", json.dumps({"Statement": ["x" * 10_240]})):
+    bad = [PULL | {"Effect": "Maybe"}, PULL | {"Actions": "ecr:*"}, {"Effect": "Allow", "Action": "ecr:*"}, "x" * 10_240]
+    for wrong in ("no", "{}", *(json.dumps({"Statement": [each]}) for each in bad)):
         with refused("InvalidParameterException", "olicyText"):
             ecr.set_repository_policy(repositoryName=policies, policyText=wrong)
 
@@ -375,11 +379,14 @@ def test_settings_of_the_registry_are_stored(ecr: Any, client: Callable[..., Any
         ecr.put_replication_configuration(replicationConfiguration={"rules": rules})["replicationConfiguration"]["rules"] == rules
     )
     assert ecr.describe_registry()["replicationConfiguration"] == {"rules": rules}
+    here = [{"destinations": [{"region": REGION, "registryId": ACCOUNT}]}]
+    with refused("InvalidParameterException", "Replication destination cannot be the same as the source registry"):
+        ecr.put_replication_configuration(replicationConfiguration={"rules": here})
     assert client("ecr", "eu-west-1").describe_registry()["replicationConfiguration"] == {"rules": []}
 
     with refused("RegistryPolicyNotFoundException"):
         ecr.get_registry_policy()
-    text = json.dumps({"Version": "2012-10-17", "Statement": []})
+    text = json.dumps({"Version": "2012-10-17", "Statement": [PULL | {"Action": "ecr:ReplicateImage", "Resource": "*"}]})
     ecr.put_registry_policy(policyText=text)
     assert ecr.get_registry_policy()["policyText"] == ecr.delete_registry_policy()["policyText"] == text
     with refused("RegistryPolicyNotFoundException"):

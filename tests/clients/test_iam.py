@@ -182,6 +182,44 @@ def test_simulation_shows_the_decision_of_the_boundary_alone(iam):
     assert [each["AllowedByPermissionsBoundary"] for each in details] == [True, True, False]
 
 
+def test_simulation_shows_the_statements_that_decide(iam):
+    statements = [
+        {"Effect": "Allow", "Action": "s3:*", "Resource": "*"},
+        {"Effect": "Deny", "Action": "s3:Put*", "Resource": "*", "Condition": {"StringEquals": {"aws:PrincipalTag/Team": "a"}}},
+    ]
+    document = {"Version": "2012-10-17", "Statement": statements}
+    text, line = json.dumps(document, indent=4), json.dumps(document)
+    actions = {"ActionNames": ["s3:GetObject", "s3:PutObject", "sqs:SendMessage"]}
+    team = [{"ContextKeyName": "aws:principaltag/team", "ContextKeyValues": ["a"], "ContextKeyType": "string"}]
+
+    def place(start, end):
+        return {"StartPosition": dict(zip(("Line", "Column"), start)), "EndPosition": dict(zip(("Line", "Column"), end))}
+
+    found = iam.simulate_custom_policy(PolicyInputList=[text, line], ContextEntries=team, **actions)["EvaluationResults"]
+    first, second = ({"SourcePolicyId": f"PolicyInputList.{at}", "SourcePolicyType": "IAM Policy"} for at in (1, 2))
+    end = len(line.partition("}")[0]) + 2
+    allows = [first | place((3, 19), (8, 10)), second | place((1, 41), (1, end))]
+    denies = [first | place((8, 10), (18, 10)), second | place((1, end), (1, len(line) - 1))]
+    assert [each["MatchedStatements"] for each in found] == [allows, denies, []]
+    assert [each["MissingContextValues"] for each in found] == [[]] * 3
+    role(iam, "simulated")
+    iam.put_role_policy(RoleName="simulated", PolicyName="own", PolicyDocument=text)
+    iam.attach_role_policy(RoleName="simulated", PolicyArn="arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess")
+    source = {"PolicySourceArn": "arn:aws:iam::123456789012:role/simulated"}
+    [shown, *_] = iam.simulate_principal_policy(**source, **actions)["EvaluationResults"]
+    assert [each["SourcePolicyId"] for each in shown["MatchedStatements"]] == ["role_simulated_own", "AmazonS3ReadOnlyAccess"]
+    assert shown["MissingContextValues"] == ["aws:PrincipalTag/Team"] and "ResourceSpecificResults" not in shown
+    [shown, *_] = iam.simulate_principal_policy(**source, **actions, ResourceArns=["arn:aws:s3:::a/b"])["EvaluationResults"]
+    [specific] = shown["ResourceSpecificResults"]
+    assert shown["MissingContextValues"] == [] and specific["MissingContextValues"] == ["aws:PrincipalTag/Team"]
+    assert (specific["EvalResourceName"], specific["EvalResourceDecision"]) == ("arn:aws:s3:::a/b", "allowed")
+    assert specific["MatchedStatements"] == shown["MatchedStatements"]
+    [shown] = iam.simulate_custom_policy(
+        PolicyInputList=[json.dumps({"Statement": statements[0], "Version": "2012-10-17"})], ActionNames=["s3:GetObject"]
+    )["EvaluationResults"]
+    assert shown["MatchedStatements"][0]["StartPosition"] == {"Line": 1, "Column": 14}
+
+
 def test_instance_profiles(iam):
     made = iam.create_instance_profile(InstanceProfileName="gpu", Path="/team/")["InstanceProfile"]
     assert made["InstanceProfileId"].startswith("AIPA") and made["Roles"] == []

@@ -71,7 +71,8 @@ def test_groups_are_found_by_prefix_pattern_class_and_name(logs):
     assert len(names(logs.describe_log_groups(logGroupNamePrefix="/find/"))) == 4
     by_pattern = logs.describe_log_groups(logGroupNamePattern="DataLogs")
     assert names(by_pattern) == ["/find/DataLogs", "/find/GroupDataLogs"]
-    assert set(by_pattern["logGroups"][0]) == {"arn", "creationTime", "logGroupName"}  # no more, as on AWS
+    members = {"arn", "creationTime", "logGroupArn", "logGroupClass", "logGroupName", "metricFilterCount"}
+    assert set(by_pattern["logGroups"][0]) == members  # no more, as on AWS
     assert "/find/rare" in names(logs.describe_log_groups(logGroupClass="ESSENTIALS"))  # the two are listed together
     assert "/find/rare" not in names(logs.describe_log_groups(logGroupClass="STANDARD", logGroupNamePrefix="/find"))
     arn = "arn:aws:logs:us-east-1:123456789012:log-group:/find/rare"
@@ -89,6 +90,9 @@ def test_groups_are_listed_by_pattern_and_tag(logs):
     assert names(logs.list_log_groups(logGroupNamePattern="^/list")) == ["/list/train-a", "/list/train-b"]
     assert names(logs.list_log_groups(logGroupNamePattern="n-b|^/other/t")) == ["/list/train-b", "/other/train"]
     assert names(logs.list_log_groups(logGroupTags=[{"key": "team", "values": ["vis*"]}])) == ["/list/train-a"]
+    for values, found in {("VIS*",): "a", ("!vision",): "b", ("!VIS*",): "b", ("Vision",): "", ("none", "!x*"): "ab"}.items():
+        tagged = names(logs.list_log_groups(logGroupTags=[{"key": "team", "values": list(values)}]))
+        assert tagged == [f"/list/train-{each}" for each in found], values
     assert names(logs.list_log_groups(logGroupTags=[{"key": "team"}])) == ["/list/train-a", "/list/train-b"]
     assert names(logs.list_log_groups(dataSources=[{"name": "x"}])) == []
     page = logs.list_log_groups(logGroupNamePattern="/list", limit=1)
@@ -206,12 +210,30 @@ def test_streams_are_listed_in_every_order(logs, group):
     invalid = logs.exceptions.InvalidParameterException
     with pytest.raises(invalid, match="LastEventTime"):
         logs.describe_log_streams(logGroupName=group, orderBy="LastEventTime", logStreamNamePrefix="n")
-    with pytest.raises(invalid, match="exactly one"):
-        logs.describe_log_streams(logGroupName=group, logGroupIdentifier=group)
+    for call in (logs.describe_log_streams, logs.filter_log_events):
+        with pytest.raises(logs.exceptions.ClientError, match="LogGroup name and LogGroup ARN are mutually exclusive parameters"):
+            call(logGroupName=group, logGroupIdentifier=group)
+        with pytest.raises(invalid, match="exactly one"):
+            call()
+    described = {stream["logStreamName"]: stream for stream in logs.describe_log_streams(logGroupName=group)["logStreams"]}
+    assert "uploadSequenceToken" in described["a"] and "uploadSequenceToken" not in described["never"]
     with pytest.raises(invalid, match="orderBy"):
         logs.describe_log_streams(logGroupName=group, orderBy="Size")
-    with pytest.raises(invalid, match="nextToken"):
-        logs.describe_log_streams(logGroupName=group, nextToken="nonsense")
+    one = {"logGroupName": group, "logStreamName": "a"}
+    for call, more in (
+        (logs.describe_log_streams, {"logGroupName": group}),
+        (logs.describe_log_groups, {}),
+        (logs.list_log_groups, {}),
+        (logs.describe_metric_filters, {}),
+        (logs.filter_log_events, {"logGroupName": group}),
+        (logs.get_log_events, one),
+    ):
+        with pytest.raises(invalid, match=r"The specified nextToken is invalid\.$"):
+            call(**more, nextToken="nonsense")
+    too_long = "Invalid LogGroup or LogStream, both must have length less than or equal to 512"
+    for wrong in ({**one, "logGroupName": "a" * 513}, {**one, "logStreamName": "a" * 513}):
+        with pytest.raises(invalid, match=too_long):
+            logs.create_log_stream(**wrong)
 
 
 TRANSFORMATION = {"metricName": "Errors", "metricNamespace": "Train", "metricValue": "1"}
@@ -223,6 +245,9 @@ def test_metric_filters_are_stored(logs, group):
             logGroupName=group, filterName=name, filterPattern=pattern, metricTransformations=[TRANSFORMATION | more]
         )
 
+    logs.create_log_group(logGroupName="/low-cost", logGroupClass="INFREQUENT_ACCESS")
+    with pytest.raises(logs.exceptions.InvalidOperationException, match="PutMetricFilter is not supported for this log class"):
+        logs.put_metric_filter(logGroupName="/low-cost", filterName="f", filterPattern="", metricTransformations=[TRANSFORMATION])
     for name in ("errors", "slow", "errors-too"):
         put_filter(name, "{ $.latency > 3 }", dimensions={"Host": "$.host"}, unit="Count")
     put_filter("errors", metricName="Other", defaultValue=0.5)
@@ -233,6 +258,7 @@ def test_metric_filters_are_stored(logs, group):
     assert found[0]["filterPattern"] == "ERROR" and found[0]["metricTransformations"][0]["defaultValue"] == 0.5
     assert found[1]["metricTransformations"] == [TRANSFORMATION | {"dimensions": {"Host": "$.host"}, "unit": "Count"}]
     assert all(each["logGroupName"] == group and each["creationTime"] for each in found)
+    assert [each["applyOnTransformedLogs"] for each in found] == [False] * 3
     by_name = logs.describe_metric_filters(logGroupName=group, filterNamePrefix="errors-")["metricFilters"]
     assert [each["filterName"] for each in by_name] == ["errors-too"]
     by_metric = logs.describe_metric_filters(metricName="Other", metricNamespace="Train")["metricFilters"]

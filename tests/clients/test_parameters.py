@@ -69,7 +69,7 @@ def test_a_root_parameter_has_one_name_with_and_without_a_slash(ssm: Any) -> Non
         assert ssm.delete_parameters(Names=[other])["DeletedParameters"] == [other]
         assert refusal(ssm.get_parameter, Name=stored)[0] == "ParameterNotFound"
     ssm.put_parameter(Name="/root-c/d", Value="1", Type="String")
-    for wrong in ("root-c/d", "/root-c//d"):
+    for wrong in ("root-c/d", "/root-c//d", "root c"):
         assert refusal(ssm.get_parameter, Name=wrong)[0] == "ValidationException"
 
 
@@ -77,7 +77,8 @@ def test_several_parameters_in_one_request(ssm: Any) -> None:
     for name in ("many-a", "many-b"):
         ssm.put_parameter(Name=name, Value=name, Type="StringList")
     got = ssm.get_parameters(Names=["many-b", "many-none", "many-a:1", "many-a:7"])
-    assert (names(got), got["InvalidParameters"]) == (["many-b", "many-a"], ["many-none", "many-a:7"])
+    assert (names(got), got["InvalidParameters"]) == (["many-a", "many-b"], ["many-none", "many-a:7"])
+    assert names(ssm.get_parameters(Names=[" many-a", "many-b "])) == ["many-a", "many-b"]  # AWS removes such spaces
     assert ssm.get_parameter(Name="arn:aws:ssm:us-east-1:123456789012:parameter/many-a")["Parameter"]["Name"] == "many-a"
     gone = ssm.delete_parameters(Names=["many-a", "many-none"])
     assert (gone["DeletedParameters"], gone["InvalidParameters"]) == (["many-a"], ["many-none"])
@@ -96,6 +97,7 @@ def test_several_parameters_in_one_request(ssm: Any) -> None:
         ({"Name": "/x" * 16}, "HierarchyLevelLimitExceededException", "15 levels"),
         ({"Name": "x" * 1000}, "ValidationException", "1011"),
         ({"Value": ""}, "ValidationException", "greater than or equal to 1"),
+        ({"Value": "a {{ssm:b}} c"}, "ValidationException", 'Do not use "{{}}" in the value.'),
         ({"Value": "x" * 4097}, "ValidationException", "4096"),
         ({"Value": "x" * 8193, "Tier": "Advanced"}, "ValidationException", "8192"),
         ({"Type": "Number"}, "ValidationException", "enum value set"),

@@ -29,6 +29,7 @@ class Pagination(Struct, frozen=True):
     smallest: int = 1
     largest: int = 1000
     invalid_limit: Callable[[str, int, int, int], ApiError] | None = None  # (member, limit, smallest, largest) → error
+    token_text: str | None = None  # the error text for a token that is not valid; None means the usual text
     only_with_limit: bool = False  # True: a response has a token only if the request has a limit, as in SQS
 
     def limit_of(self, params: Mapping[str, Any]) -> int | None:
@@ -54,6 +55,8 @@ class Pagination(Struct, frozen=True):
             raise self.wrong_token() from None
 
     def wrong_token(self) -> ApiError:
+        if self.token_text is not None:
+            return self.invalid_token(self.token_text)
         return self.invalid_token(f"{self.token} is not valid: pass the {self.next_token} of the previous response unchanged.")
 
     def position(self, params: Mapping[str, Any], read: Callable[[str], T]) -> T:

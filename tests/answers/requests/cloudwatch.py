@@ -24,9 +24,17 @@ def requests(calls: Calls) -> None:
     }
     calls("PutMetricAlarm", AlarmName="p", Period=60, **extended, **METRIC, **USUAL)
     stat = {"Metric": METRIC, "Period": 60, "Stat": "Sum", "Unit": "Count"}
-    queries = [{"Id": "m1", "MetricStat": stat, "ReturnData": False}, {"Id": "e1", "Expression": "m1 * 2", "Label": "l"}]
+    queries = [
+        {"Id": "m1", "MetricStat": stat, "ReturnData": False},
+        {"Id": "e1", "Expression": "m1 * 2", "Label": "l", "Period": 60},
+    ]
     calls("PutMetricAlarm", AlarmName="q", Metrics=queries, **USUAL)
-    suppressor = {"ActionsSuppressor": "a", "ActionsSuppressorWaitPeriod": 1, "ActionsSuppressorExtensionPeriod": 1}
+    warm_up = {"WarmUpPeriodDurationInMinutes": 1, "OnlyStartEvaluatingAfterWarmUpPeriodEnds": True}
+    timed = {"EvaluationWindow": {"WallClockWindow": {"Timezone": "UTC"}}, "WarmUpConfiguration": warm_up}
+    tagged = {"ActionConfiguration": {"AlarmTagsPropagation": {"Enabled": True, "IncludedTagKeys": ["a"]}}}
+    untagged = {"ActionConfiguration": {"AlarmTagsPropagation": {"Enabled": True, "ExcludedTagKeys": ["a"]}}}
+    calls("PutMetricAlarm", AlarmName="w", Period=60, Statistic="Sum", **METRIC, **USUAL, **timed, **untagged)
+    suppressor = {**tagged, "ActionsSuppressor": "a", "ActionsSuppressorWaitPeriod": 1, "ActionsSuppressorExtensionPeriod": 1}
     calls.twice("PutCompositeAlarm", SAME, AlarmName="c", AlarmRule="ALARM(a)", **suppressor, AlarmDescription="a", **actions)
     calls.twice("SetAlarmState", SAME, AlarmName="a", StateValue="OK", StateReason="r", StateReasonData="{}")
     calls("DescribeAlarms", AlarmTypes=["MetricAlarm", "CompositeAlarm"])

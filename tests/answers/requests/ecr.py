@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 
-from answers.calls import OTHER, SAME, Calls
-from raw_registry import Registry, digest_of
+from answers.calls import ACCOUNT, OTHER, SAME, Calls
+from harness import REGION
+from raw_registry import OCI_IMAGE, OCI_INDEX, Registry, digest_of
 
 RULE = {
     "rulePriority": 1,
@@ -68,6 +69,8 @@ def requests(calls: Calls) -> None:
     calls("DescribeRegistry")
     calls.twice("PutAccountSetting", SAME, name="BASIC_SCAN_TYPE_VERSION", value="AWS_NATIVE")
     calls("GetAccountSetting", name="BASIC_SCAN_TYPE_VERSION")
+    here = [{"destinations": [{"region": REGION, "registryId": ACCOUNT}]}]
+    calls.refused("PutReplicationConfiguration", "InvalidParameterException", replicationConfiguration={"rules": here})
     refusals(calls, resource["resourceArn"], manifest)
     calls.twice("DeleteRepository", "RepositoryNotFoundException", **name, force=True)
 
@@ -78,6 +81,10 @@ def images(calls: Calls, manifest: bytes) -> None:
     calls("DescribeImages", **name)
     calls("BatchGetImage", **name, imageIds=[*v1, {"imageTag": "none"}])
     calls("BatchCheckLayerAvailability", **name, layerDigests=[digest_of(b"layer"), digest_of(b"none")])
+    referrer = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [], "artifactType": "a/b"}
+    subject = {"mediaType": OCI_IMAGE, "digest": digest_of(manifest), "size": len(manifest)}
+    calls("PutImage", **name, imageManifest=json.dumps(referrer | {"subject": subject}))
+    calls("DescribeImages", **name)
     calls.twice("PutImage", "ImageAlreadyExistsException", **name, imageManifest=manifest.decode(), imageTag="v2")
     calls.twice_refused("DescribeImageScanFindings", "ScanNotFoundException", **name, imageId={"imageTag": "v1"})
     calls.twice("BatchDeleteImage", OTHER, **name, imageIds=[{"imageTag": "v2"}])

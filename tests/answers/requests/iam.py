@@ -53,6 +53,8 @@ def requests(calls: Calls) -> None:
     source = {"PolicySourceArn": f"arn:aws:iam::{ACCOUNT}:role/answers", "ActionNames": ["s3:GetObject", "s3:PutObject"]}
     calls("SimulatePrincipalPolicy", **source)
     calls("SimulateCustomPolicy", PolicyInputList=[POLICY], ActionNames=["s3:GetObject"])
+    simulated = {"PolicyInputList": [POLICY], "PermissionsBoundaryPolicyInputList": [POLICY], "ActionNames": ["s3:GetObject"]}
+    calls("SimulateCustomPolicy", **simulated, ResourceArns=["arn:aws:s3:::a"])
     calls.twice("CreateServiceLinkedRole", "InvalidInputException", AWSServiceName="ecs.amazonaws.com", Description="d")
     refusals(calls)
     calls("CreateServiceLinkedRole", AWSServiceName="batch.amazonaws.com")

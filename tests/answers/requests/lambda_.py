@@ -96,3 +96,7 @@ def refusals(calls: Calls, code: bytes) -> None:
     calls.refused("UpdateFunctionCode", "PreconditionFailedException", **wrong, ZipFile=code)
     calls.refused("Invoke", "InvalidRequestContentException", FunctionName="answers", Payload=b"{")
     calls.refused("UpdateFunctionCode", "InvalidParameterValueException", FunctionName="answers", ZipFile=b"none")
+    long = {"Action": "lambda:InvokeFunction", "Principal": "sns.amazonaws.com", "SourceArn": f"arn:aws:sns:::{'a' * 900}"}
+    for number in range(17):
+        calls("AddPermission", FunctionName="answers", StatementId=f"long{number}", **long)
+    calls.refused("AddPermission", "PolicyLengthExceededException", FunctionName="answers", StatementId="s" * 100, **long)

@@ -34,6 +34,9 @@ def requests(calls: Calls) -> None:
     by_size = {"metricName": "m", "metricNamespace": "n", "metricValue": "$.a", "dimensions": {"d": "$.d"}}
     calls("PutMetricFilter", **group, filterName="g", filterPattern="{ $.a = 1 }", metricTransformations=[by_size])
     calls("DescribeMetricFilters", **group)
+    calls("CreateLogGroup", logGroupName="/cheap", logGroupClass="INFREQUENT_ACCESS")
+    cheap = {"logGroupName": "/cheap", "filterName": "f", "filterPattern": "", "metricTransformations": [CHANGE]}
+    calls.refused("PutMetricFilter", "InvalidOperationException", **cheap)
     calls("TestMetricFilter", filterPattern="[a, b]", logEventMessages=["1 2"])
     calls("DescribeLogGroups", logGroupNamePrefix="/answers")
     calls("ListLogGroups")

@@ -20,6 +20,10 @@ def requests(calls: Calls) -> None:
     calls.twice("CreateSecret", "ResourceExistsException", **given)
     calls("DescribeSecret", **ONE)
     calls("ListSecrets")
+    many = [{"Key": f"k{number}", "Value": ""} for number in range(51)]
+    calls.refused("CreateSecret", "LimitExceededException", Name="many", SecretString="a", Tags=many)
+    calls("CreateSecret", Name="partner", Type="a", SecretString="a")
+    calls("DescribeSecret", SecretId="partner")
     version = calls("GetSecretValue", **ONE)["VersionId"]
     calls("CreateSecret", Name="binary", SecretBinary=b"a", KmsKeyId="alias/a")
     calls("BatchGetSecretValue", SecretIdList=["answers", "none", "binary"])
@@ -30,6 +34,12 @@ def requests(calls: Calls) -> None:
     calls("ListSecretVersionIds", **ONE, IncludeDeprecated=True)
     staged = {"VersionStage": "mine", "MoveToVersionId": new}
     calls.twice("UpdateSecretVersionStage", SAME, **ONE, **staged)
+    for number in range(17):
+        calls("UpdateSecretVersionStage", **ONE, VersionStage=f"mine{number}", MoveToVersionId=new)
+    more = {"VersionStage": "more", "MoveToVersionId": new}
+    calls.refused("UpdateSecretVersionStage", "LimitExceededException", **ONE, **more)
+    for number in range(17):
+        calls("UpdateSecretVersionStage", **ONE, VersionStage=f"mine{number}", RemoveFromVersionId=new)
     calls.twice("TagResource", SAME, **ONE, Tags=[{"Key": "c", "Value": "d"}])
     calls.twice("UntagResource", SAME, **ONE, TagKeys=["c"])
     calls.twice("PutResourcePolicy", SAME, **ONE, ResourcePolicy=POLICY)
@@ -41,6 +51,9 @@ def requests(calls: Calls) -> None:
     calls.twice("RotateSecret", SAME, **ONE, **rotation)
     calls("DescribeSecret", **ONE)
     calls("ListSecrets")
+    scheduled = {"ScheduleExpression": "rate(10 days)", "Duration": "3h"}
+    calls("RotateSecret", SecretId="binary", RotationLambdaARN=function, RotationRules=scheduled)
+    calls("DescribeSecret", SecretId="binary")
     calls.twice("CancelRotateSecret", SAME, **ONE)
     calls.refused("RotateSecret", "ResourceNotFoundException", SecretId="none", **rotation)
     calls("ListResourcePolicies", **ONE)

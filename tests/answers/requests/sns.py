@@ -51,6 +51,14 @@ def refusals(calls: Calls, arn: str, subscription: str) -> None:
     )
     calls.all_refused("ResourceNotFoundException", ResourceArn=calls.arn("none"))
     calls.all_refused("InvalidParameterException", TopicArn="none", SubscriptionArn="none", ResourceArn="none")
+    for number in range(200):
+        endpoint = calls.arn(f"filtered-{number}", service="sqs")
+        attributes = {"FilterPolicy": '{"a":["b"]}'}
+        calls("Subscribe", TopicArn=arn, Protocol="sqs", Endpoint=endpoint, Attributes=attributes)
+    filtered = {"AttributeName": "FilterPolicy", "AttributeValue": '{"a":["b"]}'}
+    calls.refused("SetSubscriptionAttributes", "FilterPolicyLimitExceededException", SubscriptionArn=subscription, **filtered)
+    more = {"Protocol": "sqs", "Endpoint": calls.arn("b", service="sqs"), "Attributes": {"FilterPolicy": '{"a":["b"]}'}}
+    calls.refused("Subscribe", "FilterPolicyLimitExceededException", TopicArn=arn, **more)
     calls.refused("ListSubscriptions", "InvalidParameterException", NextToken="none")
     calls.refused("ListTopics", "InvalidParameterException", NextToken="none")
     calls.refused("CreateTopic", "InvalidParameterException", Name="a b")

@@ -57,6 +57,7 @@ def refusals(calls: Calls, name: str) -> None:
         "InvalidAllowedPatternException": {"AllowedPattern": "("},
         "ParameterPatternMismatchException": {"Value": "a", "AllowedPattern": "[0-9]"},
         "IncompatiblePolicyException": {"Tier": "Advanced", "Policies": json.dumps([EXPIRATION] * 2)},
+        "PoliciesLimitExceededException": {"Tier": "Advanced", "Policies": json.dumps([EXPIRATION] * 11)},
         "InvalidPolicyTypeException": {"Tier": "Advanced", "Policies": '[{"Type":"None","Version":"1.0","Attributes":{}}]'},
         "InvalidPolicyAttributeException": {
             "Tier": "Advanced",

@@ -7,7 +7,7 @@ the policies of a role. An explicit deny overrides every allow. A request that n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase, translate
 from functools import lru_cache
@@ -104,6 +104,11 @@ def evaluate(policy: Policy, request: AccessRequest) -> PolicyDecision:
                 return PolicyDecision.DENIED
             decision = PolicyDecision.ALLOWED
     return decision
+
+
+def matching_statements(policy: Policy, request: AccessRequest) -> Iterator[tuple[int, Statement]]:
+    """Return the statements that match a request, each with its place in the policy."""
+    return ((at, each) for at, each in enumerate(policy.statements) if _matches(policy, each, request))
 
 
 def evaluate_identity(identity: IdentityPolicies, request: AccessRequest) -> PolicyDecision:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.model.json_documents import read_json
+from corral.decide.policies.policy import PolicyError, read_policy
 from corral.services.ecr.errors import LifecyclePolicyNotFoundException, RepositoryPolicyNotFoundException
 from corral.services.ecr.lifecycle_policies import check_lifecycle_policy
 from corral.services.ecr.repository_names import identity, requested_repository, violated
@@ -30,22 +31,25 @@ class PolicyKind(Struct, frozen=True):
     check: Callable[[str], None]
     title: str  # for error messages, for example "Repository policy"
     missing: type[ApiError]
+    # Members of the responses of Get and Delete operations that have the same value for each policy.
+    others: Mapping[str, Any] = MappingProxyType({})
 
 
 def check_policy(text: str, owner: str) -> None:
-    """Raise an error if the policy is not a JSON object with a Statement. `owner` is "repository" or "registry"."""
+    """Raise an error if the policy of a repository or of the registry is not valid. `owner` says which of the two it is."""
     try:
-        policy = read_json(text)
-    except ValueError:
-        policy = None
-    if not isinstance(policy, dict) or "Statement" not in policy:
+        is_valid = all(statement.principals is not None for statement in read_policy(text).statements)
+    except PolicyError:
+        is_valid = False
+    if not is_valid:
         raise violated("PolicyText", f"Invalid {owner} policy provided")
 
 
+NOT_EVALUATED = MappingProxyType({"lastEvaluatedAt": 0.0})  # the time that AWS gives for a policy that it has not evaluated yet
 POLICY_KINDS = (
     PolicyKind(
         "lifecyclePolicyText", "PutLifecyclePolicy", "GetLifecyclePolicy", "DeleteLifecyclePolicy",
-        check_lifecycle_policy, "Lifecycle policy", LifecyclePolicyNotFoundException,
+        check_lifecycle_policy, "Lifecycle policy", LifecyclePolicyNotFoundException, NOT_EVALUATED,
     ),
     PolicyKind(
         "policyText", "SetRepositoryPolicy", "GetRepositoryPolicy", "DeleteRepositoryPolicy",
@@ -68,7 +72,7 @@ def handlers(kind: PolicyKind) -> dict[str, PolicyHandler]:
                 f"{kind.title} does not exist for the repository with name '{repository.name}' in the registry with id "
                 f"'{caller.account}'"
             )
-        return {**identity(caller, repository), kind.member: repository.about[kind.member]}
+        return {**identity(caller, repository), kind.member: repository.about[kind.member], **kind.others}
 
     def delete(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         response = get(tx, params, caller)

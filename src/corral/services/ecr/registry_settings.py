@@ -26,6 +26,9 @@ def describe_registry(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 def put_replication_configuration(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     replication = params["replicationConfiguration"]
+    own = {"region": caller.region, "registryId": caller.account}
+    if any(destination == own for rule in replication["rules"] for destination in rule["destinations"]):
+        raise violated("replicationConfiguration", "Replication destination cannot be the same as the source registry")
     _store(tx, caller, REPLICATION, replication)
     return {"replicationConfiguration": replication}
 

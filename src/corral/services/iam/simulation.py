@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from msgspec import Struct
 
 from corral.access.authorization import policies_of_role
 from corral.access.caller import Caller
+from corral.access.roles import document_of
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import (
@@ -18,8 +22,11 @@ from corral.decide.policies.policy import (
     PolicyPrincipal,
     evaluate,
     evaluate_identity,
+    matching_statements,
     read_policy,
 )
+from corral.decide.policies.policy_text import TextPosition, condition_keys, statement_spans
+from corral.model.json_documents import read_json
 from corral.operations.pagination import among
 from corral.operations.stored_resources import Params, find
 from corral.services.iam.errors import InvalidInputException
@@ -35,44 +42,105 @@ DECISIONS = {
 }
 
 
+class SourcePolicy(Struct, frozen=True):
+    """A policy, and the name that results have for it."""
+
+    id: str
+    text: str
+    policy: Policy
+
+
 def simulate_principal_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     source = params["PolicySourceArn"]
     kind, _, path = source.rpartition(":")[2].partition("/")
     if kind != "role":
         raise InvalidInputException(f"Invalid Entity Arn: {source} does not name a role; users and groups are not served.")
     role = find(tx, caller, ROLE, {"RoleName": path.rpartition("/")[2]})
-    found = policies_of_role(tx, caller.account, role["RoleName"])
-    identity = found.identity
-    if "PermissionsBoundaryPolicyInputList" in params:
-        identity = IdentityPolicies(identity.policies, _read(params["PermissionsBoundaryPolicyInputList"][0]))
-    more = tuple(_read(text) for text in params.get("PolicyInputList", ()))
-    return _simulate(params, IdentityPolicies(identity.policies + more, identity.boundary), found.tags)
+    name, found = role["RoleName"], policies_of_role(tx, caller.account, role["RoleName"])
+    texts = {f"role_{name}_{policy}": text for policy, text in role["_inline"].items()}
+    texts |= {arn.rpartition("/")[2]: text for arn in role["_attached"] if (text := document_of(tx, arn)) is not None}
+    policies = [each for id, text in texts.items() if (each := _readable(id, text)) is not None]
+    return _simulate(params, [*policies, *_given(params)], _boundary(params) or found.identity.boundary, found.tags)
 
 
 def simulate_custom_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    limits = params.get("PermissionsBoundaryPolicyInputList")
-    policies = tuple(_read(text) for text in params["PolicyInputList"])
-    return _simulate(params, IdentityPolicies(policies, _read(limits[0]) if limits else None), {})
+    return _simulate(params, _given(params), _boundary(params), {})
 
 
-def _simulate(params: Params, identity: IdentityPolicies, given: Context) -> dict[str, Any]:
+def _given(params: Params) -> list[SourcePolicy]:
+    texts = enumerate(params.get("PolicyInputList", ()), 1)
+    return [SourcePolicy(f"PolicyInputList.{number}", text, _read(text)) for number, text in texts]
+
+
+def _boundary(params: Params) -> Policy | None:
+    texts = params.get("PermissionsBoundaryPolicyInputList")
+    return _read(texts[0]) if texts else None
+
+
+def _simulate(params: Params, policies: list[SourcePolicy], boundary: Policy | None, given: Context) -> dict[str, Any]:
     context = {**given} | {
         entry["ContextKeyName"].lower(): tuple(entry.get("ContextKeyValues", ()))
         for entry in params.get("ContextEntries", ())
         if "ContextKeyName" in entry
     }
+    missing = _missing_keys(policies, context)
+    identity = IdentityPolicies(tuple(each.policy for each in policies), boundary)
     results: dict[str, dict[str, Any]] = {}
     for action in params["ActionNames"]:
         for resource in params.get("ResourceArns") or [NO_RESOURCE]:
             request = AccessRequest(PolicyPrincipal("AWS", ()), action, resource, context)
             decision = evaluate_identity(identity, request)
-            result = {"EvalActionName": action, "EvalResourceName": resource, "EvalDecision": DECISIONS[decision]}
-            if identity.boundary is not None:
-                allowed = evaluate(identity.boundary, request) is PolicyDecision.ALLOWED
-                result["PermissionsBoundaryDecisionDetail"] = {"AllowedByPermissionsBoundary": allowed}
-            results[f"{len(results):06d}"] = result | {"MatchedStatements": [], "MissingContextValues": []}
+            matched = _matched(policies, request, decision)
+            detail: dict[str, Any] = {}
+            if boundary is not None:
+                allowed = evaluate(boundary, request) is PolicyDecision.ALLOWED
+                detail = {"PermissionsBoundaryDecisionDetail": {"AllowedByPermissionsBoundary": allowed}}
+            result = {"EvalActionName": action, "EvalResourceName": resource, "EvalDecision": DECISIONS[decision], **detail}
+            if resource == NO_RESOURCE:
+                result |= {"MatchedStatements": matched, "MissingContextValues": missing}
+            else:  # as on AWS, the results for the resources in a request have the missing keys
+                one = {"EvalResourceName": resource, "EvalResourceDecision": DECISIONS[decision], **detail}
+                specific = {**one, "MatchedStatements": matched, "MissingContextValues": missing}
+                result |= {"MatchedStatements": matched, "MissingContextValues": [], "ResourceSpecificResults": [specific]}
+            results[f"{len(results):06d}"] = result
     found, token = PAGES.page(params, among(results))
     return {"EvaluationResults": found, **token}
+
+
+def _matched(policies: Iterable[SourcePolicy], request: AccessRequest, decision: PolicyDecision) -> list[dict[str, Any]]:
+    """Return the statements that decide. Those with the effect Allow do not decide about a request that another one denies."""
+    found = []
+    for source in policies:
+        for at, statement in matching_statements(source.policy, request):
+            if statement.allows != (decision is PolicyDecision.DENIED):
+                span = statement_spans(source.text)[at]
+                found.append(
+                    {
+                        "SourcePolicyId": source.id,
+                        "SourcePolicyType": "IAM Policy",
+                        "StartPosition": _shown(span.start),
+                        "EndPosition": _shown(span.end),
+                    }
+                )
+    return found
+
+
+def _shown(position: TextPosition) -> dict[str, int]:
+    return {"Line": position.line, "Column": position.column}
+
+
+def _missing_keys(policies: Iterable[SourcePolicy], context: Context) -> list[str]:
+    """Return the condition keys of the policies for which the request has no values."""
+    keys = {key.lower(): key for source in policies for key in condition_keys(read_json(source.text))}
+    return sorted(key for lower, key in keys.items() if lower not in context)
+
+
+def _readable(id: str, text: str) -> SourcePolicy | None:
+    """Return a policy of a role. Return None if it is not valid; such a policy allows nothing."""
+    try:
+        return SourcePolicy(id, text, read_policy(text))
+    except PolicyError:
+        return None
 
 
 def _read(text: str) -> Policy:

@@ -12,7 +12,8 @@ from corral.operations.pagination import Pagination
 from corral.services.logs import errors
 from corral.telemetry import LogGroup, LogStore, LogStream
 
-PAGES = Pagination(errors.InvalidParameterException, limit="limit", default=50, largest=50)
+BAD_TOKEN = "The specified nextToken is invalid."
+PAGES = Pagination(errors.InvalidParameterException, limit="limit", default=50, largest=50, token_text=BAD_TOKEN)
 
 
 def existing_group(tx: Tx[LogStore], caller: Caller, name: str) -> LogGroup:
@@ -37,7 +38,9 @@ def existing_stream(tx: Tx[LogStore], caller: Caller, group: str, name: str) -> 
 def requested_group_name(params: dict[str, Any]) -> str:
     """Return the name of the log group in a request. The request has either logGroupName or logGroupIdentifier."""
     name, identifier = params.get("logGroupName"), params.get("logGroupIdentifier")
-    if bool(name) == bool(identifier):
+    if name and identifier:
+        raise errors.ValidationException("LogGroup name and LogGroup ARN are mutually exclusive parameters.")
+    if not name and not identifier:
         raise errors.InvalidParameterException("Specify exactly one of logGroupName and logGroupIdentifier.")
     return name or group_name(str(identifier))
 

@@ -9,7 +9,7 @@ from corral.access.caller import Caller
 from corral.core.commands import Wait
 from corral.core.transactions import Tx
 from corral.model.durations import DAY_MS, HOUR_MS
-from corral.services.logs.common import existing_stream, now_ms, requested_group_name, retention_start_ms
+from corral.services.logs.common import BAD_TOKEN, existing_stream, now_ms, requested_group_name, retention_start_ms
 from corral.services.logs.errors import InvalidParameterException
 from corral.services.logs.ingestion import ingest
 from corral.services.logs.streams import sequence_token
@@ -106,7 +106,5 @@ def _token(direction: str, position: tuple[int, int]) -> str:
 def _position(token: str) -> tuple[str, tuple[int, int]]:
     direction, _, digits = token.partition("/")
     if direction not in ("f", "b") or len(digits) != 56 or not digits.isascii() or not digits.isdigit():
-        raise InvalidParameterException(
-            "The specified nextToken is invalid: pass nextForwardToken or nextBackwardToken of a previous response unchanged."
-        )
+        raise InvalidParameterException(BAD_TOKEN)
     return direction, (min(int(digits[:30]), LAST_MS), min(int(digits[30:]), LAST_MS))

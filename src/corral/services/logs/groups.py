@@ -8,7 +8,12 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.services.logs.common import PAGES, existing_group, group_arn, group_name, now_ms
-from corral.services.logs.errors import InvalidParameterException, ResourceAlreadyExistsException, ValidationException
+from corral.services.logs.errors import (
+    InvalidOperationException,
+    InvalidParameterException,
+    ResourceAlreadyExistsException,
+    ValidationException,
+)
 from corral.services.logs.tags import LOG_GROUP_RULES
 from corral.telemetry import LogGroup, LogStore
 
@@ -20,7 +25,7 @@ SCAN_BATCH = 1_000
 def create_log_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = params["logGroupName"]
     if name.startswith("aws/"):
-        raise InvalidParameterException("Log groups starting with aws/ are reserved for AWS.")
+        raise InvalidParameterException("Log groups starting with AWS/ are reserved for AWS.")
     LOG_GROUP_RULES.check(params.get("tags", {}))
     stored = ("tags", "kmsKeyId", "logGroupClass", "deletionProtectionEnabled")
     if not tx.store.add_group(caller.region, name, {key: params[key] for key in stored if key in params}, now_ms(tx)):
@@ -78,11 +83,9 @@ def describe_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller
         return [(group.name, group) for group in found]
 
     page, token = PAGES.page(params, listed)
-    if part:
-        described = [_identity(caller, group) for group in page]
-    else:
-        filters = tx.store.metric_filter_counts([group.id for group in page])
-        described = [_described(caller, group, filters.get(group.id, 0)) for group in page]
+    filters = tx.store.metric_filter_counts([group.id for group in page])
+    describe = _identity if part else _described
+    described = [describe(caller, group, filters.get(group.id, 0)) for group in page]
     return {"logGroups": described, **token}
 
 
@@ -102,6 +105,14 @@ def list_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) ->
         for group in found[:limit]
     ]
     return {"logGroups": described, **PAGES.more(found[limit - 1].name if len(found) > limit else None)}
+
+
+def check_class(group: LogGroup, operation: str) -> None:
+    """Raise the service's error for an operation that only log groups of the class STANDARD have."""
+    if _class_of(group) != STANDARD:
+        raise InvalidOperationException(
+            f"The log group {group.name} is of log-group-class {_class_of(group)}. {operation} is not supported for this log class."
+        )
 
 
 def check_unprotected(group: LogGroup) -> None:
@@ -124,27 +135,38 @@ def _is_tagged(group: LogGroup, filters: list[dict[str, Any]]) -> bool:
     tags = group.details.get("tags", {})
     return all(
         wanted["key"] in tags
-        and (not wanted.get("values") or any(fnmatchcase(tags[wanted["key"]], _glob(value)) for value in wanted["values"]))
+        and (not wanted.get("values") or any(_is_value(tags[wanted["key"]], value) for value in wanted["values"]))
         for wanted in filters
     )
 
 
-def _glob(value: str) -> str:
-    """Convert a tag value to a pattern for fnmatch in which only * is a wildcard."""
-    return value.replace("[", "[[]").replace("?", "[?]")
+def _is_value(value: str, wanted: str) -> bool:
+    """Whether a tag value is the wanted one. `*` in `wanted` is a wildcard, and then case does not count. A prefix `!` negates."""
+    if wanted.startswith("!"):
+        return not _is_value(value, wanted[1:])
+    if "*" not in wanted:
+        return value == wanted
+    pattern = wanted.lower().replace("[", "[[]").replace("?", "[?]")  # for fnmatch, in which only * shall be a wildcard
+    return fnmatchcase(value.lower(), pattern)
 
 
-def _identity(caller: Caller, group: LogGroup) -> dict[str, Any]:
-    return {"logGroupName": group.name, "creationTime": group.created_ms, "arn": f"{group_arn(caller, group.name)}:*"}
+def _identity(caller: Caller, group: LogGroup, metric_filters: int) -> dict[str, Any]:
+    """Return the members that DescribeLogGroups gives for each request. A request with logGroupNamePattern gets no others."""
+    arn = group_arn(caller, group.name)
+    return {
+        "logGroupName": group.name,
+        "creationTime": group.created_ms,
+        "metricFilterCount": metric_filters,
+        "arn": f"{arn}:*",
+        "logGroupArn": arn,
+        "logGroupClass": _class_of(group),
+    }
 
 
 def _described(caller: Caller, group: LogGroup, metric_filters: int) -> dict[str, Any]:
     return {
-        **_identity(caller, group),
-        "metricFilterCount": metric_filters,
-        "logGroupArn": group_arn(caller, group.name),
+        **_identity(caller, group, metric_filters),
         "storedBytes": group.bytes,
-        "logGroupClass": _class_of(group),
         "deletionProtectionEnabled": bool(group.details.get("deletionProtectionEnabled")),
         **({"retentionInDays": group.retention_days} if group.retention_days is not None else {}),
         **({"kmsKeyId": group.details["kmsKeyId"]} if "kmsKeyId" in group.details else {}),

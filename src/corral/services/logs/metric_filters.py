@@ -9,6 +9,7 @@ from corral.core.transactions import Tx
 from corral.services.logs.common import PAGES, existing_group, now_ms
 from corral.services.logs.errors import InvalidParameterException, LimitExceededException, ResourceNotFoundException
 from corral.services.logs.event_search import parse_pattern
+from corral.services.logs.groups import check_class
 from corral.telemetry import LogStore, MetricFilter
 
 FILTERS_MAX = 100  # per log group
@@ -24,6 +25,7 @@ STORED_MEMBERS = (
 
 def put_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     group, name = existing_group(tx, caller, params["logGroupName"]), params["filterName"]
+    check_class(group, "PutMetricFilter")
     pattern = parse_pattern(params["filterPattern"])
     _check_transformations(params["metricTransformations"], dimensions=pattern.has_fields)
     others = [known for known in tx.store.metric_filters(caller.region, group.name) if known.name != name]
@@ -96,4 +98,10 @@ def _metrics(known: MetricFilter) -> list[tuple[str, str]]:
 
 
 def _described(known: MetricFilter) -> dict[str, Any]:
-    return {"filterName": known.name, "logGroupName": known.group, "creationTime": known.created_ms, **known.details}
+    return {
+        "filterName": known.name,
+        "logGroupName": known.group,
+        "creationTime": known.created_ms,
+        "applyOnTransformedLogs": False,
+        **known.details,
+    }

@@ -63,7 +63,7 @@ def _time_and_name(after: str) -> tuple[int, str] | None:
     digits, colon, name = after.partition(":")
     at_ms = whole_number(digits)
     if not colon or at_ms is None:
-        raise InvalidParameterException("The specified nextToken is invalid: it belongs to a request with another orderBy.")
+        raise PAGES.wrong_token()  # for example, the token belongs to a request with another orderBy
     return at_ms, name
 
 
@@ -72,11 +72,11 @@ def _described(caller: Caller, stream: LogStream) -> dict[str, Any]:
         "firstEventTimestamp": stream.first_ms,
         "lastEventTimestamp": stream.last_ms,
         "lastIngestionTime": stream.ingested_ms,
+        "uploadSequenceToken": sequence_token(stream.events) if stream.events else None,
     }
     return {
         "logStreamName": stream.name,
         "creationTime": stream.created_ms,
-        "uploadSequenceToken": sequence_token(stream.events),
         "arn": f"{group_arn(caller, stream.group)}:log-stream:{stream.name}",
         "storedBytes": 0,  # deprecated; AWS also returns 0
         **{key: value for key, value in optional.items() if value is not None},

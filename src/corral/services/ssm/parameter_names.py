@@ -16,6 +16,7 @@ from corral.store import Store
 
 PAGES = Pagination(errors.InvalidNextToken, "MaxResults", "NextToken", "NextToken", default=50, largest=50)
 NAME = re.compile(r"[a-zA-Z0-9_.\-/]+")
+SPACES = " "  # AWS removes them from the start and the end of a name
 RESERVED = ("aws", "ssm")
 LEVELS_MAX = 15
 ARN_MAX_CHARACTERS = 1011
@@ -56,6 +57,10 @@ def check_new_name(caller: Caller, name: str) -> None:
         raise errors.ValidationException(f"Parameter ARN can't be longer than {ARN_MAX_CHARACTERS} characters.")
 
 
+def is_well_formed(name: str) -> bool:
+    return NAME.fullmatch(name) is not None and "//" not in name and ("/" not in name or name.startswith("/"))
+
+
 def parse_reference(caller: Caller, given: str) -> ParameterReference:
     """Parse a name or an ARN. A version or a label can follow after a colon. The parameter need not exist."""
     region, name = caller.region, given
@@ -75,7 +80,7 @@ def find(tx: Tx[Store], caller: Caller, given: str) -> tuple[Parameter, str]:
     region, name, selector = parse_reference(caller, given)
     found = _latest(tx, region, name)
     if found is None:
-        if not given.startswith("arn:") and ("//" in name or ("/" in name and not name.startswith("/"))):
+        if not given.startswith("arn:") and not is_well_formed(name):
             raise errors.ValidationException(f'Parameter name: can\'t be prefixed with "ssm" (case-insensitive). {SUB_PATHS}')
         raise errors.ParameterNotFound(f"Parameter {given} not found.")
     if not selector:
@@ -109,6 +114,7 @@ def find_own(tx: Tx[Store], caller: Caller, name: str) -> Parameter:
 
 def latest(tx: Tx[Store], region: str, name: str) -> Parameter | None:
     """The latest version of a parameter of this account. `/name` and `name` are the same parameter, with the same ARN."""
+    name = name.strip(SPACES)
     found = tx.store.parameters.latest(region, name)
     if found is None and "/" not in (root_name := name.removeprefix("/")):
         return tx.store.parameters.latest(region, root_name if root_name != name else f"/{name}")

@@ -13,13 +13,14 @@ from corral.operations.encryption import CannotDecrypt, decrypt, encrypt
 from corral.operations.tags import TagRules
 from corral.services.secretsmanager.references import of_parameter
 from corral.services.ssm import errors, parameter_rules, public_parameters
-from corral.services.ssm.parameter_names import PAGES, arn, check_new_name, find, find_own, latest, no_such_version
+from corral.services.ssm.parameter_names import PAGES, SPACES, arn, check_new_name, find, find_own, latest, no_such_version
 from corral.services.ssm.secret_parameters import secret_as_parameter
 from corral.store import Store
 
 VERSIONS_MAX = 100
 LABELS_MAX = 10  # labels of one version
 LABEL = re.compile(r"(?!aws|ssm|[0-9])[a-zA-Z0-9_.\-]{1,100}", re.IGNORECASE)
+NESTED = re.compile(r"\{\{.*?\}\}", re.DOTALL)  # such as {{ssm:NAME}}, which AWS does not resolve in values
 STORED_AS_GIVEN = ("Description", "AllowedPattern")
 DEFAULT_KEY = "alias/aws/ssm"
 TAG_RULES = TagRules(
@@ -31,8 +32,10 @@ TAG_RULES = TagRules(
 
 
 def put_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    name, value = params["Name"], params["Value"]
+    name, value = params["Name"].strip(SPACES), params["Value"]
     check_new_name(caller, name)
+    if NESTED.search(value):
+        raise errors.ValidationException('Parameter value can\'t nest another parameter. Do not use "{{}}" in the value.')
     before = latest(tx, caller.region, name)
     if before is not None:
         name = before.name
@@ -67,18 +70,19 @@ def get_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 
 def get_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Return each existing parameter once. Names that do not exist are returned as InvalidParameters, not as an error."""
+    """Return each existing parameter once, sorted by name. Names that do not exist are returned as InvalidParameters."""
     found, invalid = list[dict[str, Any]](), list[str]()
     for name in dict.fromkeys(params["Names"]):
         try:
             found.append(_found(tx, caller, name, params))
         except (errors.ParameterNotFound, errors.ParameterVersionNotFound):
             invalid.append(name)
-    return {"Parameters": found, "InvalidParameters": invalid}
+    return {"Parameters": sorted(found, key=lambda parameter: str(parameter["Name"])), "InvalidParameters": invalid}
 
 
 def _found(tx: Tx[Store], caller: Caller, given: str, params: dict[str, Any]) -> dict[str, Any]:
     """The parameter with a name or an ARN. The response has the name as it was given, for example `/name` for `name`."""
+    given = given.strip(SPACES)
     if (referenced := of_parameter(given)) is not None:
         return secret_as_parameter(tx, caller, given, referenced, params)
     parameter, selector = find(tx, caller, given)
