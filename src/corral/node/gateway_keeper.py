@@ -195,7 +195,7 @@ class GatewayKeeper:
         if descriptors:
             command += ["--sockets", ",".join(map(str, descriptors))]
         if self._containers:
-            command += ["--containers"]
+            command += ["--containers", "true"]
         with open(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "ab") as output:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, pass_fds=descriptors
