@@ -26,12 +26,14 @@ from corral.aws.http import BODY_MAX_BYTES, Request, Response
 from corral.aws.parse.effort import Effort, effort_of
 from corral.aws.recognition import (
     ApiCall,
+    load_model,
     not_served,
     presumed_protocol,
     recognise,
     recognise_head,
     recognise_unless_form,
     serialize_refusal,
+    service_of,
 )
 from corral.aws.request_body import PlainBody, RequestBody
 from corral.aws.s3 import normalize_s3_request
@@ -58,6 +60,7 @@ __all__ = [
     "WrongResult",
     "begin_verification",
     "effort_of",
+    "load_model",
     "normalize_s3_request",
     "not_served",
     "presumed_protocol",
@@ -65,6 +68,7 @@ __all__ = [
     "recognise_head",
     "recognise_unless_form",
     "serialize_refusal",
+    "service_of",
     "verify",
     "verify_head",
     "verify_post_policy",

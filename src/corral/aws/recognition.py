@@ -23,7 +23,7 @@ from corral.aws.http import BODY_MAX_BYTES, Request, Response, decompressed_body
 from corral.aws.models import plain_model, service_model
 from corral.aws.parse.effort import Effort, effort_of
 from corral.aws.protocols import PROTOCOLS, CompiledShapes, LocatedParams, Parse, Serialize
-from corral.aws.rest_routes import route
+from corral.aws.rest_routes import route, routes_of
 from corral.aws.s3 import normalize_s3_request
 from corral.aws.serialize.errors import serialize_error
 from corral.aws.shapes import OperationModel, ServiceModel, Shape
@@ -245,6 +245,26 @@ def _may_be_form(head: Request) -> bool:
     if service is not None:
         return "query" in service.protocols or "ec2" in service.protocols
     return head.headers.get("content-type", "").startswith(FORM_TYPE) or "Action=" in head.query
+
+
+def service_of(head: Request) -> str | None:
+    """Return the name of the service that the head of a request names, without loading its model. Return None if it names none."""
+    target = head.headers.get("x-amz-target")
+    if target is not None:
+        prefix = target.rpartition(".")[0]
+        found = catalogue.SERVICE_BY_TARGET_PREFIX.get(prefix) or catalogue.SERVICE_BY_OWN_PREFIX.get(prefix)
+    else:
+        found = _service(head, scope_service(head))
+    return found.name if found is not None else None
+
+
+def load_model(service: str) -> None:
+    """Load what the recognition of a request to this service needs. This may take 100 ms."""
+    protocol = catalogue.SERVICE_BY_NAME[service].protocols[0]
+    if protocol in ("rest-json", "rest-xml"):
+        routes_of(service, protocol)
+    else:
+        service_model(service, protocol)
 
 
 def not_served(call: ApiCall) -> ApiError:

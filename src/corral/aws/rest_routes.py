@@ -49,7 +49,7 @@ class RouteMatch(Struct, frozen=True):
 
 def route(service: str, protocol: str, request: Request) -> RouteMatch | None:
     path = request.path if protocol == "rest-xml" else request.path.rstrip("/")  # keep a slash at the end of an S3 key
-    table = _routes(service, protocol)
+    table = routes_of(service, protocol)
     if not request.query:
         plain = table.plain.get((request.method, path))
         if plain is not None:
@@ -75,7 +75,8 @@ def _satisfied(candidate: Route, query: Mapping[str, str], headers: Mapping[str,
 
 
 @cache
-def _routes(service: str, protocol: str) -> RouteTable:
+def routes_of(service: str, protocol: str) -> RouteTable:
+    """Return the routes of all operations of a service. The first call for a service takes up to 100 ms."""
     model = service_model(service, protocol)
     plain: dict[tuple[str, str], str] = {}
     by_method: dict[str, list[Route]] = {}

@@ -41,6 +41,7 @@ from corral.server.pages.metrics_page import MetricsPage
 from corral.server.registry import is_for_registry
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
+from corral.server.service_loading import ServiceLoader
 from corral.server.task_endpoints import TaskEndpoints
 from corral.server.task_permissions import RequiredOperation, TaskPermissions
 
@@ -116,6 +117,7 @@ class FrontDoor:
         self._ids = ids
         self._blobs = blobs
         self._intake = intake
+        self._loader = ServiceLoader()
         self._calls = CallRunner(settings, lanes, ids, memory, blobs)
         self._origins = BucketCors(lanes["state"], settings, ids)
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
@@ -129,6 +131,7 @@ class FrontDoor:
         request_id, began_s = self._ids.uuid(), time.perf_counter()
         exchange: Exchange | None = None
         try:
+            await self._loader.load_model(request)
             exchange = await self._recognise(request, request_id, receive, connection)
             try:
                 identity = await exchange.authenticate(self._authentication)
@@ -138,6 +141,7 @@ class FrontDoor:
                 raise
             if identity is not ANONYMOUS:
                 connection.authenticated((identity.task_id or "") if identity.confined else None)
+            await self._loader.load_handlers(exchange.action)
             caller = self._caller(identity, request, request_id)
             if caller.confined:
                 await self._permissions.check(caller, exchange)

@@ -38,6 +38,7 @@ from corral.server.task_permissions import RequiredOperation
 if TYPE_CHECKING:
     from corral.server.parser_processes import ParserProcesses
 
+IN_TURN_BYTES = 16 * 1024  # larger bodies of a caller are prepared one after the other
 LARGE_BODY_BYTES = 256 * 1024  # a larger body is hashed in a thread
 SHARED_S = 0.25  # so long, equal requests of clients that poll may share a response
 SHARED_MAX = 16  # the number of responses that are kept for this
@@ -79,12 +80,16 @@ class CallRunner:
         """
         if not call.is_compressed and call.effort() is aws.Effort.SMALL:
             return call.params()
-        async with self._turns.setdefault(caller.task_id or caller.principal.arn, asyncio.Lock()):
+        async with self._turn(caller):
             if call.is_compressed:
                 call = await self.off_loop(call.decompressed)
             if call.effort() is aws.Effort.HUGE:
                 return await self._decoded(self._parsers.params(call))
             return await self._decoded(self.off_loop(call.params))
+
+    def _turn(self, caller: Caller) -> asyncio.Lock:
+        """Return the lock for the large bodies of a caller."""
+        return self._turns.setdefault(caller.task_id or caller.principal.arn, asyncio.Lock())
 
     @cached_property
     def _parsers(self) -> ParserProcesses:
@@ -107,7 +112,12 @@ class CallRunner:
         if call.operation in service.fetch:
             params = await self._fetched(service.fetch[call.operation], lane, params, caller)
         if call.operation in service.prepare:
-            params = await asyncio.to_thread(service.prepare[call.operation], params)
+            prepare = partial(service.prepare[call.operation], params)
+            if len(call.request.body) <= IN_TURN_BYTES:
+                params = await self.off_loop(prepare)
+            else:
+                async with self._turn(caller):
+                    params = await self.off_loop(prepare)
 
         if call.operation in service.steps:
             result = await _in_steps(lane, service.steps[call.operation](params, caller), receive)

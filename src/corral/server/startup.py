@@ -275,7 +275,8 @@ async def _serve(options: ServerOptions) -> None:
     gc.collect()
     # Models, code and settings live as long as the process, so the garbage collector need not examine them again.
     gc.freeze()
-    gc.set_threshold(10_000, 50, 100)
+    # The collection of the second generation stops all threads for about 7 ms per 100,000 objects. The third one is rare.
+    gc.set_threshold(10_000, 10, 500)
     gc.enable()  # see __main__.py
     _report_ready(data, about, unfinished, options.ready_fd)
     await loop.run_in_executor(None, limit_heaps)

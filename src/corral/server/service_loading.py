@@ -1,0 +1,51 @@
+"""Loads the models and the modules of services in a thread when a request needs them first.
+
+Loading takes up to 200 ms of CPU time. On the event loop, all other requests would wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from corral import aws
+from corral.operations.services import SERVICES
+
+
+class ServiceLoader:
+    def __init__(self) -> None:
+        self._models, self._handlers = FirstUse(aws.load_model), FirstUse(SERVICES.get)
+
+    async def load_model(self, request: aws.Request) -> None:
+        """Load the model of the service that the head of a request names."""
+        service = aws.service_of(request)
+        if service is not None and service not in self._models.done:
+            await self._models.load(service)
+
+    async def load_handlers(self, action: str) -> None:
+        """Load the handlers of the service of an action, for example `ecs:RunTask`. Call this only for verified requests."""
+        service = action.partition(":")[0]
+        if service not in self._handlers.done:
+            await self._handlers.load(service)
+
+
+class FirstUse:
+    """Calls a slow function once for each name, in a thread."""
+
+    def __init__(self, function: Callable[[str], object]) -> None:
+        self.done: set[str] = set()
+        self._function = function
+        self._running: dict[str, asyncio.Future[None]] = {}
+
+    async def load(self, name: str) -> None:
+        """Call the function, or wait for the call that another request has begun. It goes on if the client disconnects."""
+        if name not in self._running:
+            self._running[name] = asyncio.ensure_future(self._call(name))
+        await asyncio.shield(self._running[name])
+
+    async def _call(self, name: str) -> None:
+        try:
+            await asyncio.to_thread(self._function, name)
+            self.done.add(name)
+        finally:
+            del self._running[name]
