@@ -210,7 +210,8 @@ def test_other_clusters_have_no_instances_yet(ecs, instance):
             ecs.run_task(cluster="later", taskDefinition="patient", **given)
     with pytest.raises(ecs.exceptions.InvalidParameterException, match="not associated"):
         ecs.run_task(cluster="later", taskDefinition="patient", capacityProviderStrategy=[{"capacityProvider": "host"}])
-    [failure] = ecs.start_task(cluster="later", taskDefinition="patient", containerInstances=[instance])["failures"]
+    elsewhere = instance.rpartition("/")[2]
+    [failure] = ecs.start_task(cluster="later", taskDefinition="patient", containerInstances=[elsewhere])["failures"]
     assert failure["reason"] == "MISSING"
 
 

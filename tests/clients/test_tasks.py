@@ -224,7 +224,7 @@ def test_regions_are_separate_and_share_the_machine(client):
     task = west.run_task(taskDefinition="western")["tasks"][0]
     assert ":us-west-2:" in task["taskArn"]
     wait_stopped(west, [task["taskArn"]])
-    assert east.describe_tasks(tasks=[task["taskArn"]])["failures"]
+    assert east.describe_tasks(tasks=[task["taskArn"].rpartition("/")[2]])["failures"]
 
 
 def test_clusters(ecs):

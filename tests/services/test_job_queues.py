@@ -170,7 +170,7 @@ def test_a_fair_share_queue_keeps_a_policy(world: QueueWorld) -> None:
         ({"shareDecaySeconds": 604_801}, "shareDecaySeconds 604801 is not valid"),
         ({"computeReservation": 100}, "computeReservation 100 is not valid: it must be between 0 and 99."),
         ({"shareDistribution": [{"shareIdentifier": "a-b"}]}, "shareIdentifier 'a-b' is not valid"),
-        ({"shareDistribution": [{"shareIdentifier": "a", "weightFactor": 0.0}]}, "weightFactor 0.0 is not valid"),
+        ({"shareDistribution": [{"shareIdentifier": "a", "weightFactor": 1000.0}]}, "weightFactor 1000.0 is not valid"),
         ({"shareDistribution": [{"shareIdentifier": "a", "weightFactor": float("nan")}]}, "weightFactor nan is not valid"),
         ({"shareDistribution": [{"shareIdentifier": "U1"}, {"shareIdentifier": "U*"}]}, "'U1' is not valid: it overlaps with 'U*'"),
         ({"shareDistribution": [{"shareIdentifier": "UA*"}, {"shareIdentifier": "U*"}]}, "overlaps"),
@@ -183,6 +183,14 @@ def test_a_fair_share_queue_keeps_a_policy(world: QueueWorld) -> None:
 )
 def test_a_wrong_policy_is_refused_with_the_reason(world: QueueWorld, rules: dict[str, Any], text: str) -> None:
     assert text in refused(lambda: world.policy(**rules)).message
+
+
+def test_a_share_with_the_weight_0_has_the_default_weight(world: QueueWorld) -> None:
+    world.policy(shareDistribution=[{"shareIdentifier": "a", "weightFactor": 0.0}])
+    [policy] = world.batch_call("DescribeSchedulingPolicies", arns=[POLICY])["schedulingPolicies"]
+    assert policy["fairsharePolicy"] == {"shareDistribution": [{"shareIdentifier": "a"}]}
+    world.batch_call("UpdateSchedulingPolicy", arn=POLICY, fairsharePolicy=policy["fairsharePolicy"])
+    assert world.run(lambda tx: fair_share(tx, REGION, POLICY)).weight_of("a") == 1.0
 
 
 def test_share_identifiers_that_do_not_overlap_are_accepted(world: QueueWorld) -> None:

@@ -120,6 +120,9 @@ def test_an_array(world: JobWorld) -> None:
     assert parent["arrayProperties"]["size"] == 6
     assert parent["arrayProperties"]["statusSummary"]["STARTING"] == 4
     assert parent["arrayProperties"]["statusSummary"]["RUNNABLE"] == 2
+    named = [{"name": "JOB_NAME", "values": [world.job(job_id).name]}]
+    [summary] = world.batch_call(job_listing.list_jobs, jobQueue=world.job(job_id).queue, filters=named)["jobSummaryList"]
+    assert summary["arrayProperties"] == parent["arrayProperties"]
     [child] = describe(world, f"{job_id}:3")
     assert child["arrayProperties"] == {"index": 3}
     assert listed(world, arrayJobId=job_id, jobStatus="RUNNABLE") == [f"{job_id}:4", f"{job_id}:5"]

@@ -171,6 +171,7 @@ class Job(Changeable, frozen=True):
 
 
 class ListedJob(Struct, frozen=True):
+    number: int  # in the store; 0 for children and nodes
     id: str
     name: str
     kind: JobKind

@@ -161,16 +161,16 @@ class JobListing:
 def _listed(row: Row, cursor: Cursor) -> ListedJob:
     attempts = attempts_of(row[15])
     return ListedJob(
-        id=row[1], name=row[2], kind=KINDS[row[3]], state=STATES[row[4]], definition=f"{row[5]}:{row[6]}", created_at_s=row[7],
-        started_at_s=row[8], stopped_at_s=row[9], status_reason=row[10], share=row[11], size=row[12], index=None,
-        cancelled=bool(row[13]), terminated=bool(row[14]), attempt=attempts[-1] if attempts else None, cursor=cursor,
+        number=row[0], id=row[1], name=row[2], kind=KINDS[row[3]], state=STATES[row[4]], definition=f"{row[5]}:{row[6]}",
+        created_at_s=row[7], started_at_s=row[8], stopped_at_s=row[9], status_reason=row[10], share=row[11], size=row[12],
+        index=None, cancelled=bool(row[13]), terminated=bool(row[14]), attempt=attempts[-1] if attempts else None, cursor=cursor,
     )  # fmt: skip
 
 
 def _listed_child(child: Job) -> ListedJob:
     assert child.index is not None
     return ListedJob(
-        id=child.id, name=child.name, kind=child.kind, state=child.state, definition=child.definition,
+        number=0, id=child.id, name=child.name, kind=child.kind, state=child.state, definition=child.definition,
         created_at_s=child.created_at_s, started_at_s=child.started_at_s, stopped_at_s=child.stopped_at_s,
         status_reason=child.status_reason, share=child.spec.share, size=0, index=child.index,
         cancelled=child.cancelled and child.state in ENDED, terminated=child.terminated,

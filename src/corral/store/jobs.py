@@ -289,10 +289,6 @@ class Jobs:
         """Return how many children of an array are in each state."""
         return dict(zip(JobState, self.summaries.get(job.number).counts))
 
-    def summary_at_s(self, job: Job) -> float:
-        """Return when the counts of an array last changed."""
-        return self.summaries.get(job.number).updated_at_s
-
     def ended_children(self, number: int) -> tuple[int, int]:
         """Return how many children of an array have succeeded and failed."""
         summary = self.summaries.get(number)

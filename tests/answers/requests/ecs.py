@@ -27,6 +27,7 @@ def requests(calls: Calls) -> None:
     instances(calls)
     services(calls)
     task_sets(calls)
+    all_members(calls)
     settings(calls)
     providers(calls)
     nodes(calls)
@@ -60,10 +61,10 @@ def tasks(calls: Calls) -> None:
     calls("ListTasks")
     calls.twice_refused("UpdateTaskProtection", "InvalidParameterException", tasks=[], protectionEnabled=True, cluster="default")
     calls("UpdateTaskProtection", tasks=[started["taskArn"], "0" * 32], protectionEnabled=True, cluster="default")
-    calls("GetTaskProtection", tasks=[started["taskArn"]], cluster="default")
+    calls("GetTaskProtection", tasks=[started["taskArn"], "0" * 32], cluster="default")
     calls.twice("ExecuteCommand", OTHER, **task, command="true", interactive=True)
     [instance] = ecs.list_container_instances()["containerInstanceArns"]
-    calls.twice("StartTask", OTHER, taskDefinition="answers", containerInstances=[instance, f"{instance[:-4]}none"])
+    calls.twice("StartTask", OTHER, taskDefinition="answers", containerInstances=[instance, f"{instance[:-4]}0000"])
     calls.twice("StopTask", NOW, **task, reason="a")
     resource = {"resourceArn": started["taskArn"]}
     calls.twice("TagResource", SAME, **resource, tags=[{"key": "c", "value": "d"}])
@@ -75,8 +76,8 @@ def instances(calls: Calls) -> None:
     [instance] = calls.of("ecs").list_container_instances()["containerInstanceArns"]
     one = {"containerInstances": [instance]}
     calls("ListContainerInstances")
-    calls("DescribeContainerInstances", containerInstances=[instance, "none"], include=["TAGS", "CONTAINER_INSTANCE_HEALTH"])
-    calls.twice("UpdateContainerInstancesState", SAME, containerInstances=[instance, "none"], status="DRAINING")
+    calls("DescribeContainerInstances", containerInstances=[instance, "0" * 32], include=["TAGS", "CONTAINER_INSTANCE_HEALTH"])
+    calls.twice("UpdateContainerInstancesState", NOW, containerInstances=[instance, "0" * 32], status="DRAINING")
     calls("UpdateContainerInstancesState", **one, status="ACTIVE")
     attribute = {"attributes": [{"name": "stack", "value": "a", "targetId": instance}]}
     calls.twice("PutAttributes", SAME, **attribute)
@@ -94,7 +95,8 @@ def services(calls: Calls) -> None:
     calls("ListServices")
     listed = calls("ListServiceDeployments", service="web")["serviceDeployments"]
     calls.twice("DescribeServiceDeployments", SAME, serviceDeploymentArns=[listed[0]["serviceDeploymentArn"]])
-    calls("DescribeServiceRevisions", serviceRevisionArns=[listed[0]["targetServiceRevisionArn"]])
+    revision = listed[0]["targetServiceRevisionArn"]
+    calls("DescribeServiceRevisions", serviceRevisionArns=[revision, f"{revision}0"])
     arn = {"serviceDeploymentArn": listed[-1]["serviceDeploymentArn"]}
     calls.twice_refused("StopServiceDeployment", "ConflictException", **arn)
     calls.twice_refused("ContinueServiceDeployment", "ConflictException", **arn, hookId="a", action="CONTINUE")
@@ -119,6 +121,48 @@ def task_sets(calls: Calls) -> None:
     eventually(lambda: ecs.describe_services(services=["sets"])["services"][0]["status"] == "INACTIVE", "the service is deleted")
     inactive = {**here, **none, "taskDefinition": "answers", "scale": {"unit": "PERCENT", "value": 0.0}}
     calls.all_refused("ServiceNotActiveException", **inactive)
+
+
+def all_members(calls: Calls) -> None:
+    """Members that are shown as they were given: of a cluster, a task definition, a service and a task set."""
+    logging = {"cloudWatchLogGroupName": "a", "cloudWatchEncryptionEnabled": False}
+    command = {"kmsKeyId": "k", "logging": "OVERRIDE", "logConfiguration": logging}
+    configuration = {"executeCommandConfiguration": command, "managedStorageConfiguration": {"kmsKeyId": "k"}}
+    calls("CreateCluster", clusterName="members", configuration=configuration)
+    calls("DescribeClusters", clusters=["members"], include=["CONFIGURATIONS"])
+    calls("DeleteCluster", cluster="members")
+    port = {"name": "web", "containerPort": 80, "appProtocol": "http"}
+    more = {"interactive": True, "disableNetworking": False, "versionConsistency": "disabled", "portMappings": [port]}
+    more |= {"repositoryCredentials": {"credentialsParameter": "a"}, "linuxParameters": {"maxSwap": 1, "swappiness": 1}}
+    router = container(["true"], name="log", firelensConfiguration={"type": "fluentbit", "options": {"a": "b"}})
+    efs = {"fileSystemId": "fs-1", "rootDirectory": "/a", "transitEncryption": "ENABLED", "transitEncryptionPort": 2049}
+    volumes = [
+        {"name": "a", "dockerVolumeConfiguration": {"scope": "task", "driver": "local", "driverOpts": {"size": "1m"}}},
+        {"name": "b", "efsVolumeConfiguration": efs | {"authorizationConfig": {"accessPointId": "fsap-1", "iam": "ENABLED"}}},
+        {"name": "c", "configuredAtLaunch": True},
+    ]
+    both = [container(["sleep", "600"], **more), router]
+    calls("RegisterTaskDefinition", family="members", containerDefinitions=both, volumes=volumes)
+    plain = [container(["sleep", "600"], portMappings=[port])]
+    size = {"networkMode": "awsvpc", "cpu": "256", "memory": "512"}
+    calls("RegisterTaskDefinition", family="network", containerDefinitions=plain, **size)
+    network = {"subnets": ["subnet-1"], "securityGroups": ["sg-1"], "assignPublicIp": "ENABLED"}
+    target = {"targetGroupArn": calls.arn("targetgroup/a/1", service="elasticloadbalancing"), "containerName": "main"}
+    registry = {"registryArn": calls.arn("service/srv-1", service="servicediscovery"), "containerName": "main"}
+    behind = {"loadBalancers": [{**target, "containerPort": 80}], "serviceRegistries": [{**registry, "containerPort": 80}]}
+    given = {"taskDefinition": "network", "networkConfiguration": {"awsvpcConfiguration": network}, **behind}
+    spread = [{"type": "spread", "field": "attribute:ecs.availability-zone"}]
+    calls("CreateService", serviceName="members", desiredCount=0, role="a", placementStrategy=spread, **given)
+    revision = calls("DescribeServices", services=["members"])["services"][0]["currentServiceRevisions"][0]["arn"]
+    calls("DescribeServiceRevisions", serviceRevisionArns=[revision])
+    calls("DeleteService", service="members")
+    calls("CreateService", serviceName="member-sets", desiredCount=0, deploymentController={"type": "EXTERNAL"})
+    calls("CreateTaskSet", service="member-sets", cluster="default", launchType="FARGATE", **given)
+    calls("DeleteService", service="member-sets", force=True)
+    overrides: dict[str, Any] = {"name": "main", "cpu": 1, "memory": 64, "memoryReservation": 32}
+    sizes = {"cpu": "128", "memory": "128", "executionRoleArn": f"arn:aws:iam::{ACCOUNT}:role/a"}
+    started = calls("RunTask", taskDefinition="answers", overrides={"containerOverrides": [overrides], **sizes})["tasks"]
+    calls("StopTask", task=started[0]["taskArn"])
 
 
 def settings(calls: Calls) -> None:
@@ -157,7 +201,7 @@ def nodes(calls: Calls) -> None:
     for operation in ("SubmitTaskStateChange", "SubmitContainerStateChange"):
         calls.twice_refused(operation, "ClientException")
     calls.twice_refused("SubmitAttachmentStateChanges", "ClientException", attachments=[{"attachmentArn": "a", "status": "b"}])
-    calls.twice_refused("DeregisterContainerInstance", "InvalidParameterException", containerInstance="none")
+    calls.twice_refused("DeregisterContainerInstance", "InvalidParameterException", containerInstance="0" * 32)
 
 
 def refusals(calls: Calls) -> None:
@@ -171,7 +215,8 @@ def refusals(calls: Calls) -> None:
         "service": "a",
         "task": "0" * 32,
         "tasks": ["0" * 32],
-        "containerInstances": ["a"],
+        "containerInstances": ["0" * 32],
+        "containerInstance": "0" * 32,
     }
     one |= {"attributes": [{"name": "a", "targetId": "b"}], "capacityProviders": [], "command": "a", **scale}
     few = "Register* UpdateContainer* Submit* Discover* *CapacityProvider UpdateCluster*"
@@ -184,7 +229,7 @@ def refusals(calls: Calls) -> None:
     calls.all_refused("ServiceDeploymentNotFoundException", serviceDeploymentArn=arn, hookId="a", action="CONTINUE")
     calls.refused("ListTasks", "ServiceNotFoundException", serviceName="none")
     calls.refused(
-        "UpdateContainerInstancesState", "ClusterNotFoundException", cluster="none", containerInstances=["a"], status="ACTIVE"
+        "UpdateContainerInstancesState", "ClusterNotFoundException", cluster="none", containerInstances=["0" * 32], status="ACTIVE"
     )
     resource = f"arn:aws:ecs:us-east-1:{ACCOUNT}:task/default/{'0' * 32}"
     calls.all_refused("ResourceNotFoundException", "TagResource UntagResource", "", resourceArn=resource, tags=TAGS, tagKeys=["a"])

@@ -75,6 +75,15 @@ TABLE = ConstraintTable(
             text="Invalid attribute name '{value}': use 1 to 128 letters, digits and - _ . / \\",
         ),
         # Services
+        "CreateService.serviceName": Limit(
+            pattern=NAME, text="Invalid service name: use up to 255 letters, digits, hyphens and underscores."
+        ),
+        "DescribeServices.services": (
+            Limit(min=1, text="Services cannot be empty."),
+            Limit(max=10, text="Services cannot have more than {max} elements."),
+        ),
+        "DescribeServiceDeployments.serviceDeploymentArns": _entries(20),
+        "DescribeServiceRevisions.serviceRevisionArns": _entries(20),
         "CreateService.desiredCount": TASKS_OF_SERVICE,
         "UpdateService.desiredCount": TASKS_OF_SERVICE,
         # Tasks

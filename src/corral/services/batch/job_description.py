@@ -96,9 +96,8 @@ def _detail(tx: Tx[Store], job: Job, status_reason: str) -> Description:
         detail["consumableResourceProperties"] = {"consumableResourceList": listed}
     if job.kind is JobKind.ARRAY:
         detail["arrayProperties"] = {
-            "statusSummary": status_summary(tx, job),
-            "statusSummaryLastUpdatedAt": milliseconds(tx.store.jobs.summary_at_s(job)),
             "size": job.size,
+            **status_summary(tx, job.number),
         }
     elif job.kind is JobKind.CHILD:
         detail["arrayProperties"] = {"index": job.index}
@@ -111,10 +110,16 @@ def _detail(tx: Tx[Store], job: Job, status_reason: str) -> Description:
     return detail
 
 
-def status_summary(tx: Tx[Store], array: Job) -> dict[str, int]:
-    """Return the number of children of an array in each state. As on AWS, states without children are listed, too."""
-    counts = tx.store.jobs.summary(array)
-    return {state.value: counts.get(state, 0) for state in JobState}
+def status_summary(tx: Tx[Store], array: int) -> Description:
+    """Return the number of children of an array in each state, and the time of the last change. `array` is its number in the store.
+
+    As on AWS, states without children are listed, too.
+    """
+    summary = tx.store.jobs.summaries.get(array)
+    return {
+        "statusSummary": {state.value: summary.count(state) for state in JobState},
+        "statusSummaryLastUpdatedAt": milliseconds(summary.updated_at_s),
+    }
 
 
 # Containers

@@ -16,6 +16,7 @@ from corral.model.job import Job, JobKind, JobState, ListedJob
 from corral.model.numbers import whole_number
 from corral.services.batch.errors import ClientException
 from corral.services.batch.job_definitions import split_definition
+from corral.services.batch.job_description import status_summary
 from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.names import DEFINITION, JOB, PAGES, arn, milliseconds
 from corral.services.batch.waiting_reasons import reasons
@@ -59,7 +60,7 @@ def _children(tx: Tx[Store], params: dict[str, Any], caller: Caller, job_id: str
     if first is not None and queue is not None:  # one reason for all children, because they need the same resources
         why = reasons(tx, queue, [first]).get(first.id, "")
         found = [replace(each, status_reason=why or each.status_reason) for each in found]
-    return _page(caller, found, limit, parent)
+    return _page(tx, caller, found, limit, parent)
 
 
 def _of_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller, limit: int) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def _of_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller, limit: int)
         if state is JobState.RUNNABLE:
             limit = min(limit, EXPLAINED_MAX)
         found = listed(caller.region, queue.name, _cursor(params, NUMBERED), limit + 1, state=state or JobState.RUNNING)
-        return _page(caller, _explained(tx, queue, found), limit)
+        return _page(tx, caller, _explained(tx, queue, found), limit)
     if len(filters) > 1:
         raise ClientException(f"ListJobs accepts one filter at a time, not {len(filters)}.")
     name, values = filters[0].get("name", ""), filters[0].get("values") or []
@@ -87,10 +88,10 @@ def _of_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller, limit: int)
         found, rest = tx.store.jobs.matching(
             caller.region, queue.name, PREFIXED[name], values[0][:-1], _cursor(params, TIMED), limit
         )
-        return _response(caller, _explained(tx, queue, found), rest)
+        return _response(tx, caller, _explained(tx, queue, found), rest)
     chosen, numbers = _filter(caller.region, name, values[0], state)
     found = listed(caller.region, queue.name, _cursor(params, numbers), limit + 1, **chosen)
-    return _page(caller, _explained(tx, queue, found), limit)
+    return _page(tx, caller, _explained(tx, queue, found), limit)
 
 
 def _explained(tx: Tx[Store], queue: JobQueue, found: list[ListedJob]) -> list[ListedJob]:
@@ -143,17 +144,19 @@ def _cursor(params: dict[str, Any], numbers: int) -> Cursor:
     return LIST_PAGES.position(params, read)
 
 
-def _page(caller: Caller, found: list[ListedJob], limit: int, parent: Job | None = None) -> dict[str, Any]:
-    return _response(caller, found[:limit], found[limit - 1].cursor if len(found) > limit else (), parent)
+def _page(tx: Tx[Store], caller: Caller, found: list[ListedJob], limit: int, parent: Job | None = None) -> dict[str, Any]:
+    return _response(tx, caller, found[:limit], found[limit - 1].cursor if len(found) > limit else (), parent)
 
 
-def _response(caller: Caller, found: list[ListedJob], rest: Cursor, parent: Job | None = None) -> dict[str, Any]:
+def _response(
+    tx: Tx[Store], caller: Caller, found: list[ListedJob], rest: Cursor, parent: Job | None = None
+) -> dict[str, Any]:  # fmt: skip
     """Return the response with one page of jobs. `rest` is the cursor of the next page, or () if there is none."""
-    jobs = [_summary(caller, job, parent) for job in found]
+    jobs = [_summary(tx, caller, job, parent) for job in found]
     return {"jobSummaryList": jobs, **LIST_PAGES.more(orjson.dumps(rest).decode() if rest else None)}
 
 
-def _summary(caller: Caller, job: ListedJob, parent: Job | None) -> dict[str, Any]:
+def _summary(tx: Tx[Store], caller: Caller, job: ListedJob, parent: Job | None) -> dict[str, Any]:
     """Describe a job in the form of ListJobs. The serializer leaves out members that are None."""
     summary: dict[str, Any] = {
         "jobArn": arn(caller.account, caller.region, f"{JOB}/{job.id}"),
@@ -172,7 +175,7 @@ def _summary(caller: Caller, job: ListedJob, parent: Job | None) -> dict[str, An
     if job.attempt is not None and (job.attempt.exit_code is not None or job.attempt.reason):
         summary["container"] = {"exitCode": job.attempt.exit_code, "reason": job.attempt.reason or None}
     if job.kind is JobKind.ARRAY:
-        summary["arrayProperties"] = {"size": job.size}
+        summary["arrayProperties"] = {"size": job.size, **status_summary(tx, job.number)}
     elif job.kind is JobKind.CHILD:
         summary["arrayProperties"] = {"index": job.index}
     elif job.kind is JobKind.MULTI_NODE:

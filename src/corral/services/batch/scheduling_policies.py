@@ -98,7 +98,7 @@ def create_scheduling_policy(tx: Tx[Store], params: Params, caller: Caller) -> d
         raise ClientException(f"A region can have at most {POLICIES_MAX} scheduling policies: delete one first.")
     policy: Document = {"name": name, "arn": arn(caller.account, caller.region, f"{POLICY}/{name}"), "tags": tags}
     if "fairsharePolicy" in params:
-        policy["fairsharePolicy"] = params["fairsharePolicy"]
+        policy["fairsharePolicy"] = _with_weights(params["fairsharePolicy"])
     if not tx.store.stored.add(SERVICE, POLICY, caller.region, name, policy, tx.now_s, caller.owner):
         raise ClientException(EXISTS)
     return {"name": name, "arn": policy["arn"]}
@@ -109,7 +109,7 @@ def update_scheduling_policy(tx: Tx[Store], params: Params, caller: Caller) -> d
     policy = find_policy(tx, caller.region, params["arn"])
     _check_rules(params)
     if "fairsharePolicy" in params:
-        policy = {**policy, "fairsharePolicy": params["fairsharePolicy"]}
+        policy = {**policy, "fairsharePolicy": _with_weights(params["fairsharePolicy"])}
         tx.store.stored.change(SERVICE, POLICY, caller.region, policy["name"], policy)
     for queue in _queues(tx, caller, policy["arn"]):
         tx.mark(queue_key(caller.region, queue))
@@ -141,6 +141,15 @@ def list_scheduling_policies(tx: Tx[Store], params: Params, caller: Caller) -> d
     return {"schedulingPolicies": [{"arn": policy["arn"]} for policy in found], **more}
 
 
+def _with_weights(policy: Document) -> Document:
+    """Return a policy without the weights 0, which Terraform sends for a share without a weight. Such a share has the default."""
+    shares = policy.get("shareDistribution")
+    if shares is None:
+        return policy
+    kept = [{member: value for member, value in each.items() if value or member != "weightFactor"} for each in shares]
+    return {**policy, "shareDistribution": kept}
+
+
 def _queues(tx: Tx[Store], caller: Caller, policy_arn: str) -> list[str]:
     queues = tx.store.stored.with_prefix(SERVICE, QUEUE, caller.region, "")
     return [name for name, queue in queues if queue.get("schedulingPolicyArn") == policy_arn]
@@ -160,7 +169,7 @@ def _check_rules(params: Params) -> None:
         if not SHARE.fullmatch(each["shareIdentifier"]):
             rule = "it must have 1 to 255 letters and digits, and can end with an asterisk (*)."
             raise refused("shareIdentifier", each["shareIdentifier"], rule)
-        if not WEIGHT_MIN <= each.get("weightFactor", WEIGHT_DEFAULT) <= WEIGHT_MAX:
+        if not WEIGHT_MIN <= (each.get("weightFactor") or WEIGHT_DEFAULT) <= WEIGHT_MAX:
             raise refused("weightFactor", each["weightFactor"], f"it must be between {WEIGHT_MIN} and {WEIGHT_MAX}.")
     _check_overlaps([each["shareIdentifier"] for each in shares])
 

@@ -16,7 +16,7 @@ from corral.operations.pagination import names
 from corral.services.ecs import errors
 from corral.services.ecs.account_settings import effective_value
 from corral.services.ecs.capacity_providers import PROVIDER_IN_USE, check_providers, checked_strategy, group_of_provider
-from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, cluster_record, find_cluster, short
+from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, cluster_name, cluster_record, find_cluster, short
 from corral.services.ecs.tags import check_tags
 from corral.store import Store
 
@@ -77,7 +77,7 @@ def delete_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 def describe_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     given = params.get("clusters") or [DEFAULT_CLUSTER]
     clusters, failures = [], []
-    for name in map(short, given):
+    for name in [cluster_name(caller, each) for each in given]:
         if cluster_record(tx, caller, name):
             clusters.append(_description(tx, caller, name, params.get("include", ())))
         else:

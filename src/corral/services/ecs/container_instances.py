@@ -24,7 +24,7 @@ from corral.model.placement import Slot
 from corral.operations.pagination import among
 from corral.services.ecs import errors
 from corral.services.ecs.capacity_providers import provider_of_instance
-from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_slot, short
+from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_slot, instance_id_in, name_in, short
 from corral.services.ecs.placement_rules import check_expression
 from corral.services.ecs.tags import instance_tags
 from corral.store import HOLD_PREFIX, Store
@@ -81,7 +81,7 @@ def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], call
 def deregister_container_instance(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Take an instance out of its cluster. Refuse this if tasks run on it. With `force`, stop these tasks instead."""
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    found = find_slot(tx, caller.region, cluster, short(params["containerInstance"]))
+    found = find_slot(tx, caller.region, cluster, instance_id_in(caller, cluster, params["containerInstance"]))
     instance = tx.store.instances.get(found[1].id) if found is not None else None
     if found is None or instance is None:
         raise errors.InvalidParameterException("Referenced container instance was not found.")
@@ -158,10 +158,10 @@ def _for_each_slot(
 ) -> dict[str, Any]:
     """Call `describe` for each container instance that exists, and return a failure for each that does not exist."""
     instances, failures = [], []
-    for name in given:
-        found = find_slot(tx, caller.region, cluster, short(name))
+    for slot_id in [instance_id_in(caller, cluster, each) for each in given]:
+        found = find_slot(tx, caller.region, cluster, slot_id)
         if found is None:
-            failures.append({"arn": _arn(caller, cluster, short(name)), "reason": "MISSING"})
+            failures.append({"arn": _arn(caller, cluster, slot_id), "reason": "MISSING"})
         else:
             instances.append(describe(found[1]))
     return {"containerInstances": instances, "failures": failures}
@@ -177,7 +177,7 @@ def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tupl
             raise errors.InvalidParameterException("Every attribute needs a targetId: the id or ARN of a container instance.")
         if not target.startswith("arn:") and "targetType" not in attribute:
             raise errors.InvalidParameterException("The target type must be container-instance if targetId is not an ARN.")
-        slot = find_slot(tx, caller.region, cluster, short(target))
+        slot = find_slot(tx, caller.region, cluster, name_in(caller, cluster, "container-instance", target))
         if slot is None:
             raise errors.TargetNotFoundException(f"The specified target was not found: {target}.")
         found.append((slot[0], slot[1].id, attribute))

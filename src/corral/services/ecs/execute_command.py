@@ -21,7 +21,7 @@ from corral.model.run import RunState
 from corral.model.settings import Settings
 from corral.model.task import Run, Task, TaskState
 from corral.services.ecs.errors import InvalidParameterException, TargetNotConnectedException
-from corral.services.ecs.lookup import arn, find_cluster, short
+from corral.services.ecs.lookup import arn, find_cluster, task_id_in
 from corral.services.ecs.run_spec import start_order
 from corral.services.ecs.task_description import is_exec_enabled, task_arn_of
 from corral.services.ecs.task_progress import host_of
@@ -51,7 +51,7 @@ class Permit(Struct, frozen=True):
 
 def execute_command(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    task = tx.store.tasks.get(short(params["task"]))
+    task = tx.store.tasks.get(task_id_in(caller, cluster, params["task"]))
     if task is None or (task.region, task.cluster) != (caller.region, cluster):
         raise InvalidParameterException("The referenced task was not found.")
     run = _run(task, params.get("container"))

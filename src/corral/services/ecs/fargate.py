@@ -8,12 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from corral.services.ecs.errors import ClientException, InvalidParameterException, PlatformUnknownException
+from corral.services.ecs.errors import (
+    ClientException,
+    InvalidParameterException,
+    PlatformTaskDefinitionIncompatibilityException,
+    PlatformUnknownException,
+)
 from corral.services.ecs.gpu_requirements import gpu_count
 from corral.services.ecs.task_spec import TaskSpec, cpu_units, memory_mib
 
 PLATFORM_VERSION = "1.4.0"  # the version that LATEST means
 PLATFORM_VERSIONS = ("1.0.0", "1.1.0", "1.2.0", "1.3.0", PLATFORM_VERSION)
+UNFIT = "Task definition does not support launch_type FARGATE. {}"
 STORAGE_GIB = 20  # the default of `ephemeralStorage`
 START_TIMEOUT_S = (2, 120)
 STOP_TIMEOUT_MAX_S = 120
@@ -44,7 +50,7 @@ def check_task(spec: TaskSpec) -> None:
     if problem is None and any(gpu_count(container.definition) for container in spec.containers.values()):
         problem = "Fargate compatible task definitions do not support resourceRequirements of type GPU"
     if problem is not None:
-        raise InvalidParameterException(f"Task definition does not support launch_type FARGATE. {problem}")
+        raise InvalidParameterException(UNFIT.format(problem))
     if "cpu" in overrides or "memory" in overrides:
         assert spec.cpu is not None and spec.memory is not None, "a task definition for Fargate has a CPU and a memory size"
         if problem := _wrong_size(str(cpu_units(spec.cpu)), str(memory_mib(spec.memory))):
@@ -57,6 +63,26 @@ def platform_version(given: str | None) -> str:
     if given not in PLATFORM_VERSIONS:
         raise PlatformUnknownException(f"The specified platform version does not exist: {given}.")
     return given
+
+
+def check_definition(document: dict[str, Any], version: str) -> None:
+    """Refuse a task definition of a service that cannot run on Fargate."""
+    if problem := unfit_for_fargate(document):
+        raise InvalidParameterException(UNFIT.format(problem))
+    check_platform(document, version)
+
+
+def check_platform(document: dict[str, Any], version: str) -> None:
+    """Refuse an older platform version for a task definition that needs the newest one."""
+    if version == PLATFORM_VERSION:
+        return
+    containers = document["containerDefinitions"]
+    capabilities = [each.get("linuxParameters", {}).get("capabilities", {}).get("add") for each in containers]
+    needs_newest = (
+        "ephemeralStorage" in document or any(capabilities) or any(container.get("environmentFiles") for container in containers)
+    )
+    if needs_newest:
+        raise PlatformTaskDefinitionIncompatibilityException("One or more of the requested capabilities are not supported.")
 
 
 def unfit_for_fargate(document: dict[str, Any]) -> str | None:

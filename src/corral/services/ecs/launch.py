@@ -349,6 +349,7 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
     if capacity.launch_type == "FARGATE":
         fargate.check_task(spec)
         platform_version = fargate.platform_version(given)
+        fargate.check_platform(spec.document, platform_version)
     elif given:
         raise InvalidParameterException("The platform version must be null when specifying an EC2 launch type.")
     details = {

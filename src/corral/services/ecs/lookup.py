@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,9 @@ from corral.store import Store
 
 arn = ecs_arn
 PAGES = Pagination(errors.InvalidParameterException, default=100, largest=100)
+SEPARATORS = "Invalid identifier: Unexpected number of separators"
+ID_LENGTHS = (32, 36)  # of tasks and container instances
+CLUSTER_NAME = re.compile(r"[a-zA-Z0-9\-_]{1,255}")
 REVISION_REQUIRED = "Task definition must include a revision: family:revision."
 
 HOST_PROVIDER = "host"  # the capacity provider that is this machine; only the cluster of this machine can have it
@@ -33,16 +37,69 @@ def short(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+def name_in(caller: Caller, cluster: str, kind: str, given: str) -> str:
+    """Return the name or id of a resource in a cluster. Refuse the ARN of another kind, cluster, region or account."""
+    if "/" not in given and ":" not in given:
+        return given
+    path = _path(caller, kind, given)
+    if len(path) > 2:
+        raise errors.InvalidParameterException(SEPARATORS)
+    if len(path) == 2 and path[0] != cluster:
+        raise errors.InvalidParameterException(
+            f"Invalid identifier: Identifier is for cluster {path[0]}. Your cluster is {cluster}"
+        )
+    return path[-1]
+
+
+def task_id_in(caller: Caller, cluster: str, given: str) -> str:
+    return _id(name_in(caller, cluster, "task", given), "taskId")
+
+
+def instance_id_in(caller: Caller, cluster: str, given: str) -> str:
+    return _id(name_in(caller, cluster, "container-instance", given), "instanceId")
+
+
+def _id(given: str, member: str) -> str:
+    if len(given) not in ID_LENGTHS:
+        raise errors.InvalidParameterException(f"{member} length should be one of [{','.join(map(str, ID_LENGTHS))}]")
+    return given
+
+
+def _path(caller: Caller, kind: str, given: str) -> list[str]:
+    """Split a name, or what follows the kind in an ARN, at its slashes."""
+    fields = given.split(":", 5)
+    path = fields[-1].split("/")
+    if fields[0] != "arn":
+        return given.split("/")
+    if fields[2:5] != ["ecs", caller.region, caller.account] or path[0] != kind:
+        raise errors.InvalidParameterException(
+            f"Invalid identifier: {given} is not the ARN of a {kind} of this account in {caller.region}."
+        )
+    return path[1:]
+
+
 # Clusters and their slots
 
 
 def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str, dict[str, Any]]:
     """Return the name and the details of an active cluster. Without a name in the request, it is the cluster `default`."""
-    name = short(given) if given else DEFAULT_CLUSTER
+    name = cluster_name(caller, given) if given else DEFAULT_CLUSTER
     found = cluster_record(tx, caller, name)
-    if found is None or found[0] != "ACTIVE":
+    if found is None:
         raise errors.ClusterNotFoundException("Cluster not found.")
+    if found[0] != "ACTIVE":
+        raise errors.ClusterNotFoundException("The referenced cluster was inactive.")
     return name, found[1]
+
+
+def cluster_name(caller: Caller, given: str) -> str:
+    """Return the name of a cluster that a request names by its name or ARN."""
+    path = [given] if "/" not in given and ":" not in given else _path(caller, "cluster", given)
+    if len(path) != 1:
+        raise errors.InvalidParameterException(SEPARATORS)
+    if not CLUSTER_NAME.fullmatch(path[0]):
+        raise errors.InvalidParameterException(f"Cluster must match ^{CLUSTER_NAME.pattern}$, but was {path[0]}")
+    return path[0]
 
 
 def cluster_record(tx: Tx[Store], caller: Caller, name: str) -> tuple[str, dict[str, Any]] | None:

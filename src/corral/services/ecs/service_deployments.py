@@ -16,21 +16,19 @@ from corral.decide.tasks.circuit_breaker import breaker_of, failure_threshold
 from corral.model.ecs_service import STARTED_BY, EcsService, ServiceRollout, TaskCount
 from corral.operations.pagination import Pagination
 from corral.services.ecs import errors
-from corral.services.ecs.lookup import arn, find_cluster, short
+from corral.services.ecs.lookup import arn, find_cluster
 from corral.services.ecs.rollouts import alarm_names, put
-from corral.services.ecs.service_description import deployment_arn, revision_arn, service_arn
+from corral.services.ecs.service_description import deployment_arn, revision_arn, service_arn, shown_configuration
+from corral.services.ecs.services import find_service
 from corral.store import Store
 
 PAGES = Pagination(errors.InvalidParameterException, default=20, largest=100)
-DESCRIBED_MAX = 20
 NO_TARGET = "The service has no completed deployment to roll back to: use the stop type ABORT, or update the service."
 
 
 def list_service_deployments(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    service = tx.store.ecs_services.get(caller.region, cluster, short(params["service"]))
-    if service is None:
-        raise errors.ServiceNotFoundException("Service not found.")
+    service = find_service(tx, caller, cluster, params["service"])
     created, statuses = params.get("createdAt") or {}, params.get("status")
     before = PAGES.position(params, lambda text: int(text) if text else 1 << 62)
     found = [
@@ -46,7 +44,7 @@ def list_service_deployments(tx: Tx[Store], params: dict[str, Any], caller: Call
 
 def describe_service_deployments(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     described, failures = [], []
-    for given in _at_most(params, "serviceDeploymentArns"):
+    for given in params["serviceDeploymentArns"]:
         found = _find(tx, caller, given)
         if found is None:
             failures.append({"arn": given, "reason": "MISSING"})
@@ -57,7 +55,7 @@ def describe_service_deployments(tx: Tx[Store], params: dict[str, Any], caller: 
 
 def describe_service_revisions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     described, failures = [], []
-    for given in _at_most(params, "serviceRevisionArns"):
+    for given in params["serviceRevisionArns"]:
         region, cluster, name, number = _parts(given, "service-revision")
         rollout = tx.store.ecs_services.rollout_of_revision(region, cluster, name, number)
         if rollout is None or region != caller.region:
@@ -109,13 +107,6 @@ def _request_rollback(tx: Tx[Store], service: EcsService, rollout: ServiceRollou
 
 
 # Find service deployments
-
-
-def _at_most(params: dict[str, Any], member: str) -> list[str]:
-    given: list[str] = params[member]
-    if len(given) > DESCRIBED_MAX:
-        raise errors.InvalidParameterException(f"{member} cannot have more than {DESCRIBED_MAX} elements.")
-    return given
 
 
 def _parts(given: str, kind: str) -> tuple[str, str, str, str]:
@@ -189,7 +180,7 @@ def _description(tx: Tx[Store], caller: Caller, service: EcsService, rollout: Se
         "stoppedAt": rollout.stopped_at_s,
         "sourceServiceRevisions": [revision(number, 0) for number in rollout.sources],
         "targetServiceRevision": revision(rollout.target, service.desired),
-        "deploymentConfiguration": rollout.configuration,
+        "deploymentConfiguration": shown_configuration(service, rollout.configuration),
         "deploymentCircuitBreaker": _breaker(service, rollout),
         "alarms": _alarms(rollout),
         "lifecycleStage": rollout.stage or None,

@@ -14,6 +14,12 @@ from corral.services.ecs.rollouts import current_rollout
 from corral.store import Store
 
 STOPPED_READ = 50  # how many of the newest stopped tasks are read to count failures in a row
+LINKED_ROLE = "aws-service-role/ecs.amazonaws.com/AWSServiceRoleForECS"
+CONFIGURATION_DEFAULTS = {
+    "deploymentCircuitBreaker": {"enable": False, "rollback": False},
+    "strategy": "ROLLING",
+    "bakeTimeInMinutes": 0,
+}
 LISTS = ("loadBalancers", "serviceRegistries", "placementConstraints", "placementStrategy")
 HIDDEN = (
     "clientToken",
@@ -47,6 +53,8 @@ def service_description(tx: Tx[Store], service: EcsService, *, tags: bool = True
         **{member: [] for member in LISTS},
         **{name: value for name, value in details.items() if name not in HIDDEN},
         **primary.settings,
+        **_platform(service),
+        "deploymentConfiguration": shown_configuration(service),
         "serviceArn": service_arn(account, service.region, service.cluster, service.name),
         "serviceName": service.name,
         "clusterArn": arn(account, service.region, f"cluster/{service.cluster}"),
@@ -70,7 +78,7 @@ def service_description(tx: Tx[Store], service: EcsService, *, tags: bool = True
         "taskSets": [task_set_description(tx, service, each) for each in service.task_sets],
         "events": tx.store.ecs_services.events(service),
         "createdAt": service.created_at_s,
-        "roleArn": details.get("role"),
+        "roleArn": _role_arn(account, details, primary),
         "enableECSManagedTags": details.get("enableECSManagedTags", False),
         "propagateTags": details.get("propagateTags", "NONE"),
         "enableExecuteCommand": details.get("enableExecuteCommand", False),
@@ -79,6 +87,27 @@ def service_description(tx: Tx[Store], service: EcsService, *, tags: bool = True
     if tags:
         description["tags"] = details.get("tags", [])
     return description
+
+
+def _platform(service: EcsService) -> dict[str, str]:
+    """The platform version of a Fargate service as its request has it. Its deployments have the version that LATEST means."""
+    if "platformVersion" not in service.primary.settings:
+        return {}
+    return {"platformVersion": service.details.get("platformVersion") or "LATEST"}
+
+
+def shown_configuration(service: EcsService, configuration: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the deployment configuration of the service, or that of one of its rollouts, with all members that ECS shows."""
+    given: dict[str, Any] = configuration or service.details["deploymentConfiguration"]
+    return given if service.is_external else {**CONFIGURATION_DEFAULTS, **given}
+
+
+def _role_arn(account: str, details: dict[str, Any], primary: Deployment) -> str | None:
+    """The role with which ECS calls load balancers and manages network interfaces; by default its service-linked role."""
+    if role := details.get("role"):
+        return role if role.startswith("arn:") else f"arn:aws:iam::{account}:role/{role}"
+    is_needed = "networkConfiguration" in primary.settings or details.get("loadBalancers") or details.get("serviceRegistries")
+    return f"arn:aws:iam::{account}:role/{LINKED_ROLE}" if is_needed else None
 
 
 def _counts(tasks: list[ServiceTask]) -> Counter[tuple[str, bool]]:

@@ -17,7 +17,7 @@ from corral.model.group import scaling_key
 from corral.operations.pagination import Pagination, names
 from corral.services.ecs import errors, fargate
 from corral.services.ecs.capacity_providers import checked_strategy, providers_of_cluster
-from corral.services.ecs.lookup import arn, find_cluster, find_definition, short
+from corral.services.ecs.lookup import arn, find_cluster, find_definition, name_in
 from corral.services.ecs.placement_rules import placement_rules
 from corral.services.ecs.rollouts import abandon_rollout, begin_rollout, current_rollout, new_deployment, put
 from corral.services.ecs.service_description import service_arn, service_description
@@ -25,14 +25,13 @@ from corral.services.ecs.tags import check_tags
 from corral.store import Store
 
 SERVICE_PAGES = Pagination(errors.InvalidParameterException, default=10, largest=100)
-DESCRIBED_MAX = 10
 # Members of requests that are stored. The members in STORED_ONLY have no effect on tasks.
 EFFECTIVE = (
     "placementConstraints", "placementStrategy", "deploymentConfiguration", "enableECSManagedTags", "propagateTags",
     "enableExecuteCommand", "healthCheckGracePeriodSeconds",
 )  # fmt: skip
 STORED_ONLY = (
-    "loadBalancers", "serviceRegistries", "role", "availabilityZoneRebalancing", "serviceConnectConfiguration",
+    "platformVersion", "loadBalancers", "serviceRegistries", "role", "availabilityZoneRebalancing", "serviceConnectConfiguration",
     "vpcLatticeConfigurations", "gatewayConnectors", "monitoring",
 )  # fmt: skip
 # Members of requests that belong to a deployment.
@@ -67,12 +66,13 @@ def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         _check_daemon(params)
         params = {"launchType": "EC2", **params}  # DAEMON services have no provider, so the cluster's strategy does not apply
     settings = {} if external else deployment_settings(tx, params, about, caller, cluster)
-    definition_arn = "" if external else definition_arn_of(tx, caller, params["taskDefinition"], settings)
+    definition_arn = "" if external else definition_arn_of(tx, caller, params["taskDefinition"], settings, params)
     details = {key: params[key] for key in (*EFFECTIVE, *STORED_ONLY, "clientToken") if key in params}
     details["deploymentConfiguration"] = _deployment_configuration(params, strategy)
     details["tags"] = check_tags(params.get("tags", []))
     details["createdBy"] = caller.principal.arn
     details["deploymentController"] = params.get("deploymentController") or {"type": "ECS"}
+    details["availabilityZoneRebalancing"] = _rebalancing(params, strategy, details)
     _check_placement(caller, cluster, name, details, settings)
     before = tx.store.ecs_services.get(caller.region, cluster, name)
     if before is not None and before.status == DRAINING:
@@ -121,9 +121,14 @@ def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     settings = {**primary.settings, **deployment_settings(tx, params, about, caller, cluster, service)}
     if params.get("capacityProviderStrategy"):
         settings.pop("launchType", None)
+    if not _is_fargate(settings):
+        for member in ("platformVersion", "platformFamily"):
+            settings.pop(member, None)
     given = params.get("taskDefinition") or primary.definition_arn
-    definition_arn = definition_arn_of(tx, caller, given, settings, unchanged=not params.get("taskDefinition"))
+    definition_arn = definition_arn_of(tx, caller, given, settings, details, unchanged=not params.get("taskDefinition"))
     _check_placement(caller, cluster, service.name, details, settings)
+    if params.get("availabilityZoneRebalancing"):
+        _rebalancing(params, service.strategy, details)
     changed = service.but(details=details)
     if params.get("forceNewDeployment") or (definition_arn, settings) != (primary.definition_arn, primary.settings):
         counts = tx.store.tasks.deployment_counts.of(service)
@@ -156,13 +161,11 @@ def delete_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 
 def describe_services(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    if len(params["services"]) > DESCRIBED_MAX:
-        raise errors.InvalidParameterException(f"Services cannot have more than {DESCRIBED_MAX} elements.")
     described, failures = [], []
-    for given in params["services"]:
-        service = tx.store.ecs_services.get(caller.region, cluster, short(given))
+    for name in [name_in(caller, cluster, "service", given) for given in params["services"]]:
+        service = tx.store.ecs_services.get(caller.region, cluster, name)
         if service is None:
-            failures.append({"arn": service_arn(caller.account, caller.region, cluster, short(given)), "reason": "MISSING"})
+            failures.append({"arn": service_arn(caller.account, caller.region, cluster, name), "reason": "MISSING"})
         else:
             described.append(service_description(tx, service, tags="TAGS" in params.get("include", ())))
     return {"services": described, "failures": failures}
@@ -190,7 +193,7 @@ def set_desired_count(tx: Tx[Store], service: EcsService, count: int) -> EcsServ
 
 
 def find_service(tx: Tx[Store], caller: Caller, cluster: str, given: str) -> EcsService:
-    service = tx.store.ecs_services.get(caller.region, cluster, short(given))
+    service = tx.store.ecs_services.get(caller.region, cluster, name_in(caller, cluster, "service", given))
     if service is None:
         raise errors.ServiceNotFoundException("Service not found.")
     return service
@@ -234,8 +237,10 @@ def deployment_settings(
     if strategy:
         known = providers_of_cluster(tx, cluster, cluster_details)
         settings["capacityProviderStrategy"] = checked_strategy(strategy, known)
-    if _is_fargate(settings):
-        settings["platformVersion"] = fargate.platform_version(settings.get("platformVersion"))
+    known_settings = settings if service is None else {**service.primary.settings, **settings}
+    if _is_fargate(known_settings):
+        if "platformVersion" in settings or "platformVersion" not in known_settings:
+            settings |= {"platformVersion": fargate.platform_version(settings.get("platformVersion")), "platformFamily": "Linux"}
     elif settings.get("platformVersion"):
         raise errors.InvalidParameterException("The platform version must be null when specifying an EC2 launch type.")
     return settings
@@ -272,12 +277,21 @@ def _is_fargate(settings: dict[str, Any]) -> bool:
     return str(strategy[0]["capacityProvider"]).startswith("FARGATE")
 
 
-def definition_arn_of(tx: Tx[Store], caller: Caller, given: str, settings: dict[str, Any], *, unchanged: bool = False) -> str:
-    """Check the task definition and return its ARN with the revision. If `unchanged` is True, it can be inactive."""
+def definition_arn_of(
+    tx: Tx[Store], caller: Caller, given: str, settings: dict[str, Any], targets: dict[str, Any], *, unchanged: bool = False
+) -> str:  # fmt: skip
+    """Check the task definition and return its ARN with the revision. If `unchanged` is True, it can be inactive.
+
+    `targets` has the loadBalancers and the serviceRegistries, which name containers and ports of the definition.
+    """
     revision, status, document = find_definition(tx, caller, given)
     if status != "ACTIVE" and not unchanged:
         raise errors.ClientException("TaskDefinition is inactive")
     network = (settings.get("networkConfiguration") or {}).get("awsvpcConfiguration")
+    if _is_fargate(settings) and not unchanged:
+        fargate.check_definition(document, settings["platformVersion"])
+    for target in (*(targets.get("loadBalancers") or ()), *(targets.get("serviceRegistries") or ())):
+        _check_target(document, target)
     if document.get("networkMode") == "awsvpc" and not network:
         raise errors.InvalidParameterException("Network Configuration must be provided when networkMode 'awsvpc' is specified.")
     if document.get("networkMode") != "awsvpc" and network:
@@ -285,6 +299,34 @@ def definition_arn_of(tx: Tx[Store], caller: Caller, given: str, settings: dict[
             "Network Configuration is not valid for the given networkMode of this task definition."
         )
     return arn(caller.account, caller.region, f"task-definition/{document['family']}:{revision}")
+
+
+def _check_target(document: dict[str, Any], target: dict[str, Any]) -> None:
+    """Refuse a load balancer or a service registry with a container or a port that the task definition does not have."""
+    name, port = target.get("containerName"), target.get("containerPort")
+    if not name:
+        return
+    container = next((each for each in document["containerDefinitions"] if each["name"] == name), None)
+    if container is None:
+        raise errors.InvalidParameterException(f"The container {name} does not exist in the task definition.")
+    if port is not None and port not in [mapping.get("containerPort") for mapping in container["portMappings"]]:
+        raise errors.InvalidParameterException(f"The container {name} did not have a container port {port} defined.")
+
+
+def _rebalancing(params: dict[str, Any], strategy: str, details: dict[str, Any]) -> str:
+    """Return availabilityZoneRebalancing, which has no effect on one machine. By default it is on if ECS supports it."""
+    given, placed = params.get("availabilityZoneRebalancing"), details.get("placementStrategy")
+    spreads_zones = not placed or (placed[0].get("type"), placed[0].get("field")) == ("spread", "attribute:ecs.availability-zone")
+    is_classic = any(each.get("loadBalancerName") for each in details.get("loadBalancers") or ())
+    is_external = details["deploymentController"]["type"] == "EXTERNAL"
+    grows = details["deploymentConfiguration"]["maximumPercent"] > 100
+    is_possible = strategy == REPLICA and grows and spreads_zones and not is_classic and not is_external
+    if given == "ENABLED" and not is_possible:
+        raise errors.InvalidParameterException(
+            "availabilityZoneRebalancing needs the scheduling strategy REPLICA, a maximumPercent above 100, no Classic Load "
+            "Balancer, and no placement strategy before the one that spreads tasks across Availability Zones."
+        )
+    return given or ("ENABLED" if is_possible else "DISABLED")
 
 
 def _deployment_configuration(params: dict[str, Any], strategy: str, before: dict[str, Any] | None = None) -> dict[str, Any]:

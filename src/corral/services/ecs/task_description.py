@@ -213,7 +213,8 @@ def _launch_description(tx: Tx[Store], task: Task, spec: TaskSpec, *, tags: bool
         description["capacityProviderName"] = details.get("capacityProviderName", HOST_PROVIDER)
     if task.launch_type == "FARGATE":
         storage = spec.document.get("ephemeralStorage", {"sizeInGiB": STORAGE_GIB})
-        description |= {"platformVersion": details["platformVersion"], "platformFamily": "Linux", "ephemeralStorage": storage}
+        description |= {"platformVersion": details["platformVersion"], "platformFamily": "Linux"}
+        description |= {"ephemeralStorage": storage, "fargateEphemeralStorage": storage}
     if len(spec.descriptions) >= KEPT_PER_SPEC_MAX:
         spec.descriptions.clear()
     spec.descriptions[key] = launched = ConstantResult(description)

@@ -17,7 +17,7 @@ from corral.fleet.leaving_tasks import mark_leaving
 from corral.model.principal import role_session
 from corral.model.task import Task, TaskState
 from corral.services.ecs.errors import InvalidParameterException, TaskNotFound
-from corral.services.ecs.lookup import arn, find_cluster, short
+from corral.services.ecs.lookup import arn, find_cluster, task_id_in
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_metadata import role_name, unstopped_task
 from corral.services.ecs.task_progress import mark_service
@@ -102,7 +102,7 @@ def _find(tx: Tx[Store], caller: Caller, params: dict[str, Any]) -> tuple[list[T
         raise InvalidParameterException("Tasks must be specified.")
     tasks: list[Task] = []
     failures: list[Failure] = []
-    for name in dict.fromkeys(short(each) for each in params["tasks"]):
+    for name in dict.fromkeys(task_id_in(caller, cluster, each) for each in params["tasks"]):
         task = tx.store.tasks.get(name)
         if task is not None and (task.region, task.cluster) == (caller.region, cluster):
             tasks.append(task)

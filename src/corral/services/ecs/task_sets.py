@@ -32,7 +32,7 @@ def create_task_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     if len(service.task_sets) >= TASK_SETS_MAX:
         raise errors.LimitExceededException(f"A service can have at most {TASK_SETS_MAX} task sets: delete one first.")
     settings = deployment_settings(tx, params, about, caller, service.cluster)
-    definition = definition_arn_of(tx, caller, params["taskDefinition"], settings)
+    definition = definition_arn_of(tx, caller, params["taskDefinition"], settings, params)
     deployment = replace(new_deployment(tx, caller, definition, settings), rollout=COMPLETED)
     details = {member: params[member] for member in STORED_MEMBERS if member in params}
     details["tags"] = check_tags(params.get("tags", []))

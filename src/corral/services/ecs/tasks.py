@@ -24,8 +24,9 @@ from corral.services.ecs import errors
 from corral.services.ecs.capacity_providers import capacity_of
 from corral.services.ecs.host_access import is_kept_from_host
 from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
-from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_definition, find_slot, short
+from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_definition, find_slot, instance_id_in, task_id_in
 from corral.services.ecs.placement_rules import failure_reason
+from corral.services.ecs.services import find_service
 from corral.services.ecs.tags import task_tags
 from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_description import task_descriptions
@@ -70,7 +71,6 @@ def start_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     """Start one task on each given container instance. If a task does not fit on its instance, it fails at once."""
     _check_overrides(params)
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    instances = params["containerInstances"]
     common = _common(tx, params, caller, cluster)
     if common["tags"]:
         check_start_options(common["tags"])
@@ -79,7 +79,7 @@ def start_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         LaunchRequest(
             **common,
             capacity=Capacity("EC2", pools_of(tx, caller.region, cluster), waits=False),
-            instance_ids=[short(instance) for instance in instances],
+            instance_ids=[instance_id_in(caller, cluster, given) for given in params["containerInstances"]],
         ),
     )
     failures = [_failure(caller, cluster, failure) for failure in launched.failures]
@@ -91,6 +91,8 @@ def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str)
     revision, status, document = find_definition(tx, caller, params["taskDefinition"])
     if status != "ACTIVE":
         raise errors.ClientException("TaskDefinition is inactive")
+    if params.get("group", "").startswith("service:"):  # the group of the tasks of a service
+        raise errors.InvalidParameterException("Invalid namespace for group.")
     for field in REFUSED_IN_REQUEST:
         if params.get(field):
             raise errors.InvalidParameterException(f"Corral does not serve {field} yet.")
@@ -167,7 +169,7 @@ def _store_response(tx: Tx[Store], scope: str, params: dict[str, Any], task_ids:
 
 def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    task = tx.store.tasks.get(short(params["task"]))
+    task = tx.store.tasks.get(task_id_in(caller, cluster, params["task"]))
     if task is None or (task.region, task.cluster) != (caller.region, cluster):
         raise errors.InvalidParameterException("The referenced task was not found.")
     stopped = begin_stop(tx, task, StopCode.USER, params.get("reason") or STOPPED_BY_USER)
@@ -177,15 +179,14 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
 def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     tasks, failures = [], []
-    ids = [short(given) for given in params["tasks"]]
+    ids = [task_id_in(caller, cluster, given) for given in params["tasks"]]
     found = tx.store.tasks.several(ids)
-    for given, task_id in zip(params["tasks"], ids):
+    for task_id in ids:
         task = found.get(task_id)
         if task is not None and task.region == caller.region and task.cluster == cluster:
             tasks.append(task)
         else:
-            task_arn = given if given.startswith("arn:") else arn(caller.account, caller.region, f"task/{cluster}/{given}")
-            failures.append({"arn": task_arn, "reason": "MISSING"})
+            failures.append({"arn": arn(caller.account, caller.region, f"task/{cluster}/{task_id}"), "reason": "MISSING"})
     if caller.wait_s and not tx.final and (awaited := _awaited(tasks, caller.seen)):
         raise Wait([f"task:{task.id}" for task in awaited], tx.now_s + min(caller.wait_s, WAIT_MAX_S))
     tags = "TAGS" in params.get("include", ())
@@ -207,17 +208,15 @@ def _awaited(tasks: list[Task], seen: int | None) -> list[Task]:
 def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     _check_filters(params)
-    service = params.get("serviceName")
-    if service and tx.store.ecs_services.get(caller.region, cluster, short(service)) is None:
-        raise errors.ServiceNotFoundException("Service not found.")
-    host = params.get("containerInstance")
+    service = find_service(tx, caller, cluster, params["serviceName"]) if params.get("serviceName") else None
+    host = instance_id_in(caller, cluster, params["containerInstance"]) if params.get("containerInstance") else None
     launch_type = params.get("launchType")
     if host:  # only EC2 tasks have a container instance
         launch_type = launch_type or "EC2"
     nothing = (
         params.get("desiredStatus") == "PENDING"  # no task has this desired status
         or launch_type not in (None, "EC2", "FARGATE")
-        or (host and (find_slot(tx, caller.region, cluster, short(host)) is None or launch_type != "EC2"))
+        or (host and (find_slot(tx, caller.region, cluster, host) is None or launch_type != "EC2"))
         or "daemonName" in params
     )
 
@@ -234,9 +233,9 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
             desired=params.get("desiredStatus", "RUNNING"),
             family=params.get("family"),
             started_by=params.get("startedBy"),
-            instance_id=short(host) if host else None,
+            instance_id=host,
             launch_type=launch_type,
-            group=f"service:{short(service)}" if service else None,
+            group=f"service:{service.name}" if service is not None else None,
             id_prefix=caller.id_prefix,
             after=(family, number),
             limit=limit,
