@@ -15,6 +15,7 @@ job. The variables AWS_BATCH_JOB_* are set by Batch.
 
 import contextlib
 import hmac
+import ipaddress
 import itertools
 import json
 import os
@@ -66,7 +67,7 @@ def main() -> int:
 
 
 def own_address() -> str:
-    """The address of this node. A plain process of Corral has a loopback address; a container has its own network."""
+    """The address of this node: a loopback address, or that of its host. A container with a network of its own has none."""
     return os.environ.get("CORRAL_NODE_ADDRESS", "")
 
 
@@ -84,6 +85,7 @@ class Nodes:
     def __init__(self) -> None:
         self.connections: dict[str, Connection] = {}
         self.slots: dict[str, int] = {}
+        self.addresses: dict[str, str] = {}
         self.agents: dict[int, tuple[str, Connection]] = {}  # number of a command → its node, and the agent that waits for its end
         self.numbers = itertools.count()
         self.lost = ""  # a node that has disconnected
@@ -114,6 +116,7 @@ class Nodes:
         """Register a node, and pass the ends of its commands to their agents."""
         with self.changed:
             self.connections[node], self.slots[node] = connection, slots
+            self.addresses[node] = connection.socket.getpeername()[0]
             self.changed.notify_all()
         while (message := connection.receive()) is not None:
             self.agents.pop(message["number"])[1].send(status=message["status"])
@@ -146,7 +149,11 @@ def run_main_node(program: list[str]) -> int:
         options = ["--hostfile", hosts.name, "--mca", "plm_rsh_agent", agent, "--mca", "plm_rsh_no_tree_spawn", "1"]
         # The daemons stay children of this file's process on each node, so that they end with it.
         options += ["--leave-session-attached", "-x", "PYTHONUNBUFFERED"]
-        if own_address():
+        if own_address() and not own_address().startswith("127."):
+            # The nodes run on several hosts: use the network by which they know each other, and no other networks of the hosts.
+            network = common_network([own_address(), *nodes.addresses.values()])
+            options += ["--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network]
+        elif own_address():
             # All nodes are processes of one machine. Open MPI names its shared memory after the machine, so two nodes would use the
             # same memory: ranks send over TCP instead.
             options += ["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo", "--mca", "oob_tcp_if_include", "lo"]
@@ -155,6 +162,13 @@ def run_main_node(program: list[str]) -> int:
         sys.stderr.write(f"running on {', '.join(lines)}\n")
         sys.stderr.flush()
         return subprocess.run(["mpirun", *options, *program], check=False).returncode
+
+
+def common_network(addresses: list[str]) -> str:
+    """The smallest network with all addresses, such as 10.0.0.0/29. It is not /32, which Open MPI 4 takes for all networks."""
+    numbers = [int(ipaddress.IPv4Address(address)) for address in addresses]
+    length = min(31, *(32 - (numbers[0] ^ number).bit_length() for number in numbers))
+    return str(ipaddress.IPv4Network((numbers[0], length), strict=False))
 
 
 # The other nodes

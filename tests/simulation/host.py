@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from corral.core.ids import simulated_gpu_id
-from corral.model.agent_protocol import HEARTBEAT_S, Hello, Orders, Report
+from corral.model.agent_protocol import HEARTBEAT_S, Hello, HostOptions, Orders, Report
 from corral.model.gpu import Foreign, GpuDevice
 from corral.model.gpu_metrics import GpuSample
 from corral.model.run import Observed, RunSpec
@@ -288,7 +288,7 @@ class Host:
         name, size = f"host-{self.id[-2:]}", self.size
         links = simulated("T4", len(self.gpus))  # pairs and halves, so that there is something to choose
         return Hello(self.id, self.boot_id, name, size.cpu_units, size.memory_mib, self.gpus, runs,
-                     links=links, foreign=dict(self.foreign))  # fmt: skip
+                     links=links, foreign=dict(self.foreign), options=HostOptions(address="10.0.0.1"))  # fmt: skip
 
     def somebody_computes(self, gpu_id: str) -> None:
         """A process that is not ours begins to compute on a GPU, or ends."""

@@ -120,6 +120,11 @@ _EXCLUDED = (r"[0-9A-Za-z, -]*", "a list of GPUs by index or id, such as 0,3", "
 _WORD = r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}"
 _WORD_RULE = "up to 63 letters, digits, dots, hyphens and underscores"
 
+_ADDRESS = (r"|[0-9]{1,3}(\.[0-9]{1,3}){3}", "an IPv4 address such as 10.0.0.6; empty: found by Corral",
+            "the address of this machine for tasks on other hosts")  # fmt: skip
+_INTERFACE = (r"|[!-.0-~]{1,15}", "the name of a network interface, such as eth0; empty: that of the address",
+              "the network interface for tasks on other hosts")  # fmt: skip
+
 _UP = (
     whole(UP, "port", 4566, PORT_MAX, "the port to listen on; 0 chooses a free port at every start"),
     text(UP, "host", "127.0.0.1", r"[0-9A-Za-z.:_-]{1,255}", "an address of this machine, such as 127.0.0.1 or 0.0.0.0",
@@ -134,6 +139,8 @@ _UP = (
     choice(UP, "alarm_timing", "fast", ("fast", "aws"), "when alarms are evaluated"),
     text(UP, "door", "", r"|(\[[0-9A-Fa-f:.]{2,45}\]:|[0-9A-Za-z.-]{1,253}:)?[0-9]{1,5}",
          "[ADDRESS:]PORT, such as 4567 or 10.0.0.5:4567", "where other machines join; empty: only this machine"),
+    text(UP, "address", "", *_ADDRESS),
+    text(UP, "interface", "", *_INTERFACE),
 )  # fmt: skip
 
 _JOIN = (
@@ -144,6 +151,8 @@ _JOIN = (
     text(JOIN, "rack", "", f"|{_WORD}", _WORD_RULE, "the rack of this host"),
     text(JOIN, "labels", "", rf"|{_WORD}=[\w.:/@ -]{{0,128}}(,{_WORD}=[\w.:/@ -]{{0,128}})*", "NAME=VALUE, separated by commas",
          "attributes of this host for placement constraints"),
+    text(JOIN, "address", "", *_ADDRESS),
+    text(JOIN, "interface", "", *_INTERFACE),
 )  # fmt: skip
 
 _SCALING_ABOUT = {

@@ -125,6 +125,9 @@ class HostOptions(Struct, frozen=True, rename="kebab"):
     instance_type: str = HOST_TYPE  # the instance type of the host in responses
     rack: str = ""  # the place of the host
     labels: str = ""  # attributes for placement constraints: NAME=VALUE, separated by commas
+    # The IPv4 address of the host for tasks on other hosts, and the network interface that has it. The agent finds what is empty.
+    address: str = ""
+    interface: str = ""
 
 
 class Hello(Struct, frozen=True):

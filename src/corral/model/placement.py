@@ -46,6 +46,8 @@ class Slot(Struct):
     shared: dict[str, int] = field(default_factory=dict)
     excluded: int = 0  # the number of GPUs of a host that --exclude-gpus names; they are not in the other members
     lent_memory_mib: int = 0  # the memory of the largest GPU that another instance owns now
+    host_id: str = ""  # the host of the instance; empty: a host that no other slot has
+    address: str = ""  # the address of the host for tasks on other hosts; empty: it has none
 
     @property
     def whole(self) -> Demand:
@@ -54,6 +56,10 @@ class Slot(Struct):
             return self.total
         largest_mib = max(self.total.gpu_memory_mib, self.lent_memory_mib)
         return Demand(self.total.gpus + self.lent, self.total.cpu_units, self.total.memory_mib, gpu_memory_mib=largest_mib)
+
+    @property
+    def host(self) -> str:
+        return self.host_id or self.id
 
     @property
     def takes_tasks(self) -> bool:
@@ -237,6 +243,10 @@ class Pool(FreeSlots, Protocol):
 
         A new claim behind the first of its peers is not a change.
         """
+        ...
+
+    def crowded_hosts(self) -> Iterable[Collection[str]]:
+        """Yield the ids of the slots of each host that has several slots in this pool."""
         ...
 
     def sharing(self) -> Iterable[str]:

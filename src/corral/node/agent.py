@@ -50,6 +50,7 @@ from corral.node.gpu_faults import GpuFaults
 from corral.node.gpus import Gpus
 from corral.node.health_checks import HealthChecks
 from corral.node.host import Host
+from corral.node.host_address import with_address
 from corral.node.inotify import FolderWatch
 from corral.node.kept_outputs import SWEEP_S, KeptOutputs
 from corral.node.link import Connect, Link, Message
@@ -225,7 +226,7 @@ class Agent:
             memory_mib=host.memory_mib,
             gpus=[replace(gpu, excluded=gpu.gpu_id in excluded) for gpu in self._gpus.devices()],
             runs=runs,
-            options=self._options,
+            options=with_address(self._options, self._core.local_address if self._core is not None else ""),
             docker=self._engine.docker,
             links=self._gpus.links(),
             foreign=self._foreign,

@@ -59,6 +59,12 @@ class Link(asyncio.Protocol):
         self._lost = asyncio.Event()
         self._abort: asyncio.TimerHandle | None = None
 
+    @property
+    def local_address(self) -> str:
+        """The address of this end of a TCP connection. Empty for other connections."""
+        name = self._transport.get_extra_info("sockname") if self._transport is not None else None
+        return str(name[0]) if isinstance(name, tuple) else ""
+
     def send(self, kind: bytes, payload: bytes) -> None:
         """Send a message after all earlier ones. It is dropped if the connection has ended."""
         if self._transport is not None and not self.end_reason:

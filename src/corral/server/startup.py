@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, partial
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -155,8 +156,9 @@ async def _serve(options: ServerOptions) -> None:
         LOG.warning(unfinished)
     _check_node(data / "node")
     of_host = HostOptions(
-        options.gpus, _find_gpus(data, options.gpus, options.exclude_gpus), runtime, options.cluster, options.instance_type
-    )
+        options.gpus, _find_gpus(data, options.gpus, options.exclude_gpus), runtime, options.cluster, options.instance_type,
+        address=options.address or ("" if options.interface else _address_of_door(options.door)), interface=options.interface,
+    )  # fmt: skip
     keys = root_keys(data, options.access_key, options.secret_key)
     port = listeners[0].getsockname()[1]
     url = f"http://{reachable(options.host)}:{port}"
@@ -409,6 +411,15 @@ def _report_ready(data: Path, about: dict[str, Any], unfinished: str | None, rea
         with suppress(BrokenPipeError):  # `corral up` has ended
             os.write(ready_fd, (json.dumps({**about, "lastServer": unfinished}) + "\n").encode())
         os.close(ready_fd)
+
+
+def _address_of_door(door: str) -> str:
+    """Return the IPv4 address to which hosts connect. Return an empty text if it is not one address of this machine."""
+    try:
+        address = IPv4Address(door.rpartition(":")[0])
+    except ValueError:
+        return ""
+    return "" if address.is_unspecified else str(address)
 
 
 def _report_stage(options: ServerOptions, stage: str) -> None:

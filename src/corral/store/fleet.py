@@ -45,6 +45,8 @@ class PoolIndex:
         self.peers_depending_on_tasks = 0
         self.peers_with_limits = 0
         self._slots: dict[str, Slot] = {}
+        self._of_host: dict[str, dict[str, None]] = {}  # host id → its slots
+        self._crowded: dict[str, None] = {}  # the hosts that have several slots
         self._sharing: dict[str, None] = {}  # the slots that have GPUs which tasks share
         self._totals: dict[Demand, int] = {}  # size of a slot → the number of slots of this size
         self._index = SlotIndex()  # the slots that accept tasks
@@ -93,6 +95,9 @@ class PoolIndex:
 
     def groups_by_held(self) -> list[GroupIndex]:
         return [group for _, group in sorted(self._held_groups().items(), key=_first)]
+
+    def crowded_hosts(self) -> Iterator[Collection[str]]:
+        return (self._of_host[host] for host in self._crowded)
 
     def sharing(self) -> Collection[str]:
         return self._sharing
@@ -180,6 +185,10 @@ class PoolIndex:
         self._derived.clear()
         self._copy = None
         self._slots[slot.id] = slot
+        of_host = self._of_host.setdefault(slot.host, {})
+        of_host[slot.id] = None
+        if len(of_host) > 1:
+            self._crowded[slot.host] = None
         self._totals[slot.whole] = self._totals.get(slot.whole, 0) + 1
         if slot.withheld:
             self._withheld[slot.id] = slot.withheld
@@ -192,6 +201,12 @@ class PoolIndex:
         self._copy = None
         self._copied.add(slot_id)  # the slot may come back, or another with the same lists
         slot = self._slots.pop(slot_id)
+        of_host = self._of_host[slot.host]
+        del of_host[slot_id]
+        if len(of_host) < 2:
+            self._crowded.pop(slot.host, None)
+        if not of_host:
+            del self._of_host[slot.host]
         self._unlist(slot)
         self._withheld.pop(slot_id, None)
         self._sharing.pop(slot_id, None)
@@ -404,6 +419,12 @@ class PoolCopy(PoolIndex):
                     index.add(slot.id, len(slot.gpus), slot.memory_mib, slot.cpu_units)
             self._index, self._is_indexed = index, True
         return super().groups(min_gpus)
+
+    def crowded_hosts(self) -> Iterator[Collection[str]]:
+        of_host: dict[str, list[str]] = {}
+        for slot in self._slots.values():
+            of_host.setdefault(slot.host, []).append(slot.id)
+        return (slot_ids for slot_ids in of_host.values() if len(slot_ids) > 1)
 
     def selection(self, rules: PlacementRules, compile_rules: Callable[[], CompiledRules]) -> SelectionIndex:
         found = SelectionIndex(compile_rules())  # not kept, because threads cannot share a selection

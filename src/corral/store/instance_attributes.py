@@ -36,8 +36,11 @@ def launch_attributes(details: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def host_attributes(options: str) -> dict[str, str]:
-    """The rack and the labels of a host, from its options as JSON. All instances of the host have them."""
-    of_host = _OPTIONS.decode(options)
+def host_options(text: str) -> HostOptions:
+    return _OPTIONS.decode(text)
+
+
+def host_attributes(of_host: HostOptions) -> dict[str, str]:
+    """The rack and the labels of a host. All instances of the host have them."""
     found = dict(label.split("=", 1) for label in of_host.labels.split(",") if "=" in label)
     return {"corral.rack": of_host.rack, **found} if of_host.rack else found

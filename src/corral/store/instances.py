@@ -19,7 +19,7 @@ from corral.model.placement import INSTANCE, Claim, Ending, Links, Placement, Ra
 from corral.model.task import Demand
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet
-from corral.store.instance_attributes import built_in_attributes, host_attributes, launch_attributes
+from corral.store.instance_attributes import built_in_attributes, host_attributes, host_options, launch_attributes
 from corral.store.instance_usage import InstanceUsage
 
 HOLD_PREFIX = "corral.hold."  # the instance attribute `corral.hold.<GPU id>` reserves that GPU; its value is the reason
@@ -367,6 +367,7 @@ class Instances:
         name, connected, links, options = self._database.execute(
             "SELECT name, connected, links, options FROM host WHERE id = ?", (instance.host_id,)
         ).fetchone()
+        of_host = host_options(options)
         rows = self._database.execute(
             "SELECT id, excluded, foreign_use, instance_id, model, simulated, fault, memory_mib FROM gpu "
             "WHERE host_id = ? AND present = 1 ORDER BY position",
@@ -414,7 +415,7 @@ class Instances:
             attributes={
                 **built_in_attributes(instance.type, name, models, is_simulated=is_simulated),
                 **launch_attributes(instance.details),
-                **host_attributes(options),
+                **host_attributes(of_host),
                 **attributes,
             },
             registered_at_s=instance.launched_at_s or instance.created_at_s,
@@ -428,6 +429,8 @@ class Instances:
             },
             excluded=sum(row[1] for row in rows) if instance.is_host else 0,
             lent_memory_mib=max((row[7] for row in lent), default=0),
+            host_id=instance.host_id or "",
+            address=of_host.address,
         )
         self._count_tasks(slot)
         return slot

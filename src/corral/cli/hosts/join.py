@@ -12,6 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from corral.cli.hosts.interface import known_interface
 from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import print_message, print_text
 from corral.cli.server.service import enable_unit, require_installable, require_lingering, restart_unit
@@ -39,6 +40,9 @@ def _folder(context: click.Context, parameter: click.Parameter, value: Path | No
 @click.option("--instance-type", show_default="corral.host",
               help="The value of the attribute ecs.instance-type of this host, such as p3.8xlarge.")  # fmt: skip
 @click.option("--label", "labels", metavar="NAME=VALUE", multiple=True, help="An attribute for placement constraints. Repeatable.")
+@click.option("--address", help="The address of this machine for tasks on other hosts (default: found by Corral).")
+@click.option("--interface", metavar="NAME", callback=known_interface,
+              help="The network interface for tasks on other hosts, such as ib0 (default: that of the address).")  # fmt: skip
 @click.option("--service", is_flag=True, help="Let systemd run it, also at boot, instead of this command.")
 @click.pass_context
 def join(

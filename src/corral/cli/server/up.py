@@ -22,6 +22,7 @@ from click.core import ParameterSource
 
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.hosts.interface import known_interface
 from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import print_json, print_message, print_text
 from corral.process.data_folder import CONFIGURATION
@@ -47,6 +48,9 @@ TAIL_MAX_BYTES = 8 * 1024
               help="The value of the attribute ecs.instance-type of this machine, such as p3.8xlarge.")  # fmt: skip
 @click.option("--account", show_default="123456789012", help="The AWS account id in ARNs.")
 @click.option("--door", metavar="[ADDRESS:]PORT", help="Where other machines join (`corral join`). An empty text closes the door.")
+@click.option("--address", help="The address of this machine for tasks on other hosts (default: found by Corral).")
+@click.option("--interface", metavar="NAME", callback=known_interface,
+              help="The network interface for tasks on other hosts, such as ib0 (default: that of the address).")  # fmt: skip
 @click.option("--alarm-timing", type=click.Choice(["fast", "aws"]), show_default="fast",
               help="aws evaluates alarms as AWS does. fast evaluates some alarms every second.")  # fmt: skip
 @click.option("--access-key", envvar="CORRAL_ACCESS_KEY", help="The root access key (default: generated at the first start).")

@@ -1,13 +1,14 @@
 """Placement of multi-node jobs: choose slots for all nodes at once, or for none.
 
-The demand of a multi-node job has a list of kinds of nodes: what each node of a kind needs, and the number of such nodes. Several
-nodes can run on the same slot. If not all nodes fit now, the job reserves as many slots as it needs, so that smaller claims cannot
-delay it for ever.
+The demand of a multi-node job has a list of kinds of nodes: what each node of a kind needs, and the number of such nodes. If one
+host has room for all nodes, they run there: any number of nodes on each of its slots. Otherwise the job spans hosts. Then each node
+has the address of its host, so a host gets at most one node, and only hosts with an address get one. If not all nodes fit now, the
+job reserves as many slots as it needs, so that smaller claims cannot delay it for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import chain
 
@@ -17,53 +18,55 @@ from corral.model.placement import Claim, Placement, Pool, Reservation
 from corral.model.task import Demand
 
 UNLIMITED = 1_000_000  # the number of nodes that fit on a slot if a node needs no GPU, no CPU and no memory
+Slots = list[list[str]]  # for each kind of nodes of a job, the slot of each node; fewer slots than nodes if not all nodes fit
 
 
 def place_together(pool: Pool, demand: Demand, reservation: Reservation | None) -> Placement | None:
     """Choose a slot for each node, or return None if the free slots do not have room for all nodes.
 
-    The nodes use few slots. If one slot has room for all remaining nodes of a kind, the best fit among such slots gets them.
-    Otherwise the slot with the most free GPUs, then with the most free memory, gets as many nodes as fit.
+    One slot gets all nodes, or else the slots of one host, or else one slot of each of several hosts.
     """
     if sum(node.gpus * count for node, count in demand.nodes) > pool.free_gpus:
         return None
-    used: dict[str, Demand] = {}  # what the nodes that already have a slot use there
-    slots_of: list[list[str]] = [[] for _ in demand.nodes]
-    for at in _largest_first(demand):
-        node, count = demand.nodes[at]
-        slots_of[at] = _slots_for(pool, node, count, reservation, used)
-        if len(slots_of[at]) < count:
-            return None
-    return _with_gpus(pool, demand, [slot_id for slots in slots_of for slot_id in slots])
+    slots = (
+        _one_slot(pool, demand, reservation) or _one_host(pool, demand, reservation) or _several_hosts(pool, demand, reservation)
+    )
+    return None if slots is None else _with_gpus(pool, demand, list(chain.from_iterable(slots)))
 
 
 def room_for_nodes(pool: Pool, demand: Demand) -> int:
-    """Return how many nodes of the job the free slots have room for now."""
-    used: dict[str, Demand] = {}
-    return sum(len(_slots_for(pool, *demand.nodes[at], None, used)) for at in _largest_first(demand))
+    """Return how many nodes of the job the free slots have room for now: on one host, or on several."""
+
+    def free(slot_id: str) -> Demand:
+        return pool.slot(slot_id).free()
+
+    slots = [slot.id for slot in pool.slots() if slot.takes_tasks]
+    crowded = [[slot_id for slot_id in host if pool.slot(slot_id).takes_tasks] for host in pool.crowded_hosts()]
+    on_one = (_count(_fill(demand, host, free)) for host in (*([slot_id] for slot_id in slots), *crowded))
+    return max(_count(_spread(pool, demand, _tightest, free)), *on_one)
 
 
 def reserve_together(pool: Pool, claim: Claim) -> Reservation | None:
-    """Reserve the slots that lack least for the nodes of a claim.
+    """Reserve the slots that lack least for the nodes of a claim: on one host if it is large enough, otherwise on several.
 
     Return None if the slots that accept tasks do not have room for all nodes, even after all tasks on them have ended.
     """
-    wanted: dict[str, Demand] = {}
-    for at in _largest_first(claim.demand):
-        node, left = claim.demand.nodes[at]
-        if sum(_fit(total, node) * slots for total, slots in pool.sizes()) < left:
-            return None
-        for slot_id in _emptiest(pool, node):
-            before = wanted.get(slot_id)
-            fit = min(left, _fit(_minus(pool.slot(slot_id).whole, before), node))
-            if fit:
-                wanted[slot_id] = _plus(before, _times(node, fit))
-                left -= fit
-            if not left:
-                break
-        if left:
-            return None
-    return Reservation(claim, wanted)
+
+    def whole(slot_id: str) -> Demand:
+        return pool.slot(slot_id).whole
+
+    demand = claim.demand
+    together = _together(demand)
+    if together is not None and (slot_id := next(iter(_emptiest(pool, together)), None)) is not None:
+        return Reservation(claim, {slot_id: together})
+    for host in pool.crowded_hosts():
+        slots = _fill(demand, [slot_id for slot_id in host if pool.slot(slot_id).takes_tasks], whole)
+        if _is_complete(demand, slots):
+            return Reservation(claim, _wanted(demand, slots))
+    if any(sum(slots for total, slots in pool.sizes() if _fit(total, node)) < count for node, count in demand.nodes):
+        return None
+    slots = _spread(pool, demand, _emptiest, whole)
+    return Reservation(claim, _wanted(demand, slots)) if _is_complete(demand, slots) else None
 
 
 def why_not_together(pool: Pool, demand: Demand) -> str:
@@ -74,17 +77,141 @@ def why_not_together(pool: Pool, demand: Demand) -> str:
     if not pool.connected:
         return f"{text}, and no host is connected"
     hosts = "1 host" if pool.connected == 1 else f"{pool.connected} hosts"
-    if any(sum(_fit(total, node) * slots for total, slots in pool.sizes()) < each for node, each in demand.nodes):
-        return f"{text}, and {hosts} would be too few even without other tasks"
+    if not could_hold_together(pool, demand):
+        several = "" if pool.connected == 1 else ", of which each takes one node of a job that does not fit on one host"
+        nameless = sum(not slot.address for slot in pool.slots() if slot.takes_tasks) if several else 0
+        unknown = f"; {nameless} of them have no address for other hosts (`corral join --address`)" if nameless else ""
+        return f"{text}, and {hosts} would be too few even without other tasks{several}{unknown}"
     return f"{text}; {pool.free_gpus} of {pool.total_gpus} GPUs free on {hosts}, room for {room_for_nodes(pool, demand)} nodes"
 
 
 def could_hold_together(pool: Pool, demand: Demand) -> bool:
-    """Whether all nodes would fit on the slots of the pool if no task ran there.
+    """Whether all nodes would fit on the slots of the pool, also on disconnected ones, if no task ran there."""
 
-    Each kind of node is checked alone. So the result can be True although nodes of different kinds do not fit together.
+    def whole(slot_id: str) -> Demand:
+        return pool.slot(slot_id).whole
+
+    together = _together(demand)
+    if together is not None and any(covers(size, together) for size in pool.totals()):
+        return True
+    if any(_is_complete(demand, _fill(demand, host, whole)) for host in pool.crowded_hosts()):
+        return True
+    slots = [slot.id for slot in pool.slots()]
+    return _is_complete(demand, _spread(pool, demand, lambda pool, node: slots, whole))
+
+
+def _together(demand: Demand) -> Demand | None:
+    """Return what all nodes need on one slot. Return None if nodes of different kinds have different placement rules."""
+    rules = {node.rules for node, _ in demand.nodes}
+    if len(rules) != 1:
+        return None
+    total = Demand()
+    for node, count in demand.nodes:
+        total = _plus(total, _times(node, count))
+    return Demand(total.gpus, total.cpu_units, total.memory_mib, rules.pop())
+
+
+def _one_slot(pool: Pool, demand: Demand, reservation: Reservation | None) -> Slots | None:
+    """Return the best fit for all nodes on one slot, or None."""
+    together = _together(demand)
+    if together is None:
+        return None
+    if together.rules is None:
+        slot_id = best_fit(pool, together, reservation)
+    else:
+        slot_id = next(
+            (each for each in _tightest(pool, together) if _fit(_open(pool, each, together, reservation), together)), None
+        )
+    return None if slot_id is None else [[slot_id] * count for _, count in demand.nodes]
+
+
+def _one_host(pool: Pool, demand: Demand, reservation: Reservation | None) -> Slots | None:
+    """Return slots of one host that has several slots, for all nodes. Of such hosts, choose the one with the fewest free GPUs.
+
+    Return None if the nodes have placement rules, which Batch never sets.
     """
-    return all(sum(_fit(total, node) * slots for total, slots in pool.sizes()) >= count for node, count in demand.nodes)
+
+    def free(slot_id: str) -> Demand:
+        return _open(pool, slot_id, largest, reservation)
+
+    largest = Demand(gpus=max(node.gpus for node, _ in demand.nodes))
+    if any(node.rules is not None for node, _ in demand.nodes):
+        return None
+    found = list[tuple[int, Slots]]()
+    for host in pool.crowded_hosts():
+        slots = _fill(demand, [slot_id for slot_id in host if pool.slot(slot_id).takes_tasks], free)
+        if _is_complete(demand, slots):
+            found.append((sum(len(pool.slot(slot_id).gpus) for slot_id in host), slots))
+    return min(found)[1] if found else None
+
+
+def _several_hosts(pool: Pool, demand: Demand, reservation: Reservation | None) -> Slots | None:
+    """Return slots of different hosts for all nodes, or None.
+
+    The slots that fit best come first. If kinds of nodes need resources in different proportions, this can fail where the largest
+    slots, which a reservation chooses, succeed.
+    """
+    for order in (_tightest, _roomiest):
+        slots = _spread(pool, demand, order, lambda slot_id: pool.slot(slot_id).free(), reservation)
+        if _is_complete(demand, slots):
+            return slots
+    return None
+
+
+def _fill(demand: Demand, slot_ids: Iterable[str], size_of: Callable[[str], Demand]) -> Slots:
+    """Place nodes on slots of one host. The nodes use few slots, and the best fit of those that have room for the rest."""
+    left = {slot_id: size_of(slot_id) for slot_id in slot_ids}
+    slots: Slots = [[] for _ in demand.nodes]
+    if not left:
+        return slots
+    for at in _largest_first(demand):
+        node, count = demand.nodes[at]
+        while missing := count - len(slots[at]):
+            number, _, _, slot_id = max(
+                (min(_fit(free, node), missing), -free.gpus, -free.memory_mib, slot_id) for slot_id, free in left.items()
+            )
+            if not number:
+                break
+            left[slot_id] = _minus(left[slot_id], _times(node, number))
+            slots[at] += [slot_id] * number
+    return slots
+
+
+def _spread(
+    pool: Pool, demand: Demand, order: Callable[[Pool, Demand], Iterable[str]], size_of: Callable[[str], Demand],
+    reservation: Reservation | None = None,
+) -> Slots:  # fmt: skip
+    """Place nodes on slots of different hosts that have an address."""
+    hosts = set[str]()
+    slots: Slots = [[] for _ in demand.nodes]
+    for at in _largest_first(demand):
+        node, count = demand.nodes[at]
+        for slot_id in order(pool, node):
+            slot = pool.slot(slot_id)
+            free = size_of(slot_id) if reservation is None else _open(pool, slot_id, node, reservation)
+            if slot.address and slot.host not in hosts and _fit(free, node):
+                hosts.add(slot.host)
+                slots[at].append(slot_id)
+                if len(slots[at]) == count:
+                    break
+    return slots
+
+
+def _is_complete(demand: Demand, slots: Slots) -> bool:
+    return all(len(chosen) == count for chosen, (_, count) in zip(slots, demand.nodes, strict=True))
+
+
+def _count(slots: Slots) -> int:
+    return sum(map(len, slots))
+
+
+def _wanted(demand: Demand, slots: Slots) -> dict[str, Demand]:
+    """Return what the nodes use on each slot."""
+    wanted: dict[str, Demand] = {}
+    for (node, _), chosen in zip(demand.nodes, slots, strict=True):
+        for slot_id in chosen:
+            wanted[slot_id] = _plus(wanted.get(slot_id), node)
+    return wanted
 
 
 def _largest_first(demand: Demand) -> list[int]:
@@ -97,34 +224,11 @@ def _largest_first(demand: Demand) -> list[int]:
     return sorted(range(len(demand.nodes)), key=size, reverse=True)
 
 
-def _slots_for(pool: Pool, node: Demand, count: int, reservation: Reservation | None, used: dict[str, Demand]) -> list[str]:
-    """Return a slot for each of `count` equal nodes, or for fewer nodes if no more fit. Add what they use to `used`."""
-    chosen: list[str] = []
-    for slot_id in chain((_slot_for_all(pool, node, count, reservation, used),), _roomiest(pool, node)):
-        if slot_id is None:
-            continue
-        left = count - len(chosen)
-        fit = _free_for(pool, slot_id, node, reservation, used)
-        if fit > left and (better := _slot_for_all(pool, node, left, reservation, used)) is not None:
-            slot_id, fit = better, left
-        if fit:
-            fit = min(fit, left)
-            chosen += [slot_id] * fit
-            used[slot_id] = _plus(used.get(slot_id), _times(node, fit))
-        if len(chosen) == count:
-            break
-    return chosen
-
-
-def _slot_for_all(pool: Pool, node: Demand, count: int, reservation: Reservation | None, used: dict[str, Demand]) -> str | None:
-    """Return the best fit for `count` nodes on one slot, or None. Return None also if other nodes of the job use the best fit.
-
-    `best_fit` ignores placement rules, so return None if the nodes have such rules.
-    """
-    if node.rules is not None:
-        return None
-    slot_id = best_fit(pool, _times(node, count), reservation)
-    return None if slot_id in used else slot_id
+def _tightest(pool: Pool, node: Demand) -> Iterator[str]:
+    """Yield the slots on which a node fits now, fewest free GPUs first, then least free memory."""
+    for group in allowed_slots(pool, node).groups(node.gpus):
+        for slot_ids in group.fitting(node.memory_mib, node.cpu_units):
+            yield from slot_ids
 
 
 def _roomiest(pool: Pool, node: Demand) -> Iterator[str]:
@@ -146,15 +250,13 @@ def _emptiest(pool: Pool, node: Demand) -> Iterable[str]:
     return (slot_id for slot_id in slots if covers(pool.slot(slot_id).whole, node))
 
 
-def _free_for(pool: Pool, slot_id: str, node: Demand, reservation: Reservation | None, used: dict[str, Demand]) -> int:
-    """Return how many nodes fit on a slot now. A reserved slot has room only for nodes without GPUs."""
-    free = _minus(pool.slot(slot_id).free(), used.get(slot_id))
+def _open(pool: Pool, slot_id: str, node: Demand, reservation: Reservation | None) -> Demand:
+    """Return what is free on a slot for nodes. A reserved slot has room only for nodes without GPUs."""
+    free = pool.slot(slot_id).free()
     older = None if reservation is None else reservation.wanted.get(slot_id)
-    if older is not None:
-        if node.gpus:
-            return 0
-        free = _minus(free, older)
-    return _fit(free, node)
+    if older is None:
+        return free
+    return Demand() if node.gpus else _minus(free, older)
 
 
 def _fit(free: Demand, node: Demand) -> int:

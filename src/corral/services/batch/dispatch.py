@@ -24,6 +24,7 @@ from corral.services.batch.environments import find_environment
 from corral.services.batch.job_launch import launch_request
 from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.line_claims import Offer, affected, affected_by_end, line_key, offers, refresh_lines, takes
+from corral.services.batch.node_addresses import hosts_of_nodes
 from corral.services.batch.scheduling_policies import fair_share
 from corral.services.batch.waiting_jobs import mark_limits
 from corral.services.ecs.launch import launch_placed
@@ -138,8 +139,9 @@ def _launch(tx: Tx[Store], job: Job, offer: Offer, claim: Claim, placement: Plac
         return [launch_placed(tx, request, offer.pool, placement, claim, free_gpus=free)]
     tasks: list[Task] = []
     kept = frozenset(gpu_id for place in placement.nodes for gpu_id in place.gpu_ids)
+    hosts = hosts_of_nodes(tx, offer.pool, placement.nodes)
     for node, place in enumerate(placement.nodes):
-        request = launch_request(tx, job, offer.environment, node=node)
+        request = launch_request(tx, job, offer.environment, node=node, hosts=hosts)
         # The placement of a node has no GPU if the node neither requires GPUs nor sets NVIDIA_VISIBLE_DEVICES.
         free = _free_gpus(tx, offer, claim, place, kept) if line.key.by_image and place.gpu_ids else None
         tasks.append(launch_placed(tx, request, offer.pool, place, claim, free_gpus=free, kept_gpus=kept))

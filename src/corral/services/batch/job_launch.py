@@ -6,11 +6,13 @@ children, such as AWS_BATCH_JOB_ARRAY_INDEX, are in `LaunchRequest.job_environme
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from corral.core.transactions import Tx
+from corral.model.agent_protocol import HostOptions
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import STARTED_BY, Job, JobKind, JobSpec, NodeGroup
 from corral.services.batch.environments import pool_of
@@ -20,10 +22,12 @@ from corral.services.batch.node_addresses import main_node_address, node_address
 from corral.services.batch.task_documents import task_properties
 from corral.services.ecs.launch import LaunchRequest
 from corral.services.ecs.lookup import split_definition
+from corral.services.ecs.run_spec import MAIN_NODE_ADDRESS, NODE_ADDRESS, SOCKET_INTERFACES
 from corral.services.ecs.task_capacity import Capacity
 from corral.store import Store
 
 CACHED_REQUESTS_MAX = 1_000
+Hosts = Sequence[HostOptions] | None  # the host of each node of a multi-node job; None: all nodes run on one host
 
 
 class _Cached(NamedTuple):
@@ -36,10 +40,13 @@ class _Cached(NamedTuple):
 _cache: dict[tuple[int, str, str, int], _Cached] = {}
 
 
-def launch_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, *, node: int | None = None) -> LaunchRequest:
+def launch_request(
+    tx: Tx[Store], job: Job, environment: ComputeEnvironment, *, node: int | None = None, hosts: Hosts = None
+) -> LaunchRequest:
     """Return the request to launch the next attempt of a job in a compute environment.
 
-    `job` is a job with one task, or the parent of a multi-node job. For the parent, `node` is the index of the node to launch.
+    `job` is a job with one task, or the parent of a multi-node job. For the parent, `node` is the index of the node to launch, and
+    `hosts` has the host of each node, if they run on several hosts.
     """
     spec = job.spec
     group = _group_of(spec, node) if node is not None else None
@@ -50,10 +57,10 @@ def launch_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, *, 
             del _cache[next(iter(_cache))]
         found = _cache[key] = _Cached(spec, environment, _base_request(tx, job, environment, group))
     started_by = f"{STARTED_BY}{job.id}" if node is None else f"{STARTED_BY}{job.id}#{node}"
-    return replace(found.request, started_by=started_by, job_environment=job_environment(tx, job, environment.name, node))
+    return replace(found.request, started_by=started_by, job_environment=job_environment(tx, job, environment.name, node, hosts))
 
 
-def job_environment(tx: Tx[Store], job: Job, environment: str, node: int | None) -> dict[str, str]:
+def job_environment(tx: Tx[Store], job: Job, environment: str, node: int | None, hosts: Hosts) -> dict[str, str]:
     """Return the environment variables that Batch sets for the next attempt of a job."""
     variables = {
         "AWS_BATCH_JOB_ID": job.id if node is None else f"{job.id}#{node}",
@@ -69,10 +76,13 @@ def job_environment(tx: Tx[Store], job: Job, environment: str, node: int | None)
             "AWS_BATCH_JOB_NODE_INDEX": str(node),
             "AWS_BATCH_JOB_NUM_NODES": str(job.size),
             "AWS_BATCH_JOB_MAIN_NODE_INDEX": str(job.spec.main_node),
-            "CORRAL_NODE_ADDRESS": node_address(tx, job, node),
+            NODE_ADDRESS: node_address(tx, job, node) if hosts is None else hosts[node].address,
         }
-        if node != job.spec.main_node:
-            variables["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = main_node_address(tx, job)
+        main = job.spec.main_node
+        if node != main:
+            variables[MAIN_NODE_ADDRESS] = main_node_address(tx, job) if hosts is None else hosts[main].address
+        if hosts is not None and hosts[node].interface:
+            variables |= dict.fromkeys(SOCKET_INTERFACES, hosts[node].interface)
     return variables
 
 

@@ -1,7 +1,8 @@
 """Addresses of the nodes of multi-node jobs.
 
-On AWS, each node has an address of its own. The nodes of a job find each other by the address of the main node. Here, a node is a
-plain process or a container:
+On AWS, each node has an address of its own. The nodes of a job find each other by the address of the main node. If a job runs on
+several hosts (`decide/placement/multi_node.py`), each host has one node, which has the address of the host. A container of such a
+job uses the network of its host. If all nodes run on one host, a node is a plain process or a container:
 
 - A plain process gets a loopback address, 127.x.y.z. Linux accepts the whole network 127.0.0.0/8 on the loopback interface. So the
   programs of several nodes can listen on the same port of one machine, each at its own address. A job gets a block of 1,024
@@ -12,11 +13,14 @@ plain process or a container:
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from ipaddress import IPv4Address
 
 from corral.core.transactions import Tx
 from corral.fleet.host_options import runs_containers
+from corral.model.agent_protocol import HostOptions
 from corral.model.job import Job
+from corral.model.placement import Placement
 from corral.model.task import TaskState
 from corral.services.batch.errors import ClientException
 from corral.services.ecs import run_spec
@@ -39,6 +43,16 @@ def node_address(tx: Tx[Store], job: Job, node: int) -> str:
 
 def main_node_address(tx: Tx[Store], job: Job) -> str:
     return node_address(tx, job, job.spec.main_node)
+
+
+def hosts_of_nodes(tx: Tx[Store], pool_name: str, nodes: Sequence[Placement]) -> list[HostOptions] | None:
+    """Return the options of the host of each node, which have its address. Return None if all nodes run on one host."""
+    pool = tx.store.fleet.pool(pool_name)
+    host_ids = [pool.slot(place.slot_id).host_id for place in nodes]
+    if len(set(host_ids)) == 1:
+        return None
+    known = tx.store.hosts.options()
+    return [known[host_id].options for host_id in host_ids]
 
 
 def release(tx: Tx[Store], job: Job) -> None:

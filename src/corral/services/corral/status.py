@@ -93,7 +93,7 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
                 "id": host["id"],
                 "name": host["name"],
                 "connected": bool(host["connected"]),
-                **_joined(joined.get(host["id"])),
+                **_joined(joined.get(host["id"]), options[host["id"]].options.address),
                 "state": _state(joined.get(host["id"]), connected=bool(host["connected"])),
                 "cluster": options[host["id"]].options.cluster,
                 "rack": options[host["id"]].options.rack or None,
@@ -110,11 +110,14 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
     return hosts
 
 
-def _joined(host: JoinedHost | None) -> dict[str, Any]:
-    """Return what is known of a host that has joined from another machine. The agent of this machine has the server's version."""
+def _joined(host: JoinedHost | None, address: str = "") -> dict[str, Any]:
+    """Return what is known of a host that has joined from another machine. The agent of this machine has the server's version.
+
+    `address` is the address for tasks on other hosts.
+    """
     if host is None:
-        return {"joined": False, "address": None, "agent": corral.__version__}
-    return {"joined": True, "address": host.address or None, "agent": host.version or None}
+        return {"joined": False, "address": address or None, "agent": corral.__version__}
+    return {"joined": True, "address": address or host.address or None, "agent": host.version or None}
 
 
 def _state(host: JoinedHost | None, *, connected: bool) -> str:

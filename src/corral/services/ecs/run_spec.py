@@ -29,8 +29,12 @@ from corral.store import Store
 from corral.store.hosts import StoredOptions
 
 STARTED_BY_CORRAL_RUN = ("corral-run", "corral-array/")  # `startedBy` of the tasks of `corral run` (`cli/runs/submission.py`)
-NODE_ADDRESS = "CORRAL_NODE_ADDRESS"  # the loopback address of a node of a multi-node job
+# The address of a node of a multi-node job: a loopback address, or that of its host if the job spans hosts.
+NODE_ADDRESS = "CORRAL_NODE_ADDRESS"
+LOOPBACK = "127."
 MAIN_NODE_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"  # the main node itself does not get this variable
+# The network interface of the node's address, for NCCL and Gloo, if the job spans hosts. A container can set other values.
+SOCKET_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 FILES_MAX_BYTES = 2**20  # the limit for all files of a container; Linux cannot start a program with a much larger environment
 OBJECT_ARN = re.compile(r"arn:aws[a-z-]*:s3:::([^/]+)/(.+)")
 TASK_SETTINGS = ("networkMode", "pidMode", "ipcMode", "volumes")  # members of the task definition that Docker needs
@@ -43,6 +47,7 @@ ON_HOST = (
     "CannotStartContainerError: a program in a container has started this task, and may not use {}, which gives access to the "
     "host. Start the task with the root key, or allow corral:RunOnHost in a policy of that program's role and start it again."
 )
+SPANS_HOSTS = "networkMode: host, which the containers of a multi-node job on several hosts use,"
 NO_IMAGE = "CannotPullContainerError: {}"
 NO_FILES = "ResourceInitializationError: failed to download env files: file download command: non empty error stream: {}"
 
@@ -62,7 +67,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
     own_environment = {
         **secrets,
         **task_environment(tx.settings, task, run),
-        **job_environment(tx, task, spec),
+        **job_environment(tx, task, spec, container),
         **(container.sharing_environment if run.gpu_memory_mib else {}),
     }
     run_spec = RunSpec(
@@ -90,7 +95,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         fixed_variables=list(own_environment) if container.private_files else [],
         output_file=_output_file(tx.settings, task, run) if log is not None else "",
     )
-    refused = _not_isolated(tx, spec) or _kept_from_host(tx, task, spec)
+    refused = _not_isolated(tx, task, spec) or _kept_from_host(tx, task, spec)
     return StartOrder(run_spec, log, refused or no_secrets or no_files or no_image)
 
 
@@ -127,6 +132,7 @@ def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: Con
         "container": {name: value for name, value in container.definition.items() if name != "environment"},
         "task": {
             **{name: spec.document[name] for name in TASK_SETTINGS if name in spec.document},
+            **({"networkMode": "host"} if spans_hosts(task) else {}),
             "cpu": str(task.demand.cpu_units) if spec.cpu else None,
             "memory": str(task.demand.memory_mib) if spec.memory else None,
             "family": family,
@@ -151,12 +157,13 @@ def registry_pull(tx: Tx[Store], task: Task, spec: TaskSpec, container: Containe
     return pull, NO_IMAGE.format(refused) if refused is not None else None
 
 
-def _not_isolated(tx: Tx[Store], spec: TaskSpec) -> str | None:
+def _not_isolated(tx: Tx[Store], task: Task, spec: TaskSpec) -> str | None:
     """Why `--isolate` forbids the start of this task; None if the start is allowed.
 
-    RunTask refuses such a task. But a task may have waited for capacity since before Corral was restarted with `--isolate`.
+    RunTask refuses such a task. But a task may have waited for capacity since before Corral was restarted with `--isolate`, and a
+    multi-node job needs the network of the host only if it was placed on several hosts.
     """
-    setting = setting_with_host_access(spec.document) if tx.settings.isolate else None
+    setting = _setting_with_host_access(task, spec) if tx.settings.isolate else None
     return refusal(setting) if setting is not None else None
 
 
@@ -167,9 +174,13 @@ def _kept_from_host(tx: Tx[Store], task: Task, spec: TaskSpec) -> str | None:
     """
     if not task.details.get(ONLY_IN_DOCKER):
         return None
-    if (setting := setting_with_host_access(spec.document)) is not None:
+    if (setting := _setting_with_host_access(task, spec)) is not None:
         return ON_HOST.format(setting)
     return None if options_for(tx, task).runs_containers else NO_ENGINE
+
+
+def _setting_with_host_access(task: Task, spec: TaskSpec) -> str | None:
+    return SPANS_HOSTS if spans_hosts(task) else setting_with_host_access(spec.document)
 
 
 def has_containers(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
@@ -181,7 +192,7 @@ def has_containers(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
 def controls_host(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
     """Whether the programs of a task can run others on the host: as plain processes, or by a setting or the role of the task."""
     host = options_for(tx, task)
-    return not all(_in_docker(host, run) for run in task.runs) or gives_host(tx, spec.document, spec.role)
+    return not all(_in_docker(host, run) for run in task.runs) or spans_hosts(task) or gives_host(tx, spec.document, spec.role)
 
 
 def _in_docker(host: StoredOptions, run: Run) -> bool:
@@ -232,13 +243,15 @@ def task_environment(settings: Settings, task: Task, run: Run) -> dict[str, str]
     }
 
 
-def job_environment(tx: Tx[Store], task: Task, spec: TaskSpec) -> dict[str, str]:
+def job_environment(tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec) -> dict[str, str]:
     """The variables that differ between the tasks of one Batch job, or between the members of one array of the task queue.
 
     If the nodes of a multi-node job are containers with a network of their own, loopback addresses are of no use. Then the variable
     with the node's own address is omitted, and the address of the main node is that of its container.
     """
     given: dict[str, str] = task.details.get("jobEnvironment", {})
+    if spans_hosts(task):
+        return {name: value for name, value in given.items() if name not in SOCKET_INTERFACES or name not in container.environment}
     if NODE_ADDRESS not in given or not has_network(tx, task, spec):
         return given
     others = {name: value for name, value in given.items() if name not in (NODE_ADDRESS, MAIN_NODE_ADDRESS)}
@@ -247,7 +260,13 @@ def job_environment(tx: Tx[Store], task: Task, spec: TaskSpec) -> dict[str, str]
 
 def has_network(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
     """Whether the containers of a task have a network of their own. Then only Docker knows their address."""
-    return spec.document.get("networkMode") not in ("host", "none") and has_containers(tx, task, spec)
+    own = spec.document.get("networkMode") not in ("host", "none") and not spans_hosts(task)
+    return own and has_containers(tx, task, spec)
+
+
+def spans_hosts(task: Task) -> bool:
+    """Whether the task is a node of a multi-node job that runs on several hosts. Its containers use the network of its host."""
+    return not task.details.get("jobEnvironment", {}).get(NODE_ADDRESS, LOOPBACK).startswith(LOOPBACK)
 
 
 def main_node_address(tx: Tx[Store], task: Task, spec: TaskSpec) -> str:

@@ -18,7 +18,7 @@ from corral.model.session import Credentials
 from corral.model.task import Run, Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.services.ecs.lookup import arn, split_definition, zone_of_task
-from corral.services.ecs.run_spec import NODE_ADDRESS, has_containers, is_fargate, log_target
+from corral.services.ecs.run_spec import NODE_ADDRESS, has_containers, is_fargate, log_target, spans_hosts
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_spec import TaskSpec, spec_of
 from corral.store import Store
@@ -145,7 +145,7 @@ def _network(task: Task, spec: TaskSpec, about: dict[str, Any]) -> dict[str, Any
     if "privateIpv4Address" not in about:
         address = task.details.get("jobEnvironment", {}).get(NODE_ADDRESS, "127.0.0.1")
         return {"NetworkMode": "host", "IPv4Addresses": [address]}
-    mode = spec.document.get("networkMode") or "bridge"
+    mode = "host" if spans_hosts(task) else spec.document.get("networkMode") or "bridge"
     return _without_none(
         {"NetworkMode": mode, "IPv4Addresses": [about["privateIpv4Address"]], "MACAddress": about.get("macAddress")}
     )
