@@ -12,14 +12,14 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # before our own: bench/hosts.py has the name of a folder there
 
 from eventually import eventually
 from hosts.cluster import Cluster
 from hosts.lab import Lab, why_not
 
-MPI, TORCH = ROOT / "examples/mpi", ROOT / "examples/torch"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+MPI, TORCH = EXAMPLES / "mpi", EXAMPLES / "torch"
 
 
 def main() -> int:
