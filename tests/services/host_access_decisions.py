@@ -144,9 +144,9 @@ ASKS_NOT = {
         ExecuteChangeSet RollbackStack SetStackPolicy SignalResource UpdateStack UpdateTerminationProtection""",
     "cloudwatch": """DeleteAlarms DeleteDashboards DisableAlarmActions EnableAlarmActions PutCompositeAlarm PutDashboard
         PutMetricAlarm PutMetricData SetAlarmState TagResource UntagResource""",
-    # Only the root user can create tokens for hosts, and revoke hosts and tokens.
-    "corral": """CreateJoinToken InterruptSpotInstance RevokeHost RevokeJoinToken RevokeSessions SetGpuFault SignalTask StopAllTasks
-        UpdateWaitingTasks""",
+    # Only the root user can create tokens for hosts, accept other machines as hosts, and revoke hosts and tokens.
+    "corral": """AcceptHost CreateJoinToken DrainHost ForgetHost InterruptSpotInstance RenameHost ResumeHost RevokeHost
+        RevokeJoinToken RevokeSessions SetGpuFault SignalTask StopAllTasks UpdateWaitingTasks""",
     "ec2": """AllocateAddress AssociateAddress AssociateDhcpOptions AssociateRouteTable AttachInternetGateway AttachVpnGateway
         AuthorizeSecurityGroupEgress AuthorizeSecurityGroupIngress CreateDefaultSubnet CreateDefaultVpc CreateDhcpOptions
         CreateImage CreateInternetGateway CreateKeyPair CreateLaunchTemplate CreateLaunchTemplateVersion CreateNatGateway

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.fleet.instances import host_changed
 from corral.model.agent_protocol import SILENT_S
@@ -14,9 +15,13 @@ from corral.model.gpu import Foreign
 from corral.model.run import RunState
 from corral.store import Store
 
+HostLost = api_error("HostLost")
+
 
 def heartbeat(tx: Tx[Store], host_id: str) -> None:
     host = tx.store.hosts.get(host_id)
+    if host is not None and host["lost_at"] is not None:
+        raise HostLost("its tasks were given up, because it did not report: it must connect again")
     if host is not None and not tx.store.joined_hosts.is_revoked(host_id):
         tx.store.hosts.seen(host_id, tx.now_s)
         if not host["connected"]:

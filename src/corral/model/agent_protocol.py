@@ -146,6 +146,8 @@ class Hello(Struct, frozen=True):
     faults: dict[str, str] = field(default_factory=dict)  # GPU id → why no task should get the GPU
     protocol: int = PROTOCOL
     version: str = ""  # of the agent
+    machine: dict[str, str] = {}  # the fingerprint of the machine of a joined host (`node/fingerprint.py`)
+    folder: str = ""  # identifies the folder of the agent on its machine
 
 
 class OutputLimits(Struct, frozen=True):

@@ -96,9 +96,12 @@ class Instance(Struct, frozen=True):
 
     @property
     def pool(self) -> str | None:
-        """The pool of the instance's slot. None if the instance joined no cluster, so that no task can be placed on it."""
+        """The pool of the instance's slot. None if the instance joined no cluster, so that no task can be placed on it.
+
+        The own instance of a forgotten host is INACTIVE, and in no pool.
+        """
         if self.is_host:
-            return HOST_POOL
+            return HOST_POOL if self.status != "INACTIVE" else None
         return cluster_pool(self.region, self.cluster) if self.cluster else None
 
     def but(self, **changes: Any) -> Self:

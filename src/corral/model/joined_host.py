@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 
@@ -31,10 +33,19 @@ class JoinedHost(Struct, frozen=True):
     version: str
     joined_at_s: float
     revoked_at_s: float | None = None
+    machine: dict[str, str] = {}  # the fingerprint of its machine (`node/fingerprint.py`)
+    refused: dict[str, str] = {}  # the fingerprint of another machine that last presented its certificate
+    refused_address: str = ""  # of that machine
+    forgotten_at_s: float | None = None  # None: it has connected since it was forgotten, or never was
 
     def accepts(self, serial: str) -> bool:
         """Whether a certificate of this host with this serial is valid."""
         return self.revoked_at_s is None and serial in (self.serial, self.earlier_serial) and serial != ""
+
+
+def differing_sources(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return in which sources two fingerprints differ. A source that one of them does not have is not compared."""
+    return sorted(source for source in before.keys() & now.keys() if before[source] != now[source])
 
 
 class JoinOffer(Struct, frozen=True):
@@ -54,6 +65,7 @@ class JoinRequest(Struct, frozen=True):
     protocol: int = 0
     version: str = ""
     time_s: float = 0.0  # the clock of the host
+    machine: dict[str, str] = {}  # its fingerprint
 
 
 class JoinAnswer(Struct, frozen=True):

@@ -6,3 +6,5 @@ This module imports nothing, because the spawner imports it and must stay small.
 OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
 STOPPED_BEFORE_START = "stopped before it was started"
 HOST_RESTARTED = "the host was restarted while the task was on it"
+HOST_FORGOTTEN = "the host was lost while the task was on it: corral hosts forget"
+HOST_DRAINED = "the host is drained: corral hosts drain"

@@ -23,6 +23,7 @@ from corral.node import link, node_folder, server_access
 from corral.node.agent import Agent
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine_router import EngineRouter
+from corral.node.fingerprint import given_or_found
 from corral.node.gateway_keeper import GatewayKeeper
 from corral.node.gpus import detect, find_devices
 from corral.node.gpus_flag import parse_gpus_flag
@@ -43,10 +44,11 @@ class AgentOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     data: str  # Corral's data folder
     find_gpus: str | None = None  # only print the ids of these GPUs (0,3,GPU-...), or an error if one does not exist
     boot_id: str | None = None  # identifies the current boot of the machine; None: use the kernel's boot id
+    machine: str = ""  # the fingerprint of the machine: machine-id=…,board-uuid=…; empty: read it
 
 
-async def serve(data: Path, options: HostOptions, boot_id: str) -> None:
-    host = this_host(data, boot_id, RandomIds())
+async def serve(data: Path, options: HostOptions, boot_id: str, machine: dict[str, str]) -> None:
+    host = this_host(data, boot_id, RandomIds(), machine)
     gpus = detect(options.gpus, host.host_id)
     log.info("host %s: %s", host.host_id, gpus.note)
     kind = "none" if not gpus.devices() else "simulated" if gpus.devices()[0].simulated else "real"
@@ -66,7 +68,7 @@ async def serve(data: Path, options: HostOptions, boot_id: str) -> None:
             partial(to_server, SESSION), gateway.server_at,
         )  # fmt: skip
         ended_early.append(gateway.failed)
-        renewing = asyncio.ensure_future(keep_renewed(data.parent, record, WallClock().now_s))
+        renewing = asyncio.ensure_future(keep_renewed(data.parent, record, machine, WallClock().now_s))
     running = asyncio.ensure_future(agent.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.cancel)
@@ -103,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
         lock = node_folder.try_lock(data / "agent.lock")  # held until this process ends
         if lock is None:
             raise Refused(f"another agent is running in {data}; stop it first")
-        uvloop.run(serve(data, options, options.boot_id or kernel_boot_id()))
+        uvloop.run(serve(data, options, options.boot_id or kernel_boot_id(), given_or_found(options.machine)))
     except Refused as why:
         print(escape_controls(f"corral node: {why}"), file=sys.stderr)
         return 1

@@ -232,6 +232,8 @@ class Agent:
             foreign=self._foreign,
             faults=self._faults,
             version=full_version() if self._is_joined else "",
+            machine=dict(host.machine) if self._is_joined else {},
+            folder=host.folder,
         )
         await self._request({"hello": hello})
         self._reported_at, self._problem = time.monotonic(), ""

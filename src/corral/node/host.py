@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from corral.core.errors import Refused
@@ -22,6 +24,8 @@ class Host(NamedTuple):
     name: str
     cpu_units: int
     memory_mib: int
+    machine: Mapping[str, str] = MappingProxyType({})  # its fingerprint (`node/fingerprint.py`)
+    folder: str = ""  # identifies the folder of the agent on this machine
 
 
 def kernel_boot_id() -> str:
@@ -33,13 +37,16 @@ def machine_id() -> str:
     return f"{kernel_boot_id()}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
-def this_host(data: Path, boot_id: str, ids: Ids) -> Host:
+def this_host(data: Path, boot_id: str, ids: Ids, machine: dict[str, str] | None = None) -> Host:
+    folder = os.stat(data)
     return Host(
         host_id=_host_id(data / "host.json", ids),
         boot_id=boot_id,
         name=os.uname().nodename,
         cpu_units=len(os.sched_getaffinity(0)) * CPU_UNITS_PER_CORE,
         memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,
+        machine=machine or {},
+        folder=f"{folder.st_dev}:{folder.st_ino}",
     )
 
 

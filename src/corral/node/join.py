@@ -6,6 +6,7 @@ Start it with python -m corral.node.join --data DIR --server ADDRESS:PORT --name
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -15,17 +16,23 @@ from msgspec import Struct
 
 from corral.core.clock import WallClock
 from corral.core.errors import Refused
+from corral.node import node_folder
+from corral.node.fingerprint import given_or_found
 from corral.node.joined_host import Token, join
-from corral.node.server_access import Joined
+from corral.node.server_access import AUTHORITY, CERTIFICATE, KEY, RECORD, Joined
 from corral.process.control_characters import escape_controls
 from corral.process.data_folder import DATABASES, lock_folder, validate_folder
 from corral.process.options import parse_options
+
+FRESH = "new"  # the folder in a host's folder in which it joins as a new host
 
 
 class JoinOptions(Struct, frozen=True, rename="kebab"):
     data: str
     server: str
     name: str
+    new: bool = False  # join as a new host, although the folder has one: it is a copy of the folder of another machine
+    machine: str = ""  # as in `node/__main__.py`
 
 
 def main() -> int:
@@ -50,7 +57,39 @@ def _join(folder: Path, options: JoinOptions, token: str) -> Joined:
     validate_folder(folder)
     parsed = Token(token)
     lock_folder(folder)
-    return join(folder, options.server, parsed, options.name, WallClock().now_s)
+    machine = given_or_found(options.machine)
+    if not options.new or not (folder / KEY).exists():
+        return join(folder, options.server, parsed, options.name, WallClock().now_s, machine)
+    _require_unused(folder)
+    fresh = folder / FRESH
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
+    try:
+        record = join(fresh, options.server, parsed, options.name, WallClock().now_s, machine)
+        _replace_host(folder, fresh)
+        return record
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _require_unused(folder: Path) -> None:
+    """Raise Refused if an agent or tasks of this folder are alive on this machine: then it is no copy."""
+    for name, what in (("agent.lock", "an agent"), ("spawner.lock", "tasks")):
+        path = folder / "node" / name
+        held = node_folder.try_lock(path) if path.exists() else None
+        if held is not None:
+            os.close(held)
+        elif path.exists():
+            raise Refused(f"{folder} is in use: {what} of its host run on this machine. End `corral join` and the tasks first.")
+
+
+def _replace_host(folder: Path, fresh: Path) -> None:
+    """Replace the host of a folder by the one in `fresh`. Its record goes first and comes last: it says that a host has joined."""
+    (folder / RECORD).unlink(missing_ok=True)
+    for name in ("node", "outputs"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in (KEY, AUTHORITY, CERTIFICATE, "node", RECORD):
+        (fresh / name).rename(folder / name)
 
 
 def _remove(folder: Path) -> None:

@@ -58,8 +58,12 @@ class Token:
         self.pin = parts[2]
 
 
-def join(folder: Path, door: str, token: Token, name: str, now_s: Callable[[], float]) -> Joined:
+def join(
+    folder: Path, door: str, token: Token, name: str, now_s: Callable[[], float], machine: dict[str, str] | None = None
+) -> Joined:
     """Join a server, and store what the host needs to connect. Raise Refused: then the folder has nothing of this server.
+
+    `machine` is the fingerprint of this machine.
 
     If the connection is lost before the answer, the private key stays, so that the next attempt is the same host.
     """
@@ -87,7 +91,7 @@ def join(folder: Path, door: str, token: Token, name: str, now_s: Callable[[], f
         write_private(folder / KEY, _new_key())
     request = JoinRequest(
         signing_request=_signing_request(folder), token=token.secret, name=name, protocol=PROTOCOL, version=full_version(),
-        time_s=now_s(),
+        time_s=now_s(), machine=machine or {},
     )  # fmt: skip
     try:
         answer = _ask(address, context(JOIN, None, offer.authority), request, door)
@@ -102,20 +106,20 @@ def join(folder: Path, door: str, token: Token, name: str, now_s: Callable[[], f
     return _store(folder, door, answer)
 
 
-def renew(folder: Path, record: Joined) -> Joined:
+def renew(folder: Path, record: Joined, machine: dict[str, str]) -> Joined:
     """Get a new certificate. The old one, which may have expired, proves which host it is. Raises OSError or Refused."""
     tls = context(JOIN, folder, (folder / AUTHORITY).read_text())
-    answer = _ask(split_address(record.door), tls, JoinRequest(_signing_request(folder)), record.door)
+    answer = _ask(split_address(record.door), tls, JoinRequest(_signing_request(folder), machine=machine), record.door)
     return _store(folder, record.door, answer)
 
 
-async def keep_renewed(folder: Path, record: Joined, now_s: Callable[[], float]) -> None:
+async def keep_renewed(folder: Path, record: Joined, machine: dict[str, str], now_s: Callable[[], float]) -> None:
     """Renew the certificate whenever a part of its lifetime is over."""
     while True:
         least_s = (record.expires_at_s - record.renew_at_s) / RENEWALS_PER_LIFETIME if record.renew_at_s else 0.0
         await asyncio.sleep(max(record.renew_at_s - now_s(), 0.0))
         try:
-            record = await asyncio.to_thread(renew, folder, record)
+            record = await asyncio.to_thread(renew, folder, record, machine)
             log.info("the certificate of this host was renewed")
             await asyncio.sleep(least_s)
         except (OSError, Refused) as error:

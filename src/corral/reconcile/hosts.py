@@ -1,10 +1,14 @@
-"""The reconciler `host` finds hosts that have stopped reporting."""
+"""The reconciler `host` finds hosts that have stopped reporting, and `drain` stops the tasks of drained hosts at their deadline."""
 
 from __future__ import annotations
 
 from corral.core.transactions import Tx
 from corral.fleet.instances import host_changed
 from corral.model.agent_protocol import SILENT_S
+from corral.model.ecs_service import service_of_task
+from corral.model.stop_reasons import HOST_DRAINED
+from corral.model.task import StopCode
+from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
 
@@ -22,3 +26,14 @@ def reconcile_host(tx: Tx[Store], host_id: str) -> None:
         host_changed(tx, host_id)
     else:
         tx.due(f"host:{host_id}", silent_at_s)
+
+
+def end_drain(tx: Tx[Store], host_id: str) -> None:
+    """Stop the tasks of a drained host, if its deadline is over. Services move their tasks themselves."""
+    host = tx.store.hosts.get(host_id)
+    if host is None or host["drain_until"] is None or tx.now_s < host["drain_until"]:
+        return
+    tx.store.hosts.drain_until(host_id, None)
+    for task in tx.store.tasks.on_host(host_id):
+        if service_of_task(task) is None:
+            begin_stop(tx, task, StopCode.TERMINATION, HOST_DRAINED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,12 +14,12 @@ from corral.model.agent_protocol import Hello, HostOptions
 from corral.model.gpu import Foreign, GpuDevice, GpuFault
 from corral.model.instance import Instance, InstanceState, host_instance_id
 from corral.model.placement import Links
-from corral.store.instances import Instances
+from corral.store.instances import HOLD_PREFIX, Instances
 
 # The condition for failed GPUs. It includes real GPUs that are not present: after a restart, the agent does not report a GPU that
 # has fallen off the bus, because the driver does not list it.
 FAILED = "fault != '' AND (present = 1 OR simulated = 0)"
-HOST_FIELDS = ("id", "name", "boot_id", "connected", "seen_at", "docker")
+HOST_FIELDS = ("id", "name", "boot_id", "connected", "seen_at", "docker", "lost_at", "lost_reason", "drain_until")
 
 
 _OPTIONS = msgspec.json.Decoder(HostOptions)
@@ -47,14 +47,18 @@ class Hosts:
     def put(self, hello: Hello, now_s: float) -> None:
         """Store the content of a hello, the first message of an agent: the options, the size, the boot id and the GPUs of its host.
 
-        A GPU that the host no longer has is marked as not present. Tasks cannot get it. A GPU that another host has is ignored.
+        A GPU that the host no longer has is marked as not present. Tasks cannot get it. A GPU that another host has is ignored,
+        unless it moves (`_take`).
         """
         execute = self._database.execute
-        gpus = [gpu for gpu in hello.gpus if self._host_of(gpu.gpu_id) in (None, hello.host_id)]
+        gpus = [
+            gpu for gpu in hello.gpus if self._host_of(gpu.gpu_id) in (None, hello.host_id) or self._is_free_to_move(gpu.gpu_id)
+        ]
         execute(
             "INSERT INTO host (id, name, boot_id, connected, seen_at, links, docker, options) VALUES (?, ?, ?, 1, ?, ?, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET name = excluded.name, boot_id = excluded.boot_id, connected = 1, "
-            "seen_at = excluded.seen_at, links = excluded.links, docker = excluded.docker, options = excluded.options",
+            "seen_at = excluded.seen_at, links = excluded.links, docker = excluded.docker, options = excluded.options, "
+            "lost_at = NULL, lost_reason = ''",
             (hello.host_id, hello.name, hello.boot_id, now_s, _dumps(hello.links), hello.docker,
              msgspec.json.encode(hello.options).decode()),
         )  # fmt: skip
@@ -75,11 +79,12 @@ class Hosts:
                 memory_mib=hello.memory_mib,
                 created_at_s=before.created_at_s if before is not None else now_s,
                 host_id=hello.host_id,
-                status=before.status if before is not None else "ACTIVE",
+                status="DRAINING" if before is not None and before.status == "DRAINING" else "ACTIVE",
             )
         )
         execute("UPDATE gpu SET present = 0 WHERE host_id = ? AND present = 1", (hello.host_id,))
         for gpu in gpus:
+            self._take(gpu.gpu_id, hello.host_id)
             execute(
                 "INSERT INTO gpu (id, host_id, position, model, memory_mib, simulated, present, instance_id, excluded, "
                 "foreign_use) VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET position = excluded.position, "
@@ -93,6 +98,35 @@ class Hosts:
     def _host_of(self, gpu_id: str) -> str | None:
         row = self._database.execute("SELECT host_id FROM gpu WHERE id = ?", (gpu_id,)).fetchone()
         return None if row is None else str(row[0])
+
+    def _is_free_to_move(self, gpu_id: str) -> bool:
+        """Whether a GPU of another host may move to a host that reports it: its machine was installed again, and has a new host id.
+
+        The other host is silent or lost, and no run can be on the GPU: it has no lease, no EC2 instance owns it, and no old run is
+        left on the other host.
+        """
+        sql = (
+            "SELECT 1 FROM gpu JOIN host ON host.id = gpu.host_id JOIN instance ON instance.id = gpu.instance_id WHERE gpu.id = ? "
+            "AND host.connected = 0 AND instance.region = '' AND NOT EXISTS (SELECT 1 FROM lease WHERE gpu_id = gpu.id) "
+            "AND NOT EXISTS (SELECT 1 FROM old_run WHERE old_run.host_id = host.id)"
+        )
+        return self._database.execute(sql, (gpu_id,)).fetchone() is not None
+
+    def _take(self, gpu_id: str, host_id: str) -> None:
+        """Move a GPU that another host has to this host. A user may have reserved it."""
+        before, own_id = self._host_of(gpu_id), host_instance_id(host_id)
+        if before in (None, host_id):
+            return
+        was = host_instance_id(before)
+        self._database.execute("UPDATE gpu SET host_id = ?, instance_id = ? WHERE id = ?", (host_id, own_id, gpu_id))
+        self._database.execute(
+            "UPDATE OR REPLACE instance_attribute SET instance_id = ? WHERE instance_id = ? AND name = ?",
+            (own_id, was, HOLD_PREFIX + gpu_id),
+        )
+        owner = self._instances.get(was)
+        assert owner is not None
+        self._instances.put_row(owner.but(gpus=max(0, owner.gpus - 1)))
+        self._renew(before)
 
     def options(self) -> Mapping[str, StoredOptions]:
         found = self._options
@@ -130,6 +164,38 @@ class Hosts:
     def silent(self, host_id: str) -> None:
         """Mark a host as disconnected. It gets no new tasks. Its tasks keep their GPUs."""
         self._set_connected(host_id, False)
+
+    def lose(self, host_id: str, reason: str, now_s: float) -> None:
+        """Mark a host as lost: its tasks are given up. The next hello ends this."""
+        self._set_connected(host_id, False)
+        self._database.execute("UPDATE host SET lost_at = ?, lost_reason = ? WHERE id = ?", (now_s, reason, host_id))
+
+    def rename(self, host_id: str, name: str) -> None:
+        self._database.execute("UPDATE host SET name = ? WHERE id = ?", (name, host_id))
+        self._renew(host_id)
+
+    def drain_until(self, host_id: str, at_s: float | None) -> None:
+        """Set when the tasks of a drained host are stopped. None: they end by themselves."""
+        self._database.execute("UPDATE host SET drain_until = ? WHERE id = ?", (at_s, host_id))
+
+    # Old runs: runs that were given up, and may still be alive on the host
+
+    def old_runs(self, host_id: str) -> list[str]:
+        rows = self._database.execute("SELECT run_id FROM old_run WHERE host_id = ? ORDER BY run_id", (host_id,))
+        return [run_id for (run_id,) in rows]
+
+    def set_old_runs(self, host_id: str, run_ids: Collection[str]) -> None:
+        """Replace the old runs of a host. While it has any, it gets no work, and its GPUs do not move to another host."""
+        if set(run_ids) == set(self.old_runs(host_id)):
+            return
+        self._database.execute("DELETE FROM old_run WHERE host_id = ?", (host_id,))
+        self._database.executemany("INSERT INTO old_run VALUES (?, ?)", [(host_id, run_id) for run_id in sorted(run_ids)])
+        self._renew(host_id)
+
+    def lost_owners(self, gpu_ids: Iterable[str], host_id: str) -> list[dict[str, Any]]:
+        """Return the lost hosts, except this one, that have one of these GPUs."""
+        owners = {self._host_of(gpu_id) for gpu_id in gpu_ids} - {None, host_id}
+        return [host for host in map(self.get, sorted(str(owner) for owner in owners)) if host and host["lost_at"] is not None]
 
     def _set_connected(self, host_id: str, connected: bool) -> None:
         sql = "UPDATE host SET connected = ?1 WHERE id = ?2 AND connected != ?1"

@@ -8,7 +8,17 @@ CREATE TABLE host (
     seen_at   REAL NOT NULL,
     links     TEXT NOT NULL DEFAULT '',     -- JSON: the distances between its GPUs, in the order of gpu.position; empty: unknown
     docker    TEXT NOT NULL DEFAULT '',     -- name and version of the container engine; empty: the host has none
-    options   TEXT NOT NULL                 -- JSON: the host's own options, as its agent has reported them
+    options   TEXT NOT NULL,                -- JSON: the host's own options, as its agent has reported them
+    lost_at   REAL,                         -- when its tasks were given up; NULL: it has connected since then, or never was lost
+    lost_reason TEXT NOT NULL DEFAULT '',   -- why they were given up
+    drain_until REAL                        -- when its tasks are stopped, because it is drained; NULL: they end by themselves
+) WITHOUT ROWID;
+
+-- Runs of tasks that were given up, and that may still be alive on the host. It gets no work until they have ended there.
+CREATE TABLE old_run (
+    host_id TEXT NOT NULL REFERENCES host (id),
+    run_id  TEXT NOT NULL,
+    PRIMARY KEY (host_id, run_id)
 ) WITHOUT ROWID;
 
 -- An instance is a part of a host. Each host also has an instance of its own, without a region.

@@ -322,6 +322,12 @@ class Instances:
         self.put_row(left)
         return left
 
+    def withdraw(self, instance: Instance) -> None:
+        """Take the own instance of a forgotten host, which has no tasks, out of its pool. The next hello puts it there again."""
+        assert instance.is_host and instance.pool is not None
+        self._fleet.drop_slot(instance.pool, instance.id)
+        self.put_row(instance.but(status="INACTIVE"))
+
     def set_status(self, instance_id: str, status: str) -> None:
         """Set the status to ACTIVE, DRAINING or INACTIVE. Only an ACTIVE instance gets new tasks. No status stops running tasks."""
         self.put_row(self._live[instance_id].but(status=status))
@@ -365,7 +371,9 @@ class Instances:
 
     def _slot(self, instance: Instance) -> Slot:
         name, connected, links, options = self._database.execute(
-            "SELECT name, connected, links, options FROM host WHERE id = ?", (instance.host_id,)
+            "SELECT name, connected AND NOT EXISTS (SELECT 1 FROM old_run WHERE host_id = host.id), links, options FROM host "
+            "WHERE id = ?",
+            (instance.host_id,),
         ).fetchone()
         of_host = host_options(options)
         rows = self._database.execute(

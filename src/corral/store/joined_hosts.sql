@@ -12,9 +12,13 @@ CREATE TABLE joined_host (
     address        TEXT NOT NULL,           -- the address from which its agent connected last
     version        TEXT NOT NULL,           -- of its agent
     joined_at      REAL NOT NULL,
-    revoked_at     REAL                     -- NULL: its certificate is valid
+    revoked_at     REAL,                    -- NULL: its certificate is valid
+    machine        TEXT NOT NULL DEFAULT '{}', -- JSON: the fingerprint of its machine
+    refused        TEXT NOT NULL DEFAULT '{}', -- JSON: the fingerprint of another machine that last presented its certificate
+    refused_address TEXT NOT NULL DEFAULT '', -- of that machine
+    forgotten_at   REAL                     -- NULL: it has connected since it was forgotten, or never was
 ) WITHOUT ROWID;
-CREATE UNIQUE INDEX joined_host_name ON joined_host (name) WHERE revoked_at IS NULL;
+CREATE UNIQUE INDEX joined_host_name ON joined_host (name) WHERE revoked_at IS NULL AND forgotten_at IS NULL;
 CREATE INDEX joined_host_key ON joined_host (key_digest);
 
 CREATE TABLE join_token (

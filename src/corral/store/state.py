@@ -110,6 +110,18 @@ class Store(Database):
         "used INTEGER NOT NULL DEFAULT 0 CHECK (used BETWEEN 0 AND uses), cluster TEXT NOT NULL, rack TEXT NOT NULL, "
         "created_at REAL NOT NULL, expires_at REAL NOT NULL) WITHOUT ROWID;\n"
         "CREATE INDEX join_token_expiry ON join_token (expires_at);\n",
+        # 6: lost hosts, drained hosts, and the machines of joined hosts
+        "ALTER TABLE host ADD COLUMN lost_at REAL;\n"
+        "ALTER TABLE host ADD COLUMN lost_reason TEXT NOT NULL DEFAULT '';\n"
+        "ALTER TABLE host ADD COLUMN drain_until REAL;\n"
+        "CREATE TABLE old_run (host_id TEXT NOT NULL REFERENCES host (id), run_id TEXT NOT NULL, "
+        "PRIMARY KEY (host_id, run_id)) WITHOUT ROWID;\n"
+        "ALTER TABLE joined_host ADD COLUMN machine TEXT NOT NULL DEFAULT '{}';\n"
+        "ALTER TABLE joined_host ADD COLUMN refused TEXT NOT NULL DEFAULT '{}';\n"
+        "ALTER TABLE joined_host ADD COLUMN refused_address TEXT NOT NULL DEFAULT '';\n"
+        "ALTER TABLE joined_host ADD COLUMN forgotten_at REAL;\n"
+        "DROP INDEX joined_host_name;\n"
+        "CREATE UNIQUE INDEX joined_host_name ON joined_host (name) WHERE revoked_at IS NULL AND forgotten_at IS NULL;\n",
     )
 
     @staticmethod

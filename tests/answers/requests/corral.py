@@ -33,6 +33,13 @@ def requests(calls: Calls) -> None:
     calls("ListJoinTokens")
     calls.twice("RevokeJoinToken", "TokenNotFoundException", id=token["id"])
     calls.twice_refused("RevokeHost", "HostNotFoundException", host="none")
+    host = calls.of("corral").describe_hosts()["hosts"][0]["name"]
+    calls.twice("DrainHost", SAME, host=host, deadline=3600.0)
+    calls.twice("ResumeHost", SAME, host=host)
+    calls.twice_refused("ForgetHost", "HostInUseException", host=host)
+    calls.twice_refused("RenameHost", "HostNotFoundException", host=host, name="other")
+    calls.twice_refused("AcceptHost", "HostNotFoundException", host=host)
+    calls.all_refused("HostNotFoundException", host="none", name="other")
     refusals(calls)
     calls.twice("StopAllTasks", NOW, pause=0.0)
 

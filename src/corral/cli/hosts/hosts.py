@@ -1,4 +1,4 @@
-"""`corral hosts` lists the machines on which tasks run, and revokes those that have joined."""
+"""`corral hosts` lists the machines on which tasks run, and changes their state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import call, find_endpoint
-from corral.cli.printing.output import ago, parsed_date, print_json, print_message, print_table, print_text
+from corral.cli.hosts.token import seconds
+from corral.cli.printing.output import ago, count, parsed_date, print_json, print_message, print_table, print_text
 
 LOCAL = "this machine"
 
@@ -23,6 +24,11 @@ def hosts(context: click.Context, data: DataFolder, as_json: bool) -> None:
 
     \b
     corral hosts                 list the hosts
+    corral hosts drain NAME      give a host no new tasks
+    corral hosts resume NAME     end the drain of a host
+    corral hosts forget NAME     give up a SILENT host and its tasks
+    corral hosts rename NAME NEW give a host another name
+    corral hosts accept NAME     accept a host with another mainboard
     corral hosts revoke NAME     let a host connect no more
 
     A host that is SILENT gets no new tasks. Its tasks may still run, so they keep their GPUs.
@@ -42,6 +48,9 @@ def hosts(context: click.Context, data: DataFolder, as_json: bool) -> None:
         print_table(
             [_row(host, parsed_date(date)) for host in found["hosts"]], optional=("RACK", "AGENT"), folded=("GPUS", "AGENT")
         )
+        for host in found["hosts"]:
+            if host["reason"]:
+                print_message(f"{host['name']}: {host['reason']}")
 
 
 @hosts.command(short_help="Let a host connect no more.")
@@ -58,6 +67,77 @@ def revoke(outer: DataFolder, name: str, data: DataFolder) -> None:
     print_message(
         "Its tasks keep their GPUs, because they may still run. If it joins again with its folder, it continues with them."
     )
+
+
+@hosts.command(short_help="Give a host no new tasks.")
+@data_option
+@click.argument("name")
+@click.option("--stop", is_flag=True, help="Stop the tasks that no service moves, now.")
+@click.option("--deadline", metavar="TIME", callback=seconds, help="Stop them after this time, such as 30m, 8h or 2d.")
+@click.pass_obj
+def drain(outer: DataFolder, name: str, data: DataFolder, stop: bool, deadline: float | None) -> None:
+    """Give a host no new tasks, for example before its maintenance. Services move their tasks to other hosts.
+
+    Other tasks end by themselves, or are stopped with --stop or --deadline. `corral hosts resume` ends the drain.
+    """
+    if stop and deadline is not None:
+        raise click.UsageError("Use --stop or --deadline, and not both.")
+    given = {"host": name} | ({"deadline": 0.0} if stop else {"deadline": deadline} if deadline is not None else {})
+    drained, _ = call(find_endpoint(data if data.chosen else outer), "DrainHost", given)
+    print_text(f"{drained['name']} gets no new tasks")
+    if drained["tasks"]:
+        print_message(f"{count(drained['tasks'], 'task')} on it: `corral ps` shows when they have ended.")
+
+
+@hosts.command(short_help="End the drain of a host.")
+@data_option
+@click.argument("name")
+@click.pass_obj
+def resume(outer: DataFolder, name: str, data: DataFolder) -> None:
+    """End the drain of a host: it gets tasks again."""
+    resumed, _ = call(find_endpoint(data if data.chosen else outer), "ResumeHost", {"host": name})
+    print_text(f"{resumed['name']} gets tasks again")
+
+
+@hosts.command(short_help="Give a host another name.")
+@data_option
+@click.argument("name")
+@click.argument("new", metavar="NEW")
+@click.pass_obj
+def rename(outer: DataFolder, name: str, new: str, data: DataFolder) -> None:
+    """Give a host that has joined another name. Tasks that run on it continue."""
+    call(find_endpoint(data if data.chosen else outer), "RenameHost", {"host": name, "name": new})
+    print_text(f"{name} is now {new}")
+
+
+@hosts.command(short_help="Give up a SILENT host and its tasks.")
+@data_option
+@click.argument("name")
+@click.pass_obj
+def forget(outer: DataFolder, name: str, data: DataFolder) -> None:
+    """Give up a host that is SILENT, and is not expected back: its tasks are STOPPED, and services and jobs start again elsewhere.
+
+    Use it only if the machine is off, or cannot reach anything that its tasks could damage: Corral cannot stop them there. Their
+    credentials are void at once. If the machine returns, it stops what is left of them before it gets new tasks.
+    """
+    forgotten, _ = call(find_endpoint(data if data.chosen else outer), "ForgetHost", {"host": name})
+    print_text(f"{forgotten['name']} is forgotten")
+    if forgotten["tasks"]:
+        print_message(f"{count(forgotten['tasks'], 'task')} on it stopped. If it returns, it ends what is left of them.")
+
+
+@hosts.command(short_help="Accept a host with another mainboard.")
+@data_option
+@click.argument("name")
+@click.pass_obj
+def accept(outer: DataFolder, name: str, data: DataFolder) -> None:
+    """Accept that a host has another machine: the one that last presented its certificate, and was refused.
+
+    Use it after the mainboard of a host was replaced, or its disk was put into another machine. A copy of a disk joins as a new
+    host instead: `corral join --new`.
+    """
+    accepted, _ = call(find_endpoint(data if data.chosen else outer), "AcceptHost", {"host": name})
+    print_text(f"{accepted['name']} is now the machine at {accepted['address']}")
 
 
 def _row(host: dict[str, Any], now: datetime | None) -> dict[str, str]:

@@ -43,11 +43,12 @@ def _folder(context: click.Context, parameter: click.Parameter, value: Path | No
 @click.option("--address", help="The address of this machine for tasks on other hosts (default: found by Corral).")
 @click.option("--interface", metavar="NAME", callback=known_interface,
               help="The network interface for tasks on other hosts, such as ib0 (default: that of the address).")  # fmt: skip
+@click.option("--new", is_flag=True, help="Join as a new host: this disk or folder is a copy of that of another host.")
 @click.option("--service", is_flag=True, help="Let systemd run it, also at boot, instead of this command.")
 @click.pass_context
 def join(
     context: click.Context, /, server: str | None, token: str | None, data: Path, name: str | None, labels: tuple[str, ...],
-    service: bool, **options: Any,
+    new: bool, service: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Let this machine run tasks of a Corral server on another machine. Its GPUs are then in `corral status`.
 
@@ -60,6 +61,8 @@ def join(
         _hide_token(token)
     if (server is None) != (token is None):
         raise click.UsageError("SERVER:PORT and --token are used together: copy the line that `corral token create` has printed.")
+    if new and server is None:
+        raise click.UsageError("--new needs SERVER:PORT and --token: a copy of a host joins with a token of its own.")
     given = {name: value for name, value in options.items() if value is not None} | ({"labels": ",".join(labels)} if labels else {})
     remembered = [key for key in given if context.get_parameter_source(key) is ParameterSource.COMMANDLINE]
     chosen = _chosen(data, given, remembered)
@@ -67,7 +70,7 @@ def join(
     if unit is not None:
         require_installable(unit)
     if server is not None:
-        record = _join(data, server, sys.stdin.readline(), name or os.uname().nodename)
+        record = _join(data, server, sys.stdin.readline(), name or os.uname().nodename, new=new)
         print_text(f"Host {record['name']} has joined the server at {record['door']}  (folder {data})")
     elif not (data / JOINED).exists():
         raise click.UsageError(
@@ -126,8 +129,9 @@ def _store(data: Path, values: dict[str, Any]) -> None:
         raise CliError(str(error)) from None
 
 
-def _join(data: Path, server: str, token: str, name: str) -> dict[str, Any]:
+def _join(data: Path, server: str, token: str, name: str, *, new: bool) -> dict[str, Any]:
     command = [sys.executable, "-m", "corral.node.join", "--data", str(data), "--server", server, "--name", name]
+    command += ["--new", "true"] if new else []
     done = subprocess.run(command, input=token, capture_output=True, text=True)
     if done.returncode:
         raise CliError(done.stderr.strip() or f"the join failed with exit code {done.returncode}")

@@ -24,7 +24,7 @@ from corral.cli.printing.output import (
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
     if value is None:
         return None
     found = re.fullmatch(r"([0-9]{1,6})([smhd])", value)
@@ -46,7 +46,7 @@ def token() -> None:
 
 @token.command(short_help="Create a token.")
 @data_option
-@click.option("--ttl", metavar="TIME", callback=_seconds, show_default="1h", help="How long it is valid, such as 30m, 8h or 2d.")
+@click.option("--ttl", metavar="TIME", callback=seconds, show_default="1h", help="How long it is valid, such as 30m, 8h or 2d.")
 @click.option("--uses", type=click.IntRange(1, 10_000), show_default="1", help="How many hosts can join with it.")
 @click.option("--rack", help="The rack of the hosts. Without it, they choose.")
 @click.option("--json", "as_json", is_flag=True, help="Print the token as JSON.")

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from corral.blobs import Blobs
 from corral.core.clock import Clock
-from corral.core.errors import ApiError
+from corral.core.errors import ApiError, api_error
 from corral.fleet import hosts
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
@@ -45,6 +45,7 @@ from corral.server.agents.host_scope import HostScope
 from corral.server.agents.local_agent import LocalAgent
 from corral.server.agents.orders import OrderSender
 from corral.server.lanes import Lane
+from corral.services.corral import joining
 from corral.services.ecs import host_reports
 from corral.services.logs.ingestion import runtime_ids, ship
 from corral.store import Store
@@ -56,6 +57,8 @@ DAY_S = 86_400.0
 LOST_S = 2 * HEARTBEAT_S  # a joined host from which nothing arrives for this time is disconnected
 FIRST_MESSAGE_S = 30.0
 SAMPLES_KEPT = 120  # samples of each GPU
+
+HostRefused = api_error("HostRefused")
 
 _MESSAGES = msgspec.json.Decoder(ToCore)
 
@@ -165,7 +168,7 @@ class Agents:
             elif first is not None and first.hello is not None and first.hello.protocol != PROTOCOL:
                 reason = other_version(first.hello)
             elif first is not None and first.hello is not None:
-                await self._serve_agent(link, self._proved(first.hello, link.peer) if link.peer else first.hello)
+                await self._serve_agent(link, await self._proved(first.hello, link) if link.peer else first.hello)
                 reason = "the host has connected anew"
         except asyncio.CancelledError:
             reason = "Corral is stopping"
@@ -177,14 +180,39 @@ class Agents:
         link.close(reason)
         self._local.may_have_ended.set()
 
-    def _proved(self, hello: Hello, host_id: str) -> Hello:
-        """Return the hello of a joined host with what its certificate and its token decide, whatever the hello says."""
+    async def _proved(self, hello: Hello, link: Link) -> Hello:
+        """Return the hello of a joined host with what its certificate and its token decide, whatever the hello says.
+
+        Raise HostRefused if the certificate was copied to another machine.
+        """
+        host_id = link.peer
+        refusal = await self._state.submit(partial(joining.identify, host_id=host_id, machine=hello.machine, address=link.address))
         host = self._joined.get(host_id)
-        if host is None:
-            raise ValueError("the host was removed")
+        if refusal or host is None:
+            raise HostRefused(refusal)
+        if why := self._why_copy(hello, host_id):
+            raise HostRefused(why)
         # The scheduler has one pool for all hosts, so they are all in the cluster of the server.
         options = replace(hello.options, cluster=self._cluster, rack=host.rack or hello.options.rack)
         return replace(hello, host_id=host_id, name=host.name, options=options)
+
+    def _why_copy(self, hello: Hello, host_id: str) -> str:
+        """Return why the agent of a host is a copy of one that is connected and reports. Empty: it is not.
+
+        It tells another boot of the machine, or is in another folder. If the machine of an agent has failed, the server learns that
+        only after LOST_S. Until then, the next agent is refused, too.
+        """
+        live = self._connections.get(host_id)
+        if live is None or self._clock.now_s() > live.heard_s + LOST_S:
+            return ""
+        if (live.hello.boot_id, live.hello.folder) == (hello.boot_id, hello.folder):
+            return ""
+        where = f"from {live.link.address}" if live.hello.boot_id != hello.boot_id else "from another folder"
+        return (
+            f"Host {live.hello.name} is already connected {where}. If this disk or folder is a copy of that host, join as a new "
+            "host: `corral join --new SERVER:PORT --token TOKEN`, with a token of `corral token create`. If the machine has just "
+            f"restarted, it is accepted after {LOST_S:.0f} s."
+        )
 
     def _start_session(self, session_id: str, link: Link) -> bool:
         """Hand a link over to the caller of `execute` that waits for it. Return False if there is none."""

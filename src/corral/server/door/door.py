@@ -67,7 +67,7 @@ class Door:
         server = node_folder.listen(self._folder, SOCKET)
         server.listen(BACKLOG)
         loop = asyncio.get_running_loop()
-        self._hosts.on_revoked = lambda host_id: loop.call_soon_threadsafe(self._close_host, host_id)
+        self._hosts.close_connections = lambda host_id: loop.call_soon_threadsafe(self._close_host, host_id)
         self._spawn(self._accept(server))
         self._spawn(self._keep())
         log.info("the door for other machines is open at %s", self.address)

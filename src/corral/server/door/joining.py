@@ -99,21 +99,30 @@ class Joiner:
             )
         token_id, _, secret = request.token.partition(".")
         signing = await asyncio.to_thread(read_request, request.signing_request)
-        redemption = Redemption(token_id, secret, request.name, signing.key_digest, request.version, preamble.address)
+        redemption = Redemption(
+            token_id, secret, request.name, signing.key_digest, request.version, preamble.address, request.machine
+        )
         host = await self._state.submit(lambda tx: joining.redeem(tx, redemption))
         log.info("the host %s joins from %s, with the token %s", host.name, preamble.address, token_id)
-        return await self._certify(host.id, signing, "")
+        return await self._certify(host.id, signing, "", request.machine)
 
     async def _renew(self, preamble: Preamble, request: JoinRequest) -> JoinAnswer:
         signing = await asyncio.to_thread(read_request, request.signing_request)
-        return await self._certify(preamble.host, signing, preamble.serial)
+        return await self._certify(preamble.host, signing, preamble.serial, request.machine)
 
-    async def _certify(self, host_id: str, signing: SigningRequest, earlier_serial: str) -> JoinAnswer:
+    async def _certify(self, host_id: str, signing: SigningRequest, earlier_serial: str, machine: dict[str, str]) -> JoinAnswer:
         now_s = self._clock.wall_s()
         issue: Callable[[], tuple[str, str]] = partial(self._authority.issue_host, signing, host_id, now_s, self._certificate_s)
         pem, serial = await asyncio.to_thread(issue)
         host = await self._state.submit(
-            partial(joining.certify, host_id=host_id, serial=serial, key_digest=signing.key_digest, earlier_serial=earlier_serial)
+            partial(
+                joining.certify,
+                host_id=host_id,
+                serial=serial,
+                key_digest=signing.key_digest,
+                earlier_serial=earlier_serial,
+                machine=machine,
+            )
         )
         return JoinAnswer(
             certificate=pem, host_id=host.id, name=host.name, port=self._port, account=self._account, cluster=host.cluster,

@@ -4,6 +4,7 @@ from corral.aws.handlers import handlers_in
 from corral.services.corral import (
     gpu_faults,
     history,
+    hosts,
     instances,
     joining,
     runs,

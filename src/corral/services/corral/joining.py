@@ -18,7 +18,7 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError, Refused
 from corral.core.transactions import Tx
 from corral.fleet.instances import host_changed
-from corral.model.joined_host import JoinedHost, JoinToken
+from corral.model.joined_host import JoinedHost, JoinToken, differing_sources
 from corral.services.corral.errors import (
     AccessDeniedException,
     DoorClosedException,
@@ -33,6 +33,7 @@ USES_MAX = 10_000
 TOKENS_MAX = 1_000
 KEPT_S = 86_400.0  # expired tokens are listed for this time
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
+NAME_KEPT = 58  # so many characters of a name are kept if it gets an addition
 NAME_RULE = "use up to 63 letters, digits, dots, hyphens and underscores"
 TOKEN_ID_DIGITS = 8
 AGAIN = "Create another one on the server with `corral token create`."
@@ -51,11 +52,12 @@ class Redemption(Struct, frozen=True):
     key_digest: str
     version: str
     address: str
+    machine: dict[str, str] = {}  # the fingerprint of its machine
 
 
 def create_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Create a token. The first one opens the door of the server."""
-    _require_root(caller)
+    require_root(caller)
     ttl_s, uses = params.get("ttl", TTL_DEFAULT_S), params.get("uses", 1)
     cluster, rack = params.get("cluster", ""), params.get("rack", "")
     if not TTL_MIN_S <= ttl_s <= TTL_MAX_S:
@@ -85,14 +87,14 @@ def create_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 def list_join_tokens(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """List the tokens with which hosts can still join."""
-    _require_root(caller)
+    require_root(caller)
     usable = [token for token in tx.store.joined_hosts.tokens() if token.expires_at_s > tx.now_s and token.used < token.uses]
     return {"tokens": [_token(token) for token in usable]}
 
 
 def revoke_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Revoke a token. Hosts that have joined with it stay."""
-    _require_root(caller)
+    require_root(caller)
     token_id = params["id"]
     if not tx.store.joined_hosts.drop_token(token_id):
         raise TokenNotFoundException(f"There is no token {token_id[:100]}. `corral token list` lists the tokens.")
@@ -101,7 +103,7 @@ def revoke_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 def revoke_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Void the certificate of a host. After the commit, all its connections are closed. Its tasks keep their GPUs."""
-    _require_root(caller)
+    require_root(caller)
     given = params["host"]
     host = tx.store.joined_hosts.find(given) or tx.store.joined_hosts.named(given)
     if host is None:
@@ -127,6 +129,8 @@ def redeem(tx: Tx[Store], request: Redemption) -> JoinedHost:
     if token.expires_at_s <= tx.now_s:
         raise JoinRefused(f"The token has expired. {AGAIN}")
     before = hosts.with_key(request.key_digest)
+    if before is not None and differing_sources(before.machine, request.machine):
+        raise JoinRefused(other_machine(before, request.machine))
     repeats = before is not None and before.token_id == token.id and before.revoked_at_s is None
     if token.used >= token.uses and not repeats:
         raise JoinRefused(f"The token is used up: it was for {token.uses} host{'' if token.uses == 1 else 's'}. {AGAIN}")
@@ -142,20 +146,54 @@ def redeem(tx: Tx[Store], request: Redemption) -> JoinedHost:
         hosts.use_token(token.id)
     host = JoinedHost(
         host_id, request.name, request.key_digest, token.id, "", "", token.cluster, token.rack, request.address, request.version,
-        before.joined_at_s if before is not None else tx.now_s,
+        before.joined_at_s if before is not None else tx.now_s, machine=request.machine,
     )  # fmt: skip
     hosts.put(host)
     return host
 
 
-def certify(tx: Tx[Store], host_id: str, serial: str, key_digest: str, earlier_serial: str) -> JoinedHost:
+def certify(tx: Tx[Store], host_id: str, serial: str, key_digest: str, earlier_serial: str, machine: dict[str, str]) -> JoinedHost:
     """Store the serial of a new certificate. With `earlier_serial`, the host renews this certificate, which stays valid, too."""
     host = tx.store.joined_hosts.find(host_id)
     if host is None or host.revoked_at_s is not None or (earlier_serial and not host.accepts(earlier_serial)):
         raise JoinRefused("The certificate of this host was revoked. Join again with a token of `corral token create`.")
+    if differing_sources(host.machine, machine):
+        raise JoinRefused(other_machine(host, machine))
     after = replace(host, serial=serial, earlier_serial=earlier_serial, key_digest=key_digest)
     tx.store.joined_hosts.put(after)
     return after
+
+
+def identify(tx: Tx[Store], host_id: str, machine: dict[str, str], address: str) -> str:
+    """Check the machine of a host that connects. Return why it is refused; empty: it may connect.
+
+    Sources of the fingerprint that were not known are added. A host that was forgotten is listed again. If another host has got its
+    name meanwhile, it gets a new one.
+    """
+    hosts = tx.store.joined_hosts
+    host = hosts.find(host_id)
+    if host is None:
+        return "the host was removed"
+    if differing_sources(host.machine, machine):
+        if (host.refused, host.refused_address) != (machine, address):
+            hosts.put(replace(host, refused=machine, refused_address=address))
+        return other_machine(host, machine)
+    name = host.name
+    if host.forgotten_at_s is not None and hosts.is_name_taken(name, host.id):
+        name = f"{name[:NAME_KEPT]}-{host.id[:4]}"
+    after = replace(host, name=name, machine=host.machine | machine, forgotten_at_s=None, refused={}, refused_address="")
+    if after != host:
+        hosts.put(after)
+    return ""
+
+
+def other_machine(host: JoinedHost, machine: dict[str, str]) -> str:
+    differ = " and ".join(differing_sources(host.machine, machine))
+    return (
+        f"This machine is not host {host.name}: its {differ} differs. If its disk is a copy of that host, join as a new host: "
+        "`corral join --new SERVER:PORT --token TOKEN`, with a token of `corral token create`. If it is that host with other "
+        f"hardware, run `corral hosts accept {host.name}` on the server."
+    )
 
 
 def connected(tx: Tx[Store], host_id: str, address: str, version: str) -> None:
@@ -165,7 +203,7 @@ def connected(tx: Tx[Store], host_id: str, address: str, version: str) -> None:
         tx.store.joined_hosts.put(replace(host, address=address, version=version))
 
 
-def _require_root(caller: Caller) -> None:
+def require_root(caller: Caller) -> None:
     if not caller.is_root:
         raise AccessDeniedException(
             "Only the root user decides which machines join: sign the request with the root key (`corral env`)."

@@ -67,10 +67,11 @@ def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
 
 
 def describe_hosts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Describe the hosts, also those that have joined and have not connected yet."""
-    hosts = _hosts(tx)
+    """Describe the hosts, also those that have joined and have not connected yet. Forgotten hosts are left out."""
+    hosts, joined = _hosts(tx), tx.store.joined_hosts.all().values()
     known = {host["id"] for host in hosts}
-    return {"hosts": [*hosts, *(_new_host(host) for host in tx.store.joined_hosts.all().values() if host.id not in known)]}
+    new = [_new_host(host) for host in joined if host.id not in known and host.forgotten_at_s is None]
+    return {"hosts": [*hosts, *new]}
 
 
 def describe_gpus(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
     options, joined = tx.store.hosts.options(), tx.store.joined_hosts.all()
     for host in tx.store.hosts.all():
         if host_instance_id(host["id"]) not in pool:
-            continue  # the host has just joined
+            continue  # the host has just joined, or was forgotten
         slot = pool.slot(host_instance_id(host["id"]))
         hosts.append(
             {
@@ -94,7 +95,7 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
                 "name": host["name"],
                 "connected": bool(host["connected"]),
                 **_joined(joined.get(host["id"]), options[host["id"]].options.address),
-                "state": _state(joined.get(host["id"]), connected=bool(host["connected"])),
+                **_state(tx, joined.get(host["id"]), host, is_draining=slot.draining),
                 "cluster": options[host["id"]].options.cluster,
                 "rack": options[host["id"]].options.rack or None,
                 "labels": options[host["id"]].options.labels or None,
@@ -120,10 +121,31 @@ def _joined(host: JoinedHost | None, address: str = "") -> dict[str, Any]:
     return {"joined": True, "address": address or host.address or None, "agent": host.version or None}
 
 
-def _state(host: JoinedHost | None, *, connected: bool) -> str:
-    if host is not None and host.revoked_at_s is not None:
-        return "REVOKED"
-    return "UP" if connected else "SILENT"
+def _state(tx: Tx[Store], joined: JoinedHost | None, host: dict[str, Any], *, is_draining: bool) -> dict[str, str | None]:
+    """Return the state of a host, and why it is in this state."""
+    old = len(tx.store.hosts.old_runs(host["id"]))
+    reason = _why_refused(joined)
+    if joined is not None and joined.revoked_at_s is not None:
+        state = "REVOKED"
+    elif host["lost_at"] is not None:
+        state, reason = "LOST", reason or host["lost_reason"]
+    elif not host["connected"]:
+        state = "SILENT"
+    elif old:
+        state, reason = "ENDING", f"it still ends {old} container{'s' * (old != 1)} of tasks that were given up"
+    else:
+        state = "DRAINING" if is_draining else "UP"
+    return {"state": state, "reason": reason}
+
+
+def _why_refused(host: JoinedHost | None) -> str | None:
+    """Describe another machine that has presented the certificate of a host."""
+    if host is None or not host.refused:
+        return None
+    return (
+        f"another machine, at {host.refused_address}, was refused: it has a copy of the certificate, or is this host with other "
+        "hardware"
+    )
 
 
 def _new_host(host: JoinedHost) -> dict[str, Any]:
@@ -134,7 +156,8 @@ def _new_host(host: JoinedHost) -> dict[str, Any]:
         "name": host.name,
         "connected": False,
         **_joined(host),
-        "state": _state(host, connected=False),
+        "state": "SILENT" if host.revoked_at_s is None else "REVOKED",
+        "reason": _why_refused(host),
         "cluster": host.cluster or None,
         "rack": host.rack or None,
         "labels": None,

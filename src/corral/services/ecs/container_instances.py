@@ -21,8 +21,9 @@ from corral.fleet.clusters import slots_of
 from corral.model.gpu import GpuDevice
 from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.placement import Slot
+from corral.model.stop_reasons import HOST_FORGOTTEN
 from corral.operations.pagination import among
-from corral.services.ecs import errors
+from corral.services.ecs import errors, host_loss
 from corral.services.ecs.capacity_providers import provider_of_instance
 from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_slot, instance_id_in, name_in, short
 from corral.services.ecs.placement_rules import check_expression
@@ -86,14 +87,27 @@ def deregister_container_instance(tx: Tx[Store], params: dict[str, Any], caller:
     if found is None or instance is None:
         raise errors.InvalidParameterException("Referenced container instance was not found.")
     if instance.is_host:
-        raise errors.ClientException(
-            "This machine's own instance cannot leave its cluster: set it to DRAINING, or start Corral with another --cluster."
-        )
+        return {"containerInstance": _forget_host(tx, params, caller, cluster, found[1], str(instance.host_id))}
     if tx.store.tasks.on(instance.id) and not params.get("force"):
         raise errors.InvalidParameterException("Found running tasks on the instance. Stop them, or set force to true.")
     described = _description(tx, caller, cluster, found[1], ("TAGS",))
     instances.deregister(tx, instance)
     return {"containerInstance": {**described, "status": "INACTIVE"}}
+
+
+def _forget_host(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str, slot: Slot, host_id: str) -> dict[str, Any]:
+    """Forget a host that does not report, as `corral hosts forget` does. It needs the same permission (`permissions.py`)."""
+    if tx.store.joined_hosts.find(host_id) is None:
+        raise errors.ClientException(
+            "This machine's own instance cannot leave its cluster: set it to DRAINING, or start Corral with another --cluster."
+        )
+    if why := host_loss.why_not_forgotten(tx, host_id):
+        raise errors.ClientException(f"The own instance of a host leaves its cluster only with the host, and the host {why}.")
+    if tx.store.tasks.on(slot.id) and not params.get("force"):
+        raise errors.InvalidParameterException("Found running tasks on the instance. Stop them, or set force to true.")
+    described = _description(tx, caller, cluster, slot, ("TAGS",))
+    host_loss.forget(tx, host_id, HOST_FORGOTTEN)
+    return {**described, "status": "INACTIVE"}
 
 
 def put_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -35,12 +35,16 @@ def hello(tx: Tx[Store], message: Hello) -> None:
     A host reports every run that it has started since it booted. So if a run is missing in the report, the host has not started the
     run, and the start is ordered again. There are two exceptions. If the host has rebooted, or has earlier reported the run as
     running, the run is lost. If the task of the run must stop, the run ends without a start.
+
+    Runs that are alive, and whose tasks have stopped, are old: the host was lost, and has returned. It must stop them before it
+    gets new work.
     """
     if tx.store.joined_hosts.is_revoked(message.host_id):
         raise HostRevoked("the certificate of this host was revoked")
     tx.reset_orders(message.host_id)
     before = tx.store.hosts.get(message.host_id)
     rebooted = before is not None and before["boot_id"] != message.boot_id
+    _release_gpus(tx, message)
     tx.store.hosts.put(message, tx.now_s)
     tx.due(f"host:{message.host_id}", tx.now_s + SILENT_S)
     ordered = {run.attempt_id for task in tx.store.tasks.on_host(message.host_id) for run in task.runs if not run.waits}
@@ -50,7 +54,7 @@ def hello(tx: Tx[Store], message: Hello) -> None:
     for task in tx.store.tasks.on_host(message.host_id):
         unknown = [run for run in task.runs if run.attempt_id not in known and run.attempt_id in ordered]
         missing = {run.attempt_id: _missing(task, run, rebooted, tx.now_s) for run in unknown}
-        _apply_reports(tx, task, {run_id: observed for run_id, observed in missing.items() if observed is not None})
+        apply_reports(tx, task, {run_id: observed for run_id, observed in missing.items() if observed is not None})
         after = tx.store.tasks.get(task.id)
         assert after is not None
         if after.state is TaskState.STOPPED:
@@ -61,26 +65,56 @@ def hello(tx: Tx[Store], message: Hello) -> None:
         else:
             stop_runs(tx, after, stoppable(after.runs, rules_by_container(tx, after)))
         _restore_health_checks(tx, after)
+    alive = [observed.run_id for observed in message.runs if observed.stopped_at_s is None]
+    tx.store.hosts.set_old_runs(message.host_id, set(alive) - _current(tx, message.host_id, alive))
     wake_pools(tx, message.host_id)
     host_changed(tx, message.host_id)
+
+
+def _current(tx: Tx[Store], host_id: str, run_ids: list[str]) -> set[str]:
+    """Return the runs of this list whose tasks are on the host, and have not stopped."""
+    tasks = {run_id: tx.store.tasks.of_run(run_of_attempt(run_id)) for run_id in placed_on(tx, host_id, run_ids)}
+    return {run_id for run_id, task in tasks.items() if task is not None and task.state is not TaskState.STOPPED}
+
+
+def _release_gpus(tx: Tx[Store], message: Hello) -> None:
+    """Forget the old runs of a lost host whose machine is back after a restart, as a new host: it reports the same GPUs."""
+    for lost in tx.store.hosts.lost_owners([gpu.gpu_id for gpu in message.gpus], message.host_id):
+        if lost["boot_id"] != message.boot_id:
+            tx.store.hosts.set_old_runs(lost["id"], ())
 
 
 def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
     """Apply a host's report of started and ended runs. The report does not change runs of other hosts."""
     by_task: dict[str, tuple[Task, dict[str, Observed]]] = {}
+    ended = []
     for observed in _with_gpu_faults(tx, host_id, list(runs)):
         task = tx.store.tasks.of_run(run_of_attempt(observed.run_id))
         if task is not None and task.instance_id is not None and tx.store.instances.is_on(task.instance_id, host_id):
             by_task.setdefault(task.id, (task, {}))[1][observed.run_id] = _in_steady_time(tx, task, observed)
         if observed.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
             tx.stop(host_id, observed.run_id)  # the task of this run has stopped or does not exist
+        if observed.stopped_at_s is not None:
+            ended.append(observed.run_id)
+    _note_old_ends(tx, host_id, ended)
     for task, of_task in by_task.values():
-        _apply_reports(tx, task, of_task)
+        apply_reports(tx, task, of_task)
         for observed in of_task.values():
             if observed.asks_gpus is not None and observed.stopped_at_s is None:
                 given = give_spare_gpus(tx, task.id, observed.run_id, observed.asks_gpus)
                 if given is not None:
                     start_run(tx, *given, spec_of(tx, given[0]))
+
+
+def _note_old_ends(tx: Tx[Store], host_id: str, ended: Iterable[str]) -> None:
+    """If a host that was lost has ended the last old run, it gets work again."""
+    old = tx.store.hosts.old_runs(host_id)
+    left = [run_id for run_id in old if run_id not in set(ended)] if old else old
+    if left != old:
+        tx.store.hosts.set_old_runs(host_id, left)
+        if not left:
+            wake_pools(tx, host_id)
+            host_changed(tx, host_id)
 
 
 def placed_on(tx: Tx[Store], host_id: str, run_ids: Iterable[str]) -> list[str]:
@@ -148,7 +182,7 @@ def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | N
     return None
 
 
-def _apply_reports(tx: Tx[Store], task: Task, observed: dict[str, Observed]) -> None:
+def apply_reports(tx: Tx[Store], task: Task, observed: dict[str, Observed]) -> None:
     """Apply reports to the runs of a task. A report about an earlier attempt of a run has no effect."""
     runs = tuple([observe(run, observed[run.attempt_id]) if run.attempt_id in observed else run for run in task.runs])
     if any(map(is_not, runs, task.runs)):

@@ -56,6 +56,8 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     needed = [Permission(f"ecs:{operation}", each, _context(caller, _cluster_in(each, params), params)) for each in arns]
     if operation == "RegisterTaskDefinition":
         return needed + read_secrets(tx, caller, params)
+    if operation == "DeregisterContainerInstance" and _is_host(tx, short(params["containerInstance"])):
+        return [*needed, Permission("corral:ForgetHost", NO_RESOURCE)]
     if operation in DEPLOY and params.get("taskDefinition"):
         return needed + _pass_roles(tx, caller, _definition(tx, caller, params["taskDefinition"])[1], {})
     return needed
@@ -86,6 +88,12 @@ def service_runs_on_host(tx: Tx[Store], region: str, cluster: str, name: str) ->
     deployments = [*service.deployments, *([service.completed] if service.completed is not None else ())]
     found = (tx.store.definitions.get(region, *split_definition(each.definition_arn)) for each in deployments)
     return any(each is not None and runs_on_host(tx, each[2]) for each in found)
+
+
+def _is_host(tx: Tx[Store], instance_id: str) -> bool:
+    """Whether this is the own instance of a host. To deregister it is to forget the host."""
+    instance = tx.store.instances.get(instance_id)
+    return instance is not None and instance.is_host
 
 
 def _context(caller: Caller, cluster: str, params: Params) -> Context:
