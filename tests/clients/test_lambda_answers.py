@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from botocore.exceptions import ClientError
@@ -49,6 +51,28 @@ def test_states_after_create_and_update(functions: Any) -> None:
         assert found["LastUpdateStatus"] == "Successful" and "LastUpdateStatusReason" not in found
     [listed] = [each for each in functions.list_functions()["Functions"] if each["FunctionName"] == "states"]
     assert not {"State", "LastUpdateStatus"} & listed.keys() and listed["RevisionId"] == found["RevisionId"]
+
+
+def fetched(url: str) -> tuple[int, bytes]:
+    try:
+        with urlopen(url) as response:
+            return response.status, response.read()
+    except HTTPError as error:
+        return error.code, error.read()
+
+
+def test_the_location_of_the_code_is_a_link(functions: Any) -> None:
+    code = zipped("def handler(event, context): pass")
+    usual = {"Runtime": "python3.12", "Role": "arn:aws:iam::123456789012:role/r", "Handler": "index.handler"}
+    functions.create_function(FunctionName="linked", Code={"ZipFile": code}, **usual)
+    found = functions.get_function(FunctionName="linked")["Code"]
+    assert found["RepositoryType"] == "S3" and fetched(found["Location"]) == (200, code)
+    start, _, token = found["Location"].rpartition("/")
+    for wrong in ("", "none", token[:-4], f"{token[:4]}{'B' if token[4] == 'A' else 'A'}{token[5:]}"):
+        status, text = fetched(f"{start}/{wrong}")
+        assert status == 403 and b"call GetFunction" in text, wrong
+    functions.update_function_code(FunctionName="linked", ZipFile=zipped("handler = print"))
+    assert fetched(found["Location"])[0] == 404
 
 
 def test_a_change_of_the_policy_makes_a_revision(functions: Any) -> None:

@@ -49,10 +49,12 @@ if TYPE_CHECKING:
     from corral.server.pages.objects_page import ObjectsPage
     from corral.server.registry.dispatch import Registry
 
-PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight", "sns:GetSigningCertificate"})  # these requests need no signature
+PUBLIC_ACTIONS = frozenset(
+    {"corral:Health", "s3:Preflight", "sns:GetSigningCertificate", "lambda:GetFunctionCode"}
+)  # these requests need no signature
 UNKNOWN_ACTION = "unknown"
 SIGNING_CERTIFICATES = "/SimpleNotificationService-"
-HEALTH_PATH, OBJECTS_PATH = "/_corral/health", "/_corral/objects"
+HEALTH_PATH, OBJECTS_PATH, FUNCTIONS_PATH = "/_corral/health", "/_corral/objects", "/_corral/functions/"
 WAIT_MAX_S = 60.0
 ID_PREFIX = re.compile("[0-9a-f]{1,32}")
 PAGE_BODY_MAX_BYTES = 64 * 1024  # the maximum body of requests to pages, wait condition handles and task endpoints
@@ -190,6 +192,8 @@ class FrontDoor:
         page: Exchange | None
         if request.path == OBJECTS_PATH:
             page = self._objects.exchange(request, request_id)
+        elif request.path.startswith(FUNCTIONS_PATH):
+            page = self._function_code(request, request_id)
         elif request.path.startswith("/_corral/"):
             page = HealthRequest(request, request_id, self._settings)
         elif request.path == metrics_page.PATH:
@@ -214,6 +218,11 @@ class FrontDoor:
         from corral.server.pages.objects_page import ObjectsPage  # imported here because it loads the modules of S3
 
         return ObjectsPage(self._state, self._settings, self._ids, self._blobs, self._permissions)
+
+    def _function_code(self, request: aws.Request, request_id: str) -> Exchange:
+        from corral.server.pages.function_code_page import FunctionCodeRequest  # imported here because few clients read code
+
+        return FunctionCodeRequest(request, request_id, self._state, self._settings, self._ids)
 
     def _caller(self, identity: aws.Identity, request: aws.Request, request_id: str) -> Caller:
         headers = request.headers

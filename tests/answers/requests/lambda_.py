@@ -33,7 +33,7 @@ def requests(calls: Calls) -> None:
     made = calls.twice("CreateFunction", "ResourceConflictException", **name, **given)
     resource = {"Resource": made["FunctionArn"]}
     eventually(lambda: calls("GetFunctionConfiguration", **name)["State"] == "Active", "the function is active")
-    calls("GetFunction", **name)
+    calls.twice("GetFunction", NOW, **name)
     calls("ListFunctions")
     calls("Invoke", **name, Payload=b"1", LogType="Tail")
     calls.twice("Invoke", SAME, **name, Payload=b"{}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 from answers.calls import ACCOUNT, NOW, OTHER, SAME, Calls
@@ -24,9 +25,12 @@ def requests(calls: Calls) -> None:
         calls(operation, **HERE)
     calls("ListBuckets")
     settings(calls)
+    documents(calls)
     collections(calls)
     objects(calls)
+    versions(calls)
     uploads(calls)
+    checked_uploads(calls)
     refusals(calls)
     calls.twice("DeleteObjects", SAME, **HERE, Delete={"Objects": [{"Key": key} for key in ("a", "b", "big", "copy")]})
     calls.twice("DeleteBucket", "NoSuchBucket", **HERE)
@@ -75,6 +79,96 @@ def settings(calls: Calls) -> None:
         calls(f"Get{name}", **HERE)
 
 
+def documents(calls: Calls) -> None:
+    """Settings with all their members: a Get returns what the Put had."""
+    tag, day, name = {"Key": "a", "Value": "b"}, datetime(2099, 1, 1, tzinfo=UTC), {"Bucket": "answers-documents"}
+    role, queue = f"arn:aws:iam::{ACCOUNT}:role/a", calls.arn("answers-notified", service="sqs")
+    for created in ("answers-documents", "answers-target"):
+        calls("CreateBucket", Bucket=created)
+        calls("PutBucketVersioning", Bucket=created, VersioningConfiguration={"Status": "Enabled"})
+    calls.of("sqs").create_queue(QueueName="answers-notified")
+    allowed = {"Effect": "Allow", "Principal": {"Service": "s3.amazonaws.com"}, "Action": "sqs:SendMessage", "Resource": queue}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    queue_url = calls.of("sqs").get_queue_url(QueueName="answers-notified")["QueueUrl"]
+    calls.of("sqs").set_queue_attributes(QueueUrl=queue_url, Attributes={"Policy": policy})
+    both = {"Prefix": "a", "Tags": [tag], "ObjectSizeGreaterThan": 1, "ObjectSizeLessThan": 9}
+    old = {"NoncurrentDays": 40, "StorageClass": "GLACIER", "NewerNoncurrentVersions": 2}
+    lifecycle = [
+        {"ID": "a", "Filter": {"And": both}, "Status": "Enabled", "Expiration": {"Date": day}},
+        {"ID": "b", "Filter": {"Tag": tag}, "Status": "Enabled", "Transitions": [{"Date": day, "StorageClass": "GLACIER"}]},
+        {"ID": "c", "Filter": {"ObjectSizeGreaterThan": 1}, "Status": "Enabled", "NoncurrentVersionTransitions": [old]},
+        {"ID": "d", "Filter": {"ObjectSizeLessThan": 9}, "Status": "Disabled", "Expiration": {"Days": 1}},
+        {"ID": "e", "Filter": {"Prefix": "e"}, "Status": "Enabled", "Expiration": {"ExpiredObjectDeleteMarker": True}},
+        {"ID": "f", "Filter": {"Prefix": "f"}, "Status": "Enabled", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}},
+        {
+            "ID": "g",
+            "Filter": {"Prefix": "g"},
+            "Status": "Enabled",
+            "NoncurrentVersionExpiration": {"NoncurrentDays": 5, "NewerNoncurrentVersions": 2},
+        },
+    ]
+    destination = {
+        "Bucket": "arn:aws:s3:::answers-target",
+        "Account": ACCOUNT,
+        "StorageClass": "GLACIER",
+        "AccessControlTranslation": {"Owner": "Destination"},
+        "EncryptionConfiguration": {"ReplicaKmsKeyID": "a"},
+        "ReplicationTime": {"Status": "Enabled", "Time": {"Minutes": 15}},
+        "Metrics": {"Status": "Enabled", "EventThreshold": {"Minutes": 15}},
+    }
+    selected = {"SseKmsEncryptedObjects": {"Status": "Enabled"}, "ReplicaModifications": {"Status": "Enabled"}}
+    copied = {
+        "ID": "r",
+        "Priority": 1,
+        "Status": "Enabled",
+        "Filter": {"And": {"Prefix": "a", "Tags": [tag]}},
+        "SourceSelectionCriteria": selected,
+        "ExistingObjectReplication": {"Status": "Enabled"},
+        "DeleteMarkerReplication": {"Status": "Disabled"},
+        "Destination": destination,
+    }
+    tagged = {**copied, "ID": "s", "Priority": 2, "Filter": {"Tag": tag}}
+    redirect = {"HostName": "a", "HttpRedirectCode": "301", "Protocol": "https", "ReplaceKeyPrefixWith": "b"}
+    routing = {"Condition": {"HttpErrorCodeReturnedEquals": "404", "KeyPrefixEquals": "a"}, "Redirect": redirect}
+    replaced = {"Redirect": {"ReplaceKeyWith": "b"}}
+    keys = {"Key": {"FilterRules": [{"Name": "Prefix", "Value": "a"}]}}
+    notified = {"Id": "n", "QueueArn": queue, "Events": ["s3:ObjectCreated:*"], "Filter": keys}
+    for operation, member, key, value in (
+        ("LifecycleConfiguration", "LifecycleConfiguration", "Rules", lifecycle),
+        ("Replication", "ReplicationConfiguration", "Rules", [copied, tagged]),
+        ("Website", "WebsiteConfiguration", "RoutingRules", [routing, replaced]),
+        ("Website", "WebsiteConfiguration", "RedirectAllRequestsTo", {"HostName": "a", "Protocol": "https"}),
+        ("NotificationConfiguration", "NotificationConfiguration", "QueueConfigurations", [notified]),
+    ):
+        others = {"Role": role} if operation == "Replication" else {}
+        others |= {"IndexDocument": {"Suffix": "i"}} if key == "RoutingRules" else {}
+        calls(f"PutBucket{operation}", **name, **{member: {key: value, **others}})
+        shown = calls(f"GetBucket{operation}", **name)
+        shown = shown[member] if operation == "Replication" else shown
+        if shown[key] != value:
+            calls.wrong.append(f"GetBucket{operation} shows {shown[key]} instead of {value}")
+    kinds: dict[str, list[dict[str, Any]]] = {
+        "Metrics": [{"And": {"Prefix": "a", "Tags": [tag]}}, {"Tag": tag}],
+        "Analytics": [{"And": {"Prefix": "a", "Tags": [tag]}}, {"Tag": tag}, {"Prefix": "a"}],
+        "IntelligentTiering": [{"And": {"Prefix": "a", "Tags": [tag]}}, {"Tag": tag}, {"Prefix": "a"}],
+    }
+    others = {
+        "Metrics": {},
+        "Analytics": {"StorageClassAnalysis": {}},
+        "IntelligentTiering": {"Status": "Enabled", "Tierings": [{"Days": 90, "AccessTier": "ARCHIVE_ACCESS"}]},
+    }
+    for kind, filters in kinds.items():
+        for value in filters:
+            configuration = {"Id": "a", "Filter": value, **others[kind]}
+            calls(f"PutBucket{kind}Configuration", **name, Id="a", **{f"{kind}Configuration": configuration})
+            shown = calls(f"GetBucket{kind}Configuration", **name, Id="a")[f"{kind}Configuration"]
+            if shown["Filter"] != value:
+                calls.wrong.append(f"GetBucket{kind}Configuration shows {shown['Filter']} instead of {value}")
+    upload = calls("CreateMultipartUpload", **name, Key="f", ChecksumAlgorithm="CRC32")
+    calls("ListParts", **name, Key="f", UploadId=upload["UploadId"])
+    calls("ListMultipartUploads", **name)
+
+
 def collections(calls: Calls) -> None:
     """Settings of which a bucket has several."""
     target = {"S3BucketDestination": {"Bucket": "arn:aws:s3:::answers", "Format": "CSV", "Prefix": "p", "BucketAccountId": ACCOUNT}}
@@ -84,6 +178,8 @@ def collections(calls: Calls) -> None:
         "Destination": {"S3BucketDestination": account},
         "IsEnabled": True,
         "IncludedObjectVersions": "All",
+        "Filter": {"Prefix": "a"},
+        "OptionalFields": ["Size"],
         "Schedule": {"Frequency": "Daily"},
     }
     tiers = {"Status": "Enabled", "Tierings": [{"Days": 90, "AccessTier": "ARCHIVE_ACCESS"}]}
@@ -126,6 +222,34 @@ def objects(calls: Calls) -> None:
     for operation in ("ListObjects", "ListObjectsV2", "ListObjectVersions"):
         calls(operation, **HERE)
     calls.twice("DeleteObject", SAME, **HERE, Key="copy")
+
+
+def versions(calls: Calls) -> None:
+    one = {"Bucket": "answers-documents", "Key": "v"}
+    version = {"VersionId": calls("PutObject", **one, Body=b"a", ChecksumAlgorithm="SHA256")["VersionId"]}
+    calls("GetObjectAttributes", **one, ObjectAttributes=["Checksum", "ETag"])
+    calls("PutObjectTagging", **one, **version, Tagging=TAGS)
+    calls("DeleteObjectTagging", **one, **version)
+    calls("CopyObject", Bucket=one["Bucket"], Key="w", CopySource={**one, **version}, ChecksumAlgorithm="SHA1")
+    for algorithm in ("CRC32", "SHA1", "SHA256"):
+        calls("PutObject", **one, Body=b"a", ChecksumAlgorithm=algorithm)
+        calls("HeadObject", **one, ChecksumMode="ENABLED")
+        calls("GetObject", **one, ChecksumMode="ENABLED")
+        calls("GetObjectAttributes", **one, ObjectAttributes=["Checksum"])
+
+
+def checked_uploads(calls: Calls) -> None:
+    for algorithm in ("CRC32", "SHA1", "SHA256"):
+        big = {**HERE, "Key": f"checked-{algorithm}"}
+        upload = {"UploadId": calls("CreateMultipartUpload", **big, ChecksumAlgorithm=algorithm)["UploadId"]}
+        part = calls("UploadPart", **big, **upload, PartNumber=1, Body=b"a" * 5_242_880, ChecksumAlgorithm=algorithm)
+        copied = calls("UploadPartCopy", **big, **upload, PartNumber=2, CopySource="answers/a")["CopyPartResult"]
+        calls("ListParts", **big, **upload)
+        member = f"Checksum{algorithm}"
+        parts = [{"PartNumber": at, "ETag": each["ETag"], member: each[member]} for at, each in enumerate((part, copied), 1)]
+        calls("CompleteMultipartUpload", **big, **upload, MultipartUpload={"Parts": parts})
+        calls("GetObjectAttributes", **big, ObjectAttributes=["Checksum", "ObjectParts"])
+        calls("DeleteObject", **big)
 
 
 def uploads(calls: Calls) -> None:

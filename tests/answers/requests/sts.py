@@ -13,6 +13,8 @@ def requests(calls: Calls) -> None:
     calls.twice("AssumeRole", OTHER, RoleArn=ROLE, RoleSessionName="me", SourceIdentity="me")
     calls.twice("GetSessionToken", OTHER)
     calls.twice("GetFederationToken", OTHER, Name="me")
+    tags = [{"Key": f"{number:0100}", "Value": "a" * 200} for number in range(10)]
+    calls.refused("GetFederationToken", "PackedPolicyTooLargeException", Name="me", Tags=tags)
     documents = {"MalformedPolicyDocumentException": "{"}
     for code, policy in documents.items():
         calls.refused("AssumeRole", code, RoleArn=ROLE, RoleSessionName="me", Policy=policy)

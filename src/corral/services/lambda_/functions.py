@@ -12,6 +12,7 @@ from corral.core.transactions import Tx
 from corral.operations.pagination import Pagination
 from corral.operations.tags import TagRules
 from corral.services.lambda_.code import CODE, NO_IMAGES, Code
+from corral.services.lambda_.code_links import code_link
 from corral.services.lambda_.errors import (
     ISOLATED,
     InvalidParameterValueException,
@@ -149,10 +150,11 @@ def get_function_configuration(tx: Tx[Store], params: dict[str, Any], caller: Ca
 
 
 def describe_function(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Describe a function for GetFunction. The response has no URL of the code, because Corral does not return the code."""
+    """Describe a function for GetFunction, with a link to its code."""
     document = find_function(tx, caller, params)
     tags = {"Tags": document["_tags"]} if document["_tags"] else {}
-    return {"Configuration": _shown(document), "Code": {"RepositoryType": "S3"}, **tags}
+    code = {"RepositoryType": "S3", "Location": code_link(tx, caller, document)}
+    return {"Configuration": _shown(document), "Code": code, **tags}
 
 
 def list_functions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

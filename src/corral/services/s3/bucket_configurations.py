@@ -45,6 +45,7 @@ class BucketConfiguration(Struct, frozen=True):
     default: Any = None  # the configuration of a new bucket
     missing: Callable[[str], ApiError] | None = None  # bucket name → the error of Get if it has none of this kind
     on_delete: Callable[[Tx[Store], Bucket], None] = lambda tx, bucket: None
+    put_shows: tuple[str, ...] = ()  # the members of the document that the response of Put has
 
 
 def current_document(tx: Tx[Store], bucket: Bucket, configuration: BucketConfiguration) -> Any:
@@ -72,7 +73,7 @@ def _operations(configuration: BucketConfiguration) -> dict[str, Handler]:
             tx.store.bucket_documents.drop(bucket.id, configuration.name)
         else:
             tx.store.bucket_documents.put(bucket.id, configuration.name, document, tx.wall_s)
-        return {}
+        return {member: document[member] for member in configuration.put_shows}
 
     def get(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         bucket = existing_bucket(tx, params, caller)
@@ -320,6 +321,7 @@ LIFECYCLE = BucketConfiguration(
     "DeleteBucketLifecycle",
     missing=_missing("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist"),
     on_delete=begin_walk,
+    put_shows=("TransitionDefaultMinimumObjectSize",),
 )
 NOTIFICATION = BucketConfiguration(BUCKET_NOTIFICATION, validate_notifications, default={})
 WEBSITE = BucketConfiguration(

@@ -35,6 +35,7 @@ ROLE_DURATION_S = 3600
 TOKEN_DURATION_S = 12 * 3600
 CHAINED_MAX_S = 3600  # the maximum duration if the caller itself uses temporary credentials (role chaining)
 TOKEN_SESSION = "token"  # the session name of callers with credentials of GetSessionToken or GetFederationToken
+TOKEN_MAX_BYTES = 4096
 POLICY_MAX = 2048  # characters of session policies and tags together
 
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::([0-9]{12}):role/((?:[!-.0-~]+/)*)([\w+=,.@-]{1,64})", re.ASCII)
@@ -58,7 +59,7 @@ def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str
     name = params["RoleSessionName"]
     principal = role_session(caller.account, role, name, caller.owner)
     response = {
-        "Credentials": _credentials_response(_issue(tx, principal, duration_s, caller)),
+        **_issued(_issue(tx, principal, duration_s, caller)),
         "AssumedRoleUser": {"AssumedRoleId": f"{role_id(tx, caller.account, role)}:{name}", "Arn": principal.arn},
         **_packed_size(params, caller),
     }
@@ -69,7 +70,7 @@ def get_session_token(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> di
     _check_long_lived(caller, "GetSessionToken")
     _check_mfa(params)
     duration_s = params.get("DurationSeconds", TOKEN_DURATION_S)
-    return {"Credentials": _credentials_response(_issue(tx, replace(caller.principal, session=TOKEN_SESSION), duration_s, caller))}
+    return _issued(_issue(tx, replace(caller.principal, session=TOKEN_SESSION), duration_s, caller))
 
 
 def get_federation_token(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def get_federation_token(tx: Tx[Any], params: dict[str, Any], caller: Caller) ->
     duration_s = params.get("DurationSeconds", TOKEN_DURATION_S)
     principal = Principal(caller.account, FEDERATED_USER, params["Name"], TOKEN_SESSION, caller.owner)
     return {
-        "Credentials": _credentials_response(_issue(tx, principal, duration_s, caller)),
+        **_issued(_issue(tx, principal, duration_s, caller)),
         "FederatedUser": {"FederatedUserId": f"{caller.account}:{params['Name']}", "Arn": principal.arn},
         "PackedPolicySize": 0,  # always shown, unlike in the response of AssumeRole
         **_packed_size(params, caller),
@@ -110,12 +111,18 @@ def _issue(tx: Tx[Any], principal: Principal, duration_s: int, caller: Caller) -
     )
 
 
-def _credentials_response(credentials: Credentials) -> dict[str, Any]:
+def _issued(credentials: Credentials) -> dict[str, Any]:
+    """Return the members of a response about new credentials."""
+    size = len(credentials.token)
     return {
-        "AccessKeyId": credentials.session.access_key_id,
-        "SecretAccessKey": credentials.secret_key,
-        "SessionToken": credentials.token,
-        "Expiration": WallSeconds(credentials.session.expires_at_s),
+        "Credentials": {
+            "AccessKeyId": credentials.session.access_key_id,
+            "SecretAccessKey": credentials.secret_key,
+            "SessionToken": credentials.token,
+            "Expiration": WallSeconds(credentials.session.expires_at_s),
+        },
+        "SessionTokenSize": size,
+        "SessionTokenUtilization": math.ceil(100 * size / TOKEN_MAX_BYTES),
     }
 
 
