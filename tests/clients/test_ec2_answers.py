@@ -194,3 +194,40 @@ def test_errors_of_launch_templates_and_members_of_groups(ec2):
 
     check_each(cases, check)
     assert "Tags" not in ec2.create_security_group(GroupName="answers", Description="d")
+
+
+def test_instances_show_the_settings_that_instances_have_on_aws(ec2):
+    given = {"MaintenanceOptions": {"AutoRecovery": "disabled"}, "ImageId": f"ami-{ABSENT}", "InstanceType": "g5.xlarge"}
+    made = ec2.run_instances(**given, MinCount=1, MaxCount=1)["Instances"][0]
+    ids = {"InstanceIds": [made["InstanceId"]]}
+    [instance] = ec2.describe_instances(**ids)["Reservations"][0]["Instances"]
+    assert instance["MaintenanceOptions"] == {"AutoRecovery": "disabled", "RebootMigration": "default"}
+    assert instance["HibernationOptions"] == {"Configured": False} and instance["Operator"] == {"Managed": False}
+    assert instance["CapacityReservationSpecification"] == {"CapacityReservationPreference": "open"}
+    assert instance["Placement"]["AvailabilityZoneId"] == "use1-az1"
+    [status] = ec2.describe_instance_status(**ids, IncludeAllInstances=True)["InstanceStatuses"]
+    assert (status["AvailabilityZoneId"], status["Operator"]) == ("use1-az1", {"Managed": False})
+    [interface] = ec2.describe_network_interfaces(**by("attachment.instance-id", made["InstanceId"]))["NetworkInterfaces"]
+    assert interface["PrivateIpAddresses"][0]["PrivateDnsName"] == instance["PrivateDnsName"]
+    assert (interface["AvailabilityZoneId"], interface["Operator"]) == ("use1-az1", {"Managed": False})
+    ec2.terminate_instances(**ids)
+    with pytest.raises(ClientError, match='Invalid id: "none"'):
+        ec2.run_instances(ImageId="none", InstanceType="g5.xlarge", MinCount=1, MaxCount=1)
+
+
+def test_an_unknown_rule_is_an_error_only_outside_of_the_default_vpc(ec2):
+    """botocore's documentation of RevokeSecurityGroupIngress."""
+    other = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    here, there = (ec2.create_security_group(GroupName="r", Description="r", **vpc)["GroupId"] for vpc in ({}, {"VpcId": other}))
+    ssh, web = (
+        {"IpProtocol": "tcp", "FromPort": port, "ToPort": port, "IpRanges": [{"CidrIp": "10.0.0.0/8"}]} for port in (22, 80)
+    )
+    for group in (here, there):
+        ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[ssh])
+    revoked = ec2.revoke_security_group_ingress(GroupId=here, IpPermissions=[ssh, web])
+    assert [rule["FromPort"] for rule in revoked["RevokedSecurityGroupRules"]] == [22]
+    assert [(each["FromPort"], each["IpRanges"]) for each in revoked["UnknownIpPermissions"]] == [(80, [{"CidrIp": "10.0.0.0/8"}])]
+    with pytest.raises(ClientError, match=r"InvalidPermission\.NotFound"):
+        ec2.revoke_security_group_ingress(GroupId=there, IpPermissions=[ssh, web])
+    assert len(ec2.describe_security_groups(GroupIds=[there])["SecurityGroups"][0]["IpPermissions"]) == 1
+    ec2.revoke_security_group_egress(GroupId=here, IpPermissions=[web])

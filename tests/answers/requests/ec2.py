@@ -11,6 +11,10 @@ ANYWHERE = [{"IpProtocol": "tcp", "FromPort": 1, "ToPort": 2, "IpRanges": [{"Cid
 UNUSED = "DryRun ClientToken Operator TagSpecifications InstanceRequirements SecurityGroups MaxPrice ValidUntil"
 VALUES = {"ImageId": "ami-0123456789abcdef0", "InstanceType": "g5.xlarge", "UserData": "YQ==", "LaunchTemplateName": "full"}
 TAGS = [{"Key": "a", "Value": "b"}]
+ATTRIBUTES = (
+    "disableApiStop disableApiTermination ebsOptimized enaSupport enclaveOptions groupSet instanceInitiatedShutdownBehavior "
+    "instanceType kernel ramdisk rootDeviceName sourceDestCheck sriovNetSupport userData"
+)
 
 
 def requests(calls: Calls) -> None:
@@ -40,7 +44,14 @@ def requests(calls: Calls) -> None:
     calls.twice("DeleteSubnet", "InvalidSubnetID.NotFound", SubnetId=subnet)
     options = [{"Key": "domain-name", "Values": ["a.b"]}]
     dhcp = {"DhcpOptionsId": calls.twice("CreateDhcpOptions", OTHER, DhcpConfigurations=options)["DhcpOptions"]["DhcpOptionsId"]}
+    internet = calls.of("ec2").create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    acl = calls.of("ec2").create_network_acl(VpcId=vpc)["NetworkAcl"]["NetworkAclId"]
+    calls("CreateTags", Resources=[dhcp["DhcpOptionsId"], internet, acl], Tags=TAGS)
+    calls("DescribeInternetGateways")
+    calls("DescribeNetworkAcls")
     calls("DescribeDhcpOptions")
+    calls("DeleteInternetGateway", InternetGatewayId=internet)
+    calls("DeleteNetworkAcl", NetworkAclId=acl)
     calls.twice("AssociateDhcpOptions", SAME, **dhcp, VpcId=vpc)
     calls("AssociateDhcpOptions", DhcpOptionsId="default", VpcId=vpc)
     calls.twice("DeleteDhcpOptions", "InvalidDhcpOptionID.NotFound", **dhcp)
@@ -138,6 +149,7 @@ def acls(calls: Calls, vpc: str, subnet: str) -> None:
 
 def instances(calls: Calls) -> None:
     ec2 = calls.of("ec2")
+    calls.refused("RunInstances", "InvalidAMIID.Malformed", ImageId="none", MinCount=1, MaxCount=1)
     wanted = {"ImageId": "ami-0123456789abcdef0", "InstanceType": "g5.xlarge", "MinCount": 1, "MaxCount": 1}
     made = calls.twice("RunInstances", OTHER, **wanted)
     instance = made["Instances"][0]["InstanceId"]
@@ -152,7 +164,9 @@ def instances(calls: Calls) -> None:
     calls("DescribeInstanceStatus")
     calls.twice("GetConsoleOutput", NOW, **one)
     calls.twice("ModifyInstanceAttribute", SAME, **one, DisableApiTermination={"Value": False})
-    calls("DescribeInstanceAttribute", **one, Attribute="disableApiTermination")
+    calls("ModifyInstanceAttribute", **one, InstanceInitiatedShutdownBehavior={"Value": "terminate"})
+    for attribute in ATTRIBUTES.split():
+        calls("DescribeInstanceAttribute", **one, Attribute=attribute)
     calls.twice("ModifyInstanceMetadataOptions", SAME, **one, HttpTokens="required")
     calls.twice("MonitorInstances", SAME, **ids)
     calls.twice("UnmonitorInstances", SAME, **ids)

@@ -13,6 +13,7 @@ from corral.model.instance import INTERRUPTED_AT, Instance, InstanceState, ec2_i
 from corral.operations.stored_resources import Document
 from corral.services.ec2.errors import not_found
 from corral.services.ec2.filters import filtered
+from corral.services.ec2.zones import zone_id
 from corral.store import Store
 
 CODES = {
@@ -26,6 +27,17 @@ CODES = {
 ID = re.compile(r"i-[0-9a-f]{8}(?:[0-9a-f]{9})?")
 ROOT_DEVICE = "/dev/xvda"
 NETWORK = ("SubnetId", "VpcId", "PrivateIpAddress", "PrivateDnsName")  # members that a terminated instance does not have
+UNMANAGED = {"Managed": False}  # `Operator`: no service of AWS manages the instance or the interface
+DEFAULTS: dict[str, Document] = {  # settings that a launch can change; none has an effect
+    "EnclaveOptions": {"Enabled": False},
+    "HibernationOptions": {"Configured": False},
+    "MaintenanceOptions": {"AutoRecovery": "default", "RebootMigration": "default"},
+    "CapacityReservationSpecification": {"CapacityReservationPreference": "open"},
+    "PrivateDnsNameOptions": {
+        "HostnameType": "ip-name", "EnableResourceNameDnsARecord": False, "EnableResourceNameDnsAAAARecord": False,
+    },
+    "NetworkPerformanceOptions": {"BandwidthWeighting": "default"},
+}  # fmt: skip
 WAITS = {"Code": "Server.InsufficientInstanceCapacity", "Message": "It waits for free GPUs: `corral instances` says why."}
 SELECTS = filtered(
     {
@@ -102,6 +114,7 @@ def instance_view(instance: Instance, account: str) -> Document:
     launched_at_s = instance.launched_at_s or instance.created_at_s
     vcpus = instance.cpu_units // CPU_UNITS
     view: Document = {
+        **DEFAULTS,
         **{member: value for member, value in details.items() if member[0] != "_"},
         "InstanceId": ec2_id(instance.id),
         "InstanceType": instance.type,
@@ -120,6 +133,7 @@ def instance_view(instance: Instance, account: str) -> Document:
         "UsageOperation": "RunInstances",
         "EbsOptimized": details.get("EbsOptimized", False),
         "EnaSupport": True,
+        "Operator": UNMANAGED,
         "SourceDestCheck": details.get("SourceDestCheck", True),
         "StateTransitionReason": instance.end_reason,
         "CpuOptions": {"CoreCount": max(1, vcpus // 2), "ThreadsPerCore": 2 if vcpus > 1 else 1, **details.get("CpuOptions", {})},
@@ -129,6 +143,10 @@ def instance_view(instance: Instance, account: str) -> Document:
         "_launch_time": datetime.fromtimestamp(launched_at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
         "_owner": account,
     }
+    for member in DEFAULTS.keys() & details.keys():
+        view[member] = {**DEFAULTS[member], **details[member]}
+    if zone := details.get("Placement", {}).get("AvailabilityZone"):
+        view["Placement"] = {**details["Placement"], "AvailabilityZoneId": zone_id(zone)}
     if instance.end_reason:
         code = "Server.SpotInstanceTermination" if INTERRUPTED_AT in details else "Client.UserInitiatedShutdown"
         view["StateReason"] = {"Code": code, "Message": instance.end_reason}
@@ -157,6 +175,7 @@ def interface_view(details: Document, attached_at_s: float, account: str) -> Doc
         "PrivateIpAddresses": [{"Primary": True, "PrivateIpAddress": address, "PrivateDnsName": name}],
         "Groups": details["SecurityGroups"],
         "Ipv6Addresses": [],
+        "Operator": UNMANAGED,
         "SourceDestCheck": details.get("SourceDestCheck", True),
         "Attachment": {
             "AttachmentId": details["_attachment"],

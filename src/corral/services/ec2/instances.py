@@ -19,9 +19,17 @@ from corral.operations.pagination import Candidates
 from corral.operations.stored_resources import Document, Params
 from corral.services.ec2 import client_tokens, errors
 from corral.services.ec2.filters import filtered
-from corral.services.ec2.instance_description import SELECTS, find_instances, instance_view, reservations, state_of
+from corral.services.ec2.instance_description import (
+    SELECTS,
+    UNMANAGED,
+    find_instances,
+    instance_view,
+    reservations,
+    state_of,
+)
 from corral.services.ec2.launch_specs import instance_request, merged, template_data, with_next_address
 from corral.services.ec2.resources import PAGES
+from corral.services.ec2.zones import zone_id
 from corral.store import Store
 
 LAUNCHES_MAX = 20  # instances that one request may launch; each launch delays other requests by about 0.4 ms
@@ -147,20 +155,25 @@ def describe_instance_status(tx: Tx[Store], params: Params, caller: Caller) -> d
     def chosen(status: Document) -> bool:
         return (every_state or status["InstanceState"]["Name"] == InstanceState.RUNNING.value) and selects(status)
 
-    silent = {host["id"] for host in tx.store.hosts.all() if not host["connected"]}
+    silent = {host["id"]: host["seen_at"] for host in tx.store.hosts.all() if not host["connected"]}
     found, more = INSTANCE_PAGES.page(params, _candidates(tx, params, caller, lambda each: _status(each, silent), chosen))
     return {"InstanceStatuses": found, **more}
 
 
-def _status(instance: Instance, silent_hosts: set[str]) -> Document:
+def _status(instance: Instance, silent_hosts: dict[str, float]) -> Document:
     status: Document = {"Status": "not-applicable"}
+    zone = instance.details.get("Placement", {}).get("AvailabilityZone", "")
     if instance.state is InstanceState.RUNNING:
         is_impaired = instance.host_id in silent_hosts
-        reachability = {"Name": "reachability", "Status": "failed" if is_impaired else "passed"}
+        reachability: Document = {"Name": "reachability", "Status": "failed" if is_impaired else "passed"}
+        if is_impaired:
+            reachability["ImpairedSince"] = silent_hosts[str(instance.host_id)]
         status = {"Status": "impaired" if is_impaired else "ok", "Details": [reachability]}
     return {
         "InstanceId": ec2_id(instance.id),
-        "AvailabilityZone": instance.details.get("Placement", {}).get("AvailabilityZone", ""),
+        "AvailabilityZone": zone,
+        "AvailabilityZoneId": zone_id(zone) if zone else None,
+        "Operator": UNMANAGED,
         "InstanceState": state_of(instance.state),
         "InstanceStatus": status,
         "SystemStatus": status,

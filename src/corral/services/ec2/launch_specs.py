@@ -232,11 +232,13 @@ def _address(tx: Tx[Store], caller: Caller, subnet: Document, wanted: str | None
 
 
 def _image_id(tx: Tx[Store], caller: Caller, data: Params) -> str:
-    """Return the image id of a launch. Any id is accepted, because Corral starts no image."""
+    """Return the image id of a launch. Any id with the prefix of images is accepted, because Corral starts no image."""
     given = data.get("ImageId")
     if not given:
         raise errors.MissingParameter("The request must contain the parameter ImageId")
     if not given.startswith(RESOLVE):
+        if not given.startswith("ami-"):
+            raise errors.not_found("image", given)
         return str(given)
     name = given.removeprefix(RESOLVE)
     found = public_parameters.find(caller.region, name) or tx.store.parameters.latest(caller.region, name)

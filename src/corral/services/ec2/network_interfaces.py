@@ -15,8 +15,9 @@ from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.task import Task
 from corral.operations.stored_resources import Document, Params
 from corral.services.ec2.filters import filtered
-from corral.services.ec2.instance_description import interface_view
+from corral.services.ec2.instance_description import UNMANAGED, interface_view
 from corral.services.ec2.resources import PAGES, every, listed
+from corral.services.ec2.zones import zone_id
 from corral.store import Store
 
 TYPE = "network-interface"
@@ -58,7 +59,9 @@ def interfaces(tx: Tx[Store], caller: Caller) -> Iterator[Document]:
         subnet = subnets.get(made["SubnetId"], {})
         association = associations.get(made["NetworkInterfaceId"])
         given = {"Association": association} if association else {}
-        addresses = [{"Primary": True, "PrivateIpAddress": made["PrivateIpAddress"], **given}] if "PrivateIpAddress" in made else []
+        names = {member: made[member] for member in ("PrivateIpAddress", "PrivateDnsName") if made.get(member)}
+        addresses = [{"Primary": True, **names, **given}] if "PrivateIpAddress" in made else []
+        zone = subnet.get("AvailabilityZone", "")
         yield {
             "OwnerId": caller.account,
             "Status": "in-use",
@@ -68,7 +71,8 @@ def interfaces(tx: Tx[Store], caller: Caller) -> Iterator[Document]:
             "Ipv6Addresses": [],
             "TagSet": [],
             "Groups": [],
-            **({"VpcId": subnet["VpcId"], "AvailabilityZone": subnet["AvailabilityZone"]} if subnet else {}),
+            "Operator": UNMANAGED,
+            **({"VpcId": subnet["VpcId"], "AvailabilityZone": zone, "AvailabilityZoneId": zone_id(zone)} if subnet else {}),
             **made,
             "PrivateIpAddresses": addresses,
             **given,

@@ -22,6 +22,7 @@ from corral.services.ec2.security_groups import (
     find_group,
     named_group,
     new_rule,
+    permissions,
 )
 from corral.store import Store
 
@@ -120,10 +121,14 @@ def _authorize(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -
 
 
 def _revoke(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -> dict[str, Any]:
+    """Remove rules of a group. As on AWS, rules that a group of the default VPC does not have are listed, and are no error."""
     group = find_group(tx, params, caller)
-    revoked = _requested_rules(tx, caller, group, params, egress=egress)
+    revoked, unknown = _requested_rules(tx, caller, group, params, egress=egress)
+    if unknown and not existing(tx, caller, "vpc", group["VpcId"])["IsDefault"]:
+        raise errors.permission_not_found()
     put(tx, caller, SECURITY_GROUP, {**group, "_rules": [rule for rule in group["_rules"] if rule not in revoked]})
-    return {"Return": True, "RevokedSecurityGroupRules": [_revoked(rule) for rule in revoked]}
+    rest = {"UnknownIpPermissions": permissions(unknown)} if unknown else {}
+    return {"Return": True, "RevokedSecurityGroupRules": [_revoked(rule) for rule in revoked], **rest}
 
 
 def _set_descriptions(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -> dict[str, Any]:
@@ -147,15 +152,15 @@ def _set_descriptions(tx: Tx[Store], params: Params, caller: Caller, *, egress: 
     return {"Return": True}
 
 
-def _requested_rules(tx: Tx[Store], caller: Caller, group: Document, params: Params, *, egress: bool) -> list[Document]:
-    """Return the rules of a group that a request identifies by id or by content."""
+def _requested_rules(
+    tx: Tx[Store], caller: Caller, group: Document, params: Params, *, egress: bool
+) -> tuple[list[Document], list[Document]]:  # fmt: skip
+    """Return the rules of a group that a request identifies by id or by content, and those that the group does not have."""
     if ids := params.get("SecurityGroupRuleIds"):
-        return [_with_id(group, rule_id) for rule_id in ids]
+        return [_with_id(group, rule_id) for rule_id in ids], []
     by_key = {_key(rule): rule for rule in group["_rules"]}
-    keys = [_key(given) for given in _rules_of(tx, caller, group, params, egress=egress)]
-    if not all(key in by_key for key in keys):
-        raise errors.permission_not_found()
-    return [by_key[key] for key in keys]
+    given = list(_rules_of(tx, caller, group, params, egress=egress))
+    return [by_key[_key(rule)] for rule in given if _key(rule) in by_key], [rule for rule in given if _key(rule) not in by_key]
 
 
 def _with_id(group: Document, rule_id: str) -> Document:

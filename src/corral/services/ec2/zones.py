@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from corral.access.caller import Caller
@@ -29,6 +30,7 @@ def zone_names(region: str) -> list[str]:
     return [region + letter for letter in LETTERS]
 
 
+@lru_cache(maxsize=1024)
 def zone_id(zone: str) -> str:
     """Return the id of a zone. Examples: us-east-1a → use1-az1, ap-southeast-2b → apse2-az2."""
     area, *parts = zone[:-1].split("-")
