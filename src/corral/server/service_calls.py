@@ -120,7 +120,7 @@ class CallRunner:
                     params = await self.off_loop(prepare)
 
         if call.operation in service.steps:
-            result = await _in_steps(lane, service.steps[call.operation](params, caller), receive)
+            result = await _in_steps(lane, service.steps[call.operation](params, caller), receive, caller.owner)
             return call.serialize(result, caller.request_id, lane.steps)
 
         def handler(tx: Tx[Any]) -> dict[str, Any]:
@@ -279,11 +279,15 @@ def _find(service: str, operation: str) -> tuple[Service, Handler] | None:
     return (handlers, handlers.operations[operation]) if handlers is not None and operation in handlers.operations else None
 
 
-async def _in_steps(lane: Lane[Any], steps: Generator[Callable[[Tx[Any]], Any], Any, T], receive: Receive) -> T:
+async def _in_steps(lane: Lane[Any], steps: Generator[Callable[[Tx[Any]], Any], Any, T], receive: Receive, owner: str) -> T:
     """Run an operation in several commands. Other callers are served between the commands."""
     command = next(steps)
     while True:
-        answer = lane.submit(command, lambda: _cancel_when_gone(receive, answer))  # noqa: B023  (awaited before the next step)
+        answer = lane.submit(
+            command,
+            lambda: _cancel_when_gone(receive, answer),  # noqa: B023  (awaited before the next step)
+            owner=owner,
+        )
         try:
             command = steps.send(await answer)
         except StopIteration as finished:

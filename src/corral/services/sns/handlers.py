@@ -4,3 +4,4 @@ from corral.aws.handlers import handlers_in
 from corral.services.sns import publish, subscriptions, topics
 
 HANDLERS = handlers_in("sns", globals())
+STEPS = {"Publish": publish.publish, "PublishBatch": publish.publish_batch}
