@@ -1,4 +1,4 @@
-"""`bench/compare.py BASE_DIR [NAME…] [--pairs 5] [--quick]`: compare two checkouts, row by row, on this machine.
+"""`bench/compare.py BASE_DIR [NAME…] [--pairs 5] [--minutes N] [--quick]`: compare two checkouts, row by row, on this machine.
 
 The benchmarks run alternately for the two checkouts, so that both meet the same load. Both sides run the benchmarks of this
 checkout; only those that use Corral's internals run as each checkout has them. A row is worse beyond its spread if the median of
@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,12 +68,18 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 200)
     rows: dict[str, Compared] = {}
     errors: list[str] = []
+    began, longest_s = time.monotonic(), 0.0
     for pair in range(options.pairs):
+        pair_began = time.monotonic()
+        if options.minutes and pair_began + longest_s > began + options.minutes * 60:
+            console.print(f"[dim]no time for pair {pair + 1}[/dim]")
+            break
         for name in options.names:
             sides = ((options.base, "base"), (HERE, "this"))
             for checkout, side in sides if pair % 2 == 0 else sides[::-1]:
                 console.print(f"[dim]pair {pair + 1} of {options.pairs}, {name}, {side}[/dim]")
                 _add(rows, errors, side, _run(name, checkout, quick=options.quick))
+        longest_s = max(longest_s, time.monotonic() - pair_began)
     table = Table(*HEADINGS, header_style="bold")
     for what, row in rows.items():
         verdict = row.verdict()
@@ -94,6 +101,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("base", type=Path, metavar="BASE_DIR", help="the checkout to compare with")
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME", help=f"which ones: {', '.join(NAMES)}")
     parser.add_argument("--pairs", type=int, default=5, help="how often each checkout is measured (default 5)")
+    parser.add_argument("--minutes", type=float, metavar="N", help="begin no pair that would probably end after this time")
     parser.add_argument("--quick", action="store_true", help="shorter runs")
     options = parser.parse_args()
     options.base = options.base.resolve()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
+import uvloop
 
 from corral.core.clock import ClockRecord, SteadyClock, WallSteps
 from corral.core.ids import RandomIds
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
 from corral.server.clock_watch import RECORD, keep_time, open_clock
+from corral.server.step_timer import StepTimer
 from corral.store import Store
 
 HOUR_S = 3600.0
@@ -91,3 +95,24 @@ def test_the_server_stores_its_steady_time(tmp_path: Path) -> None:
     later = open_clock(Store(tmp_path / "state.db"))
     assert later.now_s() - clock.now_s() == pytest.approx(HOUR_S, abs=1e-3)
     assert later.steps.ahead_s == pytest.approx(-HOUR_S, abs=1e-3)
+
+
+def test_the_kernel_tells_that_somebody_sets_the_wall_clock() -> None:
+    """The clock is set to the time that it shows, which the kernel also reports."""
+
+    async def wait() -> None:
+        timer = StepTimer()
+        for _ in range(2):
+            waiting = asyncio.create_task(timer.wait(60))
+            await asyncio.sleep(0)
+            try:
+                time.clock_settime_ns(time.CLOCK_REALTIME, time.clock_gettime_ns(time.CLOCK_REALTIME))
+            except PermissionError:
+                waiting.cancel()
+                pytest.skip("only an administrator may set the clock")
+            async with asyncio.timeout(30):
+                await waiting
+        await timer.wait(0.01)
+        timer.close()
+
+    uvloop.run(wait())

@@ -13,7 +13,8 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet import instances
 from corral.fleet.instances import InstanceRequest
-from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, host_instance_id
+from corral.model.agent_protocol import DEFAULT_CLUSTER
+from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.principal import root_user
 from corral.services.autoscaling import handlers as autoscaling
 from corral.services.cloudwatch import handlers as cloudwatch

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from corral.core.transactions import Tx
 from corral.fleet import instances
+from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.model.group import Group, GroupMember, LifecycleState
-from corral.model.instance import DEFAULT_CLUSTER, Instance, InstanceState, ec2_id
+from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.store import Store
 from simulation.clients import CALLER, FLEET
 

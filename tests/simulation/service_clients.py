@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.model.ecs_service import ACTIVE, DAEMON, EcsService
-from corral.model.instance import DEFAULT_CLUSTER, InstanceState
+from corral.model.instance import InstanceState
 from simulation.clients import FAMILIES, FLEET, RACKS
 from simulation.host import ENDLESS
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
-
-from msgspec import Struct
 
 STEP_S = 1.0  # a smaller difference between the wall clock and steady time is ignored
 STEPS_MAX = 100  # older steps are forgotten
@@ -23,7 +22,8 @@ class WallSeconds(float):
     """A time in a handler's result that is already a wall time, for example a time that a client has set."""
 
 
-class WallSteps(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class WallSteps:
     """What was set of the wall clock: the steady time of each step, and by how much the wall clock was ahead after the step."""
 
     steps: tuple[tuple[float, float], ...] = ()
@@ -50,7 +50,8 @@ class WallSteps(Struct, frozen=True):
 NO_STEPS = WallSteps()
 
 
-class ClockRecord(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ClockRecord:
     """A steady time with the boot time of the same moment, from which a later process continues the steady time."""
 
     boot_id: str

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from corral.core.transactions import Tx
 from corral.fleet.host_options import host_clusters
-from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, cluster_pool
+from corral.model.agent_protocol import DEFAULT_CLUSTER
+from corral.model.instance import HOST_POOL, cluster_pool
 from corral.model.placement import Slot
 from corral.store import Store
 

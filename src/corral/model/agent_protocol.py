@@ -35,9 +35,10 @@ from msgspec import Struct, field
 
 from corral.model.gpu import Foreign, GpuDevice
 from corral.model.gpu_metrics import GpuSample
-from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 from corral.model.run import LogTarget, Observed, RunSpec, Usage
 
+DEFAULT_CLUSTER = "default"
+HOST_TYPE = "corral.host"
 PROTOCOL = 1  # hosts and servers with different numbers do not work together
 HEARTBEAT_S = 5.0
 # A host that is silent for this time gets no new tasks. Its runs keep their GPUs, because the runs may be alive.

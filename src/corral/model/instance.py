@@ -18,8 +18,6 @@ from corral.model.task import Demand
 # The pool of the hosts' own instances. Instance launches, Fargate tasks, and tasks of the cluster that the hosts join are placed
 # there.
 HOST_POOL = "hosts"
-HOST_TYPE = "corral.host"
-DEFAULT_CLUSTER = "default"
 GROUP_TAG = "aws:autoscaling:groupName"
 INTERRUPTED_AT = "_interrupted_at"  # a member of `Instance.details`: the time at which Corral terminates a spot instance
 

@@ -12,6 +12,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -19,23 +20,24 @@ from corral.core.clock import SteadyClock, WallClock
 from corral.core.errors import Refused
 from corral.core.ids import RandomIds
 from corral.model.agent_protocol import HostOptions
-from corral.node import link, node_folder, server_access
+from corral.node import link, node_folder
 from corral.node.agent import Agent
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine_router import EngineRouter
 from corral.node.fingerprint import given_or_found
-from corral.node.gateway_keeper import GatewayKeeper
 from corral.node.gpus import detect, find_devices
 from corral.node.gpus_flag import parse_gpus_flag
 from corral.node.host import kernel_boot_id, this_host
-from corral.node.joined_host import keep_renewed
 from corral.node.link import Connect
 from corral.node.process_engine import ProcessEngine
-from corral.node.server_access import AGENT, SESSION, read_record
 from corral.process.control_characters import escape_controls
+from corral.process.data_folder import JOINED
 from corral.process.log import log_to_stderr
 from corral.process.log_times import add_times_to_output
 from corral.process.options import parse_options
+
+if TYPE_CHECKING:
+    from corral.node.gateway_keeper import GatewayKeeper
 
 log = logging.getLogger("corral.node")
 
@@ -52,8 +54,14 @@ async def serve(data: Path, options: HostOptions, boot_id: str, machine: dict[st
     gpus = detect(options.gpus, host.host_id)
     log.info("host %s: %s", host.host_id, gpus.note)
     kind = "none" if not gpus.devices() else "simulated" if gpus.devices()[0].simulated else "real"
-    record = read_record(data.parent)
-    gateway = GatewayKeeper(data.parent, containers=options.runtime != "process") if record is not None else None
+    record, gateway = None, None
+    if (data.parent / JOINED).exists():  # imported here because these modules would cost each agent memory
+        from corral.node import server_access
+        from corral.node.gateway_keeper import GatewayKeeper
+        from corral.node.joined_host import keep_renewed
+
+        record = server_access.read_record(data.parent)
+        gateway = GatewayKeeper(data.parent, containers=options.runtime != "process")
     docker = DockerEngine(
         data, host.host_id, os.environ, WallClock(), gpus=kind, unreachable=gateway.missing_for_containers if gateway else str
     )
@@ -64,8 +72,9 @@ async def serve(data: Path, options: HostOptions, boot_id: str, machine: dict[st
     else:
         to_server = partial(server_access.connect, data.parent, record.door)
         agent = Agent(
-            data, host, options, gpus, engine, SteadyClock(boot_id), partial(_connect, gateway, partial(to_server, AGENT)),
-            partial(to_server, SESSION), gateway.server_at,
+            data, host, options, gpus, engine, SteadyClock(boot_id),
+            partial(_connect, gateway, partial(to_server, server_access.AGENT)),
+            partial(to_server, server_access.SESSION), gateway.server_at,
         )  # fmt: skip
         ended_early.append(gateway.failed)
         renewing = asyncio.ensure_future(keep_renewed(data.parent, record, machine, WallClock().now_s))

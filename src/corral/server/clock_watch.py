@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from contextlib import closing
 from functools import partial
+from typing import NoReturn
 
 import msgspec
 
@@ -13,10 +16,11 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.node.host import kernel_boot_id
 from corral.server.lanes import Lane
+from corral.server.step_timer import StepTimer
 from corral.store import Store
 from corral.telemetry import MetricStore
 
-LOOK_S = 1.0
+LOOK_S = 1.0  # during the start, and if the kernel cannot tell that the wall clock was set
 KEEP_S = 10.0  # the record of a server that writes is at most this old
 RECORD = ("corral", "clock", "", "steady")  # the place of the record among the stored resources
 
@@ -44,12 +48,21 @@ class ClockWatch:
 
     async def run(self) -> None:
         await self._state.submit(self._follow)  # the wall clock may have been set while no server ran
+        await asyncio.sleep(LOOK_S)  # until the server has started
+        try:
+            timer = StepTimer()
+        except OSError:
+            await self._look_again_and_again(LOOK_S, asyncio.sleep)
+        with closing(timer):
+            await self._look_again_and_again(KEEP_S, timer.wait)
+
+    async def _look_again_and_again(self, pause_s: float, pause: Callable[[float], Awaitable[object]]) -> NoReturn:
         while True:
             try:
                 await self.look()
             except ApiError as refusal:
                 log.warning("the time could not be stored: %s", refusal)
-            await asyncio.sleep(LOOK_S)
+            await pause(pause_s)
 
     async def look(self) -> None:
         before_s = self._clock.steps.ahead_s

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from corral.node.node_folder import GONE_CHECK_S, HeldPath
+from corral.node.node_folder import HeldPath
 
 EXIT_MAX_S = 12.0  # `corral down` waits longer than this before it kills the server (GONE_S in `cli/server/down.py`)
 EXIT_CODE = 1
@@ -30,12 +30,15 @@ def exit_within(seconds: float, exit_code: int = EXIT_CODE) -> None:
 
 
 def exit_when_deleted(data: Path, exit_code: int, seconds: float = EXIT_MAX_S) -> None:
-    """End the process this long after the data folder was deleted or replaced. Before that, the event loop may end it in order."""
+    """End the process this long after the deletion or replacement of the data folder was noticed. This takes up to half as long.
+
+    Before that, the event loop may end the process in order.
+    """
     held = HeldPath(data)
 
     def watch() -> None:
         while not held.is_gone():
-            time.sleep(GONE_CHECK_S)
+            time.sleep(seconds / 4)  # the event loop looks more often
         time.sleep(seconds)
         _exit(f"the data folder {data} was deleted or replaced, and the server did not stop: it ends now.", exit_code)
 

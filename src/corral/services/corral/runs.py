@@ -19,7 +19,7 @@ from corral.core.transactions import Tx
 from corral.decide.placement.start_estimates import estimates
 from corral.fleet.clusters import is_active_cluster, pools_of
 from corral.fleet.hosts import HostNames
-from corral.model.instance import DEFAULT_CLUSTER
+from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.model.placement import TASK, Claim
 from corral.model.queue_options import HOLD_TAG
 from corral.model.task import Demand, Task, TaskState

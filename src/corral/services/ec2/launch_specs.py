@@ -19,7 +19,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.user_data import AgentSettings, read_user_data
 from corral.fleet.instances import InstanceRequest
-from corral.model.instance import DEFAULT_CLUSTER
+from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.operations.stored_resources import Document, Params
 from corral.operations.stored_resources import get as get_resource
 from corral.operations.tags import Tags

@@ -8,8 +8,8 @@ from corral.access.caller import Caller
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.fleet.clusters import has_host
+from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.model.ecs_service import FAILED, INACTIVE, EcsService
-from corral.model.instance import DEFAULT_CLUSTER
 from corral.model.stack import StackStatus
 from corral.services.ecs.capacity_providers import PROVIDER_IN_USE
 from corral.services.ecs.errors import ResourceInUseException

@@ -10,8 +10,8 @@ from corral.core.transactions import Tx
 from corral.fleet.clusters import has_host, slots_of
 from corral.fleet.host_options import host_clusters
 from corral.fleet.instances import join_created_cluster
+from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.model.group import provider_key
-from corral.model.instance import DEFAULT_CLUSTER
 from corral.operations.pagination import names
 from corral.services.ecs import errors
 from corral.services.ecs.account_settings import effective_value

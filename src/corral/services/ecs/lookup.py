@@ -10,7 +10,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.strategies import zone_of
 from corral.fleet.clusters import exists_without_row, has_host, pools_of
-from corral.model.instance import DEFAULT_CLUSTER
+from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.model.numbers import whole_number
 from corral.model.placement import Slot
 from corral.model.task import Task, ecs_arn

@@ -16,7 +16,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
-from corral.model.instance import DEFAULT_CLUSTER
+from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.services.ecs import host_access, lookup
 from corral.services.ecs.container_secrets import permissions_to_read
 from corral.services.ecs.host_access import runs_on_host
