@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,8 +12,9 @@ import pytest
 import uvloop
 
 from corral.core.clock import ClockRecord, SteadyClock, WallSteps
+from corral.core.commands import Command
+from corral.core.core import Core
 from corral.core.ids import RandomIds
-from corral.core.transactions import Tx
 from corral.model.settings import Settings
 from corral.server.clock_watch import RECORD, keep_time, open_clock
 from corral.server.step_timer import StepTimer
@@ -86,7 +88,10 @@ def test_small_differences_are_no_steps_until_they_add_up() -> None:
 def test_the_server_stores_its_steady_time(tmp_path: Path) -> None:
     store = Store(tmp_path / "state.db")
     clock = open_clock(store)
-    keep_time(Tx(store, clock.now_s(), RandomIds(), Settings()), clock)
+    core = Core(store, settings=Settings(), clock=clock, ids=RandomIds(), keep_time=partial(keep_time, clock=clock))
+    core.transact([Command(lambda tx: None, lambda answer: None)])
+    assert store.stored.get(*RECORD) is None, "a transaction that writes nothing stores no time"
+    core.transact([Command(lambda tx: tx.due("key:", 1e12), lambda answer: None)])
     document = store.stored.get(*RECORD)
     assert document is not None
     ahead = {**document, "now_s": document["now_s"] + HOUR_S}  # as if the wall clock had been set back since

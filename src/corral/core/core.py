@@ -35,6 +35,7 @@ from corral.model.settings import Settings
 # reconcilers get RECONCILERS_MAX_S. If clients wait for this transaction or for the next one, the reconcilers get only as much time
 # as the commands have taken, but at least RECONCILERS_MIN_S. One reconciler runs in any case. The next transaction continues with
 # what is left. In a core without a timer, as in tests, only the number of keys is bounded.
+KEEP_S = 10.0  # the stored steady time of a server that writes is at most this old
 COMMANDS_S = 0.015
 RECONCILERS_MIN_S = 0.003
 RECONCILERS_MAX_S = 0.010
@@ -70,8 +71,12 @@ class Core(Generic[S]):
         clock: Clock,
         ids: Ids,
         reconcilers: Mapping[str, Reconciler] | None = None,
+        keep_time: Callable[[Tx[S]], None] | None = None,
     ) -> None:
+        """`keep_time` stores the steady time for the next server. A transaction that writes calls it, at most every KEEP_S."""
         self.store = store
+        self._keep_time = keep_time
+        self._keep_at_s = -inf
         self._settings = settings
         self._clock = clock
         self._ids = ids
@@ -142,6 +147,9 @@ class Core(Generic[S]):
             for key in (*tx._marks, *tx._late_marks):
                 self.store.set_due(key, now_s)
             removed = self._write_handovers(tx, outcome) if tx._handed or self.delivered else 0
+            if self._keep_time is not None and now_s >= self._keep_at_s and self.store.has_written():
+                self._keep_time(tx)
+                self._keep_at_s = now_s + KEEP_S
             self.store.commit()
         except Exception as error:
             self._parked.set_timers([(key, now_s + RETRY_S) for key in fired])

@@ -1,4 +1,4 @@
-"""Notices that somebody sets the wall clock, and stores the steady time (`core/clock.py`) for the next server."""
+"""Notices that somebody sets the wall clock, and stores the steady time and these steps (`core/clock.py`) for the next server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from corral.store import Store
 from corral.telemetry import MetricStore
 
 LOOK_S = 1.0  # during the start, and if the kernel cannot tell that the wall clock was set
-KEEP_S = 10.0  # the record of a server that writes is at most this old
+SLEW_S = 60.0  # the kernel does not tell that the wall clock runs faster or slower
 RECORD = ("corral", "clock", "", "steady")  # the place of the record among the stored resources
 
 log = logging.getLogger("corral")
@@ -43,8 +43,6 @@ class ClockWatch:
         self._state = state
         self._metrics = metrics
         self._clock = clock
-        self._kept_s = clock.now_s()
-        self._writes = 0  # `Lane.writes` of the state lane when the record was stored
 
     async def run(self) -> None:
         await self._state.submit(self._follow)  # the wall clock may have been set while no server ran
@@ -54,7 +52,7 @@ class ClockWatch:
         except OSError:
             await self._look_again_and_again(LOOK_S, asyncio.sleep)
         with closing(timer):
-            await self._look_again_and_again(KEEP_S, timer.wait)
+            await self._look_again_and_again(SLEW_S, timer.wait)
 
     async def _look_again_and_again(self, pause_s: float, pause: Callable[[float], Awaitable[object]]) -> NoReturn:
         while True:
@@ -73,11 +71,6 @@ class ClockWatch:
             )
             await self._metrics.submit(partial(_shift, by_s=by_s))
             await self._state.submit(self._follow)
-        elif self._state.writes != self._writes and self._clock.now_s() >= self._kept_s + KEEP_S:
-            await self._state.submit(partial(keep_time, clock=self._clock))
-        else:
-            return
-        self._kept_s, self._writes = self._clock.now_s(), self._state.writes
 
     def _follow(self, tx: Tx[Store]) -> None:
         keep_time(tx, self._clock)

@@ -62,7 +62,7 @@ from corral.server.agents.local_agent import LocalAgent
 from corral.server.allocator import limit_heaps
 from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
-from corral.server.clock_watch import ClockWatch, open_clock
+from corral.server.clock_watch import ClockWatch, keep_time, open_clock
 from corral.server.configuration import read_configuration
 from corral.server.deleted_folder import EXIT_CODE as DELETED
 from corral.server.deleted_folder import FolderDeleted, stop_tasks, until_deleted
@@ -195,7 +195,9 @@ async def _serve(options: ServerOptions) -> None:
         asyncio.to_thread(MetricStore, data / "metrics.db", checked=True),
     )
     clock = open_clock(store)
-    state_core = Core(store, settings=settings, clock=clock, ids=names, reconcilers=STATE)
+    state_core = Core(
+        store, settings=settings, clock=clock, ids=names, reconcilers=STATE, keep_time=partial(keep_time, clock=clock)
+    )  # fmt: skip
     logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)
     metrics_core = Core(metric_store, settings=settings, clock=WallView(clock), ids=names, reconcilers=METRICS)
     lanes: dict[str, Lane[Any]] = {}
