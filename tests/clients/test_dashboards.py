@@ -25,9 +25,11 @@ def test_put_get_list_delete(cloudwatch, client):
     cloudwatch.put_dashboard(DashboardName="train-1", DashboardBody=changed)
     listed = cloudwatch.list_dashboards(DashboardNamePrefix="train-")["DashboardEntries"]
     assert [(each["DashboardName"], each["Size"]) for each in listed] == [("train-1", len(changed)), ("train-2", len(BODY))]
+    cloudwatch.delete_dashboards(DashboardNames=["train-1", "other", "train-1"])  # AWS deletes as many as possible
+    assert [each["DashboardName"] for each in cloudwatch.list_dashboards()["DashboardEntries"]] == ["train-2"]
     with pytest.raises(ClientError, match="Dashboard other does not exist"):
-        cloudwatch.delete_dashboards(DashboardNames=["train-1", "other"])
-    cloudwatch.delete_dashboards(DashboardNames=["train-1", "train-2"])
+        cloudwatch.delete_dashboards(DashboardNames=["other"])
+    cloudwatch.delete_dashboards(DashboardNames=["train-2"])
     assert cloudwatch.list_dashboards(DashboardNamePrefix="train-")["DashboardEntries"] == []
     with pytest.raises(ClientError) as refused:
         cloudwatch.get_dashboard(DashboardName="train-1")

@@ -48,6 +48,7 @@ def requests(calls: Calls) -> None:
     calls.twice("UntagResource", SAME, **resource, TagKeys=["a"])
     calls.twice("PutDashboard", SAME, DashboardName="d", DashboardBody=json.dumps(BODY))
     calls("PutDashboard", DashboardName="e", DashboardBody=json.dumps({**BODY, "unknown": 1}))
+    calls("PutDashboard", DashboardName="f", DashboardBody="{}")
     calls("GetDashboard", DashboardName="d")
     calls("ListDashboards")
     calls("ListMetrics", Namespace="answers")

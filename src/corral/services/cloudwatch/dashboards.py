@@ -58,12 +58,12 @@ def list_dashboards(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
 
 
 def delete_dashboards(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Delete all named dashboards, or none if one of them does not exist."""
-    names = params["DashboardNames"]
-    missing = [name for name in names if tx.store.dashboards.get(name) is None]
-    if missing:
-        raise _not_found(missing)
-    for name in names:
+    """Delete the named dashboards that exist, as AWS does. Raise an error if none of them exists."""
+    names = dict.fromkeys(params["DashboardNames"])
+    existing = [name for name in names if tx.store.dashboards.get(name) is not None]
+    if names and not existing:
+        raise _not_found(list(names))
+    for name in existing:
         tx.store.dashboards.drop(name)
         tx.store.tags.put(dashboard_arn(caller, name), {})
     return {}
