@@ -1,10 +1,10 @@
 """Many hosts on one server: simulated agents with 8 GPUs each, over real TLS connections through the door.
 
-    python bench/hosts.py [--busy 256] [--idle 1000] [--seconds 20]
+    python bench/hosts.py [--busy 256] [--idle 1000] [--seconds 20] [--cores 0,1,2-3]
 
-Busy hosts report the samples of their GPUs every second, and some of them get orders to start runs. Idle hosts only send
-heartbeats. Then the door is killed, and all hosts reconnect at once. The agents are in a process of their own. All figures are of
-one machine, on which server, door and agents share the cores.
+Busy hosts sample their GPUs every second, and some of them get orders to start runs. First nobody needs their samples at once, then
+an alarm watches them. Idle hosts send heartbeats, and samples of idle GPUs. Then the door is killed, and all hosts reconnect at
+once. The agents are in a process of their own. Without --cores, server, door and agents share the cores of the machine.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import socket
 import ssl
@@ -21,6 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ import uvloop
 from botocore.config import Config
 
 from corral.core.clock import WallClock
-from corral.model.agent_protocol import HEARTBEAT_S, Hello, HostOptions, Report, ToAgent
+from corral.model.agent_protocol import HEARTBEAT_S, IDLE_SAMPLES_S, CollectedSamples, Hello, HostOptions, Report, ToAgent
 from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GpuSample
 from corral.model.joined_host import JoinedHost
@@ -45,6 +48,7 @@ GPUS = 8
 ORDERS_PER_S = 10.0
 _MESSAGES = msgspec.json.Decoder(ToAgent)
 TICKS = os.sysconf("SC_CLK_TCK")
+LANE_ROW = re.compile(r'corral_lane_batch_duration_seconds_bucket\{lane="(\w+)",le="([^"]+)"\} (\S+)')
 
 
 def host_id(number: int) -> str:
@@ -85,6 +89,7 @@ class Agent:
         self.welcome_at_s = 0.0
         self.got: dict[str, float] = {}  # task id → when its order arrived
         self._runs: list[Observed] = []
+        self._at_once = True
         self._acked = asyncio.Event()
         self._wake = asyncio.Event()
 
@@ -125,6 +130,8 @@ class Agent:
                     reporting = asyncio.create_task(self._report(link))
                 elif decoded.ack is not None:
                     self._acked.set()
+                elif decoded.samples_at_once is not None:
+                    self._at_once = decoded.samples_at_once
                 elif decoded.orders is not None:
                     at_s = time.monotonic()
                     for spec in decoded.orders.start:
@@ -137,25 +144,39 @@ class Agent:
                 reporting.cancel()
 
     async def _report(self, link: Link) -> None:
-        interval_s = 1.0 if self._busy else HEARTBEAT_S
-        await asyncio.sleep(random.uniform(0, interval_s))
+        """Sample once a second, and report as `node/agent.py` does."""
+        sampled, idle_samples_at_s = list[tuple[float, list[GpuSample]]](), 0.0
+        reported_at_s = time.monotonic() - random.uniform(0, HEARTBEAT_S)
         while True:
-            runs, self._runs = self._runs, []
-            samples = []
-            if self._busy:
-                samples = [
-                    GpuSample(f"GPU-{self._number}-{at}", random.uniform(50, 100), 40_000, 400.0, 60.0) for at in range(GPUS)
-                ]
-            self._acked.clear()
-            link.send_message({"report": Report(runs=runs, gpus=samples)})
-            await self._acked.wait()
+            now_s, idle_due = time.monotonic(), not self._busy and time.monotonic() >= idle_samples_at_s
+            if self._busy or idle_due:
+                sampled.append((now_s, self._samples()))
+            if self._runs or (self._busy and self._at_once) or now_s >= reported_at_s + HEARTBEAT_S:
+                runs, self._runs = self._runs, []
+                idle_samples_at_s = now_s + IDLE_SAMPLES_S if idle_due else idle_samples_at_s
+                *earlier, (_, last) = sampled or [(now_s, [])]
+                collected = [CollectedSamples(now_s - at_s, samples) for at_s, samples in earlier]
+                reported_at_s, sampled = now_s, []
+                self._acked.clear()
+                link.send_message({"report": Report(runs=runs, gpus=last, earlier=collected)})
+                await self._acked.wait()
             if not self._runs:
                 self._wake.clear()
                 try:
-                    async with asyncio.timeout(interval_s):
+                    async with asyncio.timeout(1.0 if self._busy else reported_at_s + HEARTBEAT_S - time.monotonic()):
                         await self._wake.wait()
                 except TimeoutError:
                     pass
+
+    def _samples(self) -> list[GpuSample]:
+        """The samples of GPUs, in the precision of NVML."""
+        percent, memory_mib, power_w = (random.randint(50, 100), 40_000, 400) if self._busy else (0, 3, 70)
+        return [
+            GpuSample(
+                f"GPU-{self._number}-{at}", percent, memory_mib, power_w + random.randint(0, 9_999) / 1000, random.randint(30, 60)
+            )
+            for at in range(GPUS)
+        ]
 
 
 async def agents(count: int, door: int, keys: Path, busy: bool) -> None:
@@ -215,6 +236,12 @@ def door_pid(data: Path) -> int:
     return int((data / "door" / "lock").read_text())
 
 
+def pin(pid: int, cores: set[int]) -> None:
+    """Let all threads of a process run on these cores only."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(thread), cores)
+
+
 def measure(server_pid: int, data: Path, seconds: float) -> tuple[float, float]:
     """Return how much of a core the server and the door use."""
     before = cpu_s(server_pid), cpu_s(door_pid(data))
@@ -222,28 +249,66 @@ def measure(server_pid: int, data: Path, seconds: float) -> tuple[float, float]:
     return (cpu_s(server_pid) - before[0]) / seconds, (cpu_s(door_pid(data)) - before[1]) / seconds
 
 
-def orders(url: str, keys: dict[str, str], process: AgentProcess, seconds: float) -> list[float]:
-    """Start tasks, and return how long each order took from the request to the host."""
-    ecs = boto3.client(
-        "ecs", region_name="us-east-1", endpoint_url=url, aws_access_key_id=keys["access_key"],
-        aws_secret_access_key=keys["secret_key"], config=Config(retries={"max_attempts": 0}),
-    )  # fmt: skip
+def prepared(client: Callable[[str], Any]) -> Any:
+    ecs = client("ecs")
     definition = {"name": "main", "image": "corral/host", "command": ["true"], "memory": 16,
                   "resourceRequirements": [{"type": "GPU", "value": "1"}]}  # fmt: skip
+    ecs.create_cluster(clusterName="default")  # metrics of GPUs are published in regions with a cluster
     ecs.register_task_definition(family="bench", containerDefinitions=[definition])
+    return ecs
+
+
+def orders(ecs: Any, process: AgentProcess, data: Path, seconds: float) -> str:
+    """Start tasks. Return how long the requests took, the orders from the request to the host, and the server's transactions."""
     sent: dict[str, float] = {}
+    answered: list[float] = []
+    before = transactions(data)
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         began_s = time.monotonic()
         [task] = ecs.run_task(taskDefinition="bench")["tasks"]
         sent[task["taskArn"].rpartition("/")[2]] = began_s
+        answered.append((time.monotonic() - began_s) * 1000)
         time.sleep(max(0.0, began_s + 1 / ORDERS_PER_S - time.monotonic()))
     time.sleep(1.0)
     got = process.ask("orders")
     missing = [task for task in sent if task not in got]
     if missing:
         print(f"{len(missing)} of {len(sent)} orders did not arrive", file=sys.stderr)
-    return sorted((got[task] - at_s) * 1000 for task, at_s in sent.items() if task in got)
+    held_ms = [
+        f"{lane} {1000 * next((limit_s for limit_s in now if now[limit_s] - before[lane][limit_s] >= 0.99 * total), 0):g} ms"
+        for lane, now in transactions(data).items()
+        if (total := max(now.values()) - max(before[lane].values()))
+    ]
+    return (
+        f"{percentiles(answered)} to the response of RunTask, "
+        f"{percentiles([(got[task] - at_s) * 1000 for task, at_s in sent.items() if task in got])} to the host; "
+        f"99 % of the transactions of the server are below: {', '.join(held_ms)}"
+    )
+
+
+def percentiles(times_ms: list[float]) -> str:
+    times_ms = sorted(times_ms)
+    return f"p50 {times_ms[len(times_ms) // 2]:.1f}, p99 {times_ms[int(len(times_ms) * 0.99)]:.1f} ms"
+
+
+def transactions(data: Path) -> dict[str, dict[float, float]]:
+    """Return the number of transactions of each lane by their greatest duration."""
+    words = [sys.executable, "-m", "corral", "metrics", "--data", str(data)]
+    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    found: dict[str, dict[float, float]] = {}
+    for lane, limit_s, count in LANE_ROW.findall(text):
+        found.setdefault(lane, {})[float(limit_s)] = float(count)
+    return found
+
+
+def alarm(client: Callable[[str], Any]) -> None:
+    """Watch the load of the cluster, so that all hosts report their samples at once."""
+    client("cloudwatch").put_metric_alarm(
+        AlarmName="bench", Namespace="Corral/GPU", MetricName="DCGM_FI_DEV_GPU_UTIL",
+        Dimensions=[{"Name": "ClusterName", "Value": "default"}], Statistic="Average", Period=60, EvaluationPeriods=3,
+        Threshold=200.0, ComparisonOperator="GreaterThanThreshold",
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -251,6 +316,7 @@ def main() -> None:
     parser.add_argument("--busy", type=int, default=256)
     parser.add_argument("--idle", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--cores", help="pin the server, the door and the agents: FIRST,SECOND,THIRD; each is a core, or FROM-TO")
     parser.add_argument("--agents", type=int)
     parser.add_argument("--door", type=int)
     parser.add_argument("--keys", type=Path)
@@ -275,30 +341,51 @@ def main() -> None:
             url = json.loads(ready.readline())["url"]
         keys = json.loads((data / "credentials.json").read_text())
         try:
+            client = partial(
+                boto3.client, region_name="us-east-1", endpoint_url=url, aws_access_key_id=keys["access_key"],
+                aws_secret_access_key=keys["secret_key"], config=Config(retries={"max_attempts": 0}),
+            )  # fmt: skip
+            ecs = prepared(client)
+            cores = [
+                set(range(int(each.split("-")[0]), int(each.split("-")[-1]) + 1)) for each in (given.cores or "").split(",") if each
+            ]
+
+            def pin_all() -> None:
+                for pid, of_process in zip((server.pid, door_pid(data), os.getpid()), cores, strict=False):
+                    pin(pid, of_process)  # the processes of the agents inherit the cores of this one
+
+            pin_all()
             alone = memory_mib(server.pid), memory_mib(door_pid(data))
             busy = AgentProcess(given.busy, door, Path(folder) / "keys", busy=True)
             took_s = busy.wait_connected()
             print(f"{given.busy} hosts connected at once: {took_s:.1f} s")
             time.sleep(5.0)
             of_server, of_door = measure(server.pid, data, given.seconds)
-            print(f"{given.busy} busy hosts: server {of_server:.0%} of a core, door {of_door:.0%}")
-            times = orders(url, keys, busy, given.seconds)
-            p50_ms, p99_ms = times[len(times) // 2], times[int(len(times) * 0.99)]
-            print(f"orders with them: p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms, of {len(times)}")
+            print(f"{given.busy} busy hosts: server {of_server:.1%} of a core, door {of_door:.1%}")
+            print(f"orders with them: {orders(ecs, busy, data, given.seconds)}")
+            alarm(client)
+            time.sleep(5.0)
+            of_server, of_door = measure(server.pid, data, given.seconds)
+            print(f"{given.busy} busy hosts, an alarm watches: server {of_server:.1%} of a core, door {of_door:.1%}")
+            print(f"orders with them: {orders(ecs, busy, data, given.seconds)}")
+            client("cloudwatch").delete_alarms(AlarmNames=["bench"])
             busy.end()
             idle = AgentProcess(given.idle, door, Path(folder) / "keys", busy=False)
             took_s = idle.wait_connected()
             print(f"{given.idle} hosts connected at once: {took_s:.1f} s")
             time.sleep(5.0)
             of_server, of_door = measure(server.pid, data, given.seconds)
-            print(f"{given.idle} idle hosts: server {of_server:.0%} of a core, door {of_door:.0%}")
+            print(f"{given.idle} idle hosts: server {of_server:.1%} of a core, door {of_door:.1%}")
             now = memory_mib(server.pid), memory_mib(door_pid(data))
             kib = [(after - before) * 1024 / given.idle for before, after in zip(alone, now, strict=True)]
             print(f"memory per host: server {kib[0]:.0f} KiB, door {kib[1]:.0f} KiB")
-            os.kill(door_pid(data), signal.SIGKILL)
-            time.sleep(0.3)
-            took_s = idle.wait_connected()
-            print(f"{given.idle} hosts reconnected after the door was killed: {took_s + 0.3:.1f} s")
+            killed, killed_at_s = door_pid(data), time.monotonic()
+            os.kill(killed, signal.SIGKILL)
+            while door_pid(data) == killed:
+                time.sleep(0.01)
+            pin_all()
+            idle.wait_connected()
+            print(f"{given.idle} hosts reconnected after the door was killed: {time.monotonic() - killed_at_s:.1f} s")
             idle.end()
         finally:
             server.terminate()

@@ -18,6 +18,12 @@ from corral.store import Store
 HostLost = api_error("HostLost")
 
 
+def heartbeats(tx: Tx[Store], host_ids: Sequence[str]) -> None:
+    """Store that these hosts have reported."""
+    for host_id in host_ids:
+        heartbeat(tx, host_id)
+
+
 def heartbeat(tx: Tx[Store], host_id: str) -> None:
     host = tx.store.hosts.get(host_id)
     if host is not None and host["lost_at"] is not None:

@@ -18,7 +18,7 @@ from corral.model.agent_protocol import Measured
 from corral.model.ecs_service import STARTED_BY
 from corral.model.gpu_metrics import GpuMetric, GpuPart, GpuSample, gpu_values
 from corral.model.instance import HOST_POOL
-from corral.model.metric import COLLECTOR_NAMESPACE, Dimensions, Metric, Point, Sample
+from corral.model.metric import COLLECTOR_NAMESPACE, GPU_NAMESPACE, GPU_NAMESPACES, Dimensions, Metric, Point, Sample
 from corral.model.placement import Slot
 from corral.model.queue import QueueActivity
 from corral.model.run import RunState, Usage, run_of_attempt
@@ -26,7 +26,6 @@ from corral.model.task import Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.store import Store
 
-GPU_NAMESPACE = "Corral/GPU"
 # A task that has run for less than this time gets no series of its own in COLLECTOR_NAMESPACE. Series are kept for 15 months, and
 # many short tasks would create very many series.
 SERIES_OF_TASK_AFTER_S = 10.0
@@ -223,12 +222,19 @@ def _pairs(measured: Sequence[Measured]) -> Iterator[tuple[str, Usage, Usage]]:
 # GPUs
 
 
-def gpu_readings(tx: Tx[Store], samples: Mapping[str, GpuSample]) -> Iterator[GpuReading]:
-    """Yield one reading per GPU. The metrics of a GPU and of a host's cluster are published in every region in use."""
+def gpu_readings(
+    tx: Tx[Store], samples: Mapping[str, Sequence[tuple[float, GpuSample]]]
+) -> Iterator[list[tuple[float, GpuReading]]]:
+    """Yield (time, reading) for each sample of a GPU. `samples` maps a GPU id to (time, sample), oldest first.
+
+    The metrics of a GPU and of a host's cluster are published in every region in use.
+    """
     regions = tx.store.clusters.regions() if samples else []
-    for host in tx.store.hosts.all() if regions else ():
-        holders, owners = tx.store.hosts.holders(host["id"]), tx.store.hosts.gpu_owners(host["id"])
-        for device in tx.store.hosts.gpus(host["id"]):
+    for host_id in tx.store.hosts.with_gpus(samples) if regions else ():
+        host = tx.store.hosts.get(host_id)
+        assert host is not None
+        holders, owners = tx.store.hosts.holders(host_id), tx.store.hosts.gpu_owners(host_id)
+        for device in tx.store.hosts.gpus(host_id):
             if device.gpu_id not in samples:
                 continue
             named: Dimensions = (("Hostname", host["name"]), ("UUID", device.gpu_id))
@@ -240,15 +246,21 @@ def gpu_readings(tx: Tx[Store], samples: Mapping[str, GpuSample]) -> Iterator[Gp
             for task in holding:
                 if (task.region, task.cluster) not in clusters:
                     clusters.append((task.region, task.cluster))
-            for namespace in (GPU_NAMESPACE, COLLECTOR_NAMESPACE):
+            for namespace in GPU_NAMESPACES:
                 targets += [(region, namespace, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
-            sample = samples[device.gpu_id]
-            tasks = tuple(_task_reading(tx, task, sample, shares=len(holding) > 1) for task in holding)
-            yield GpuReading(sample, device.memory_mib, tuple(dict.fromkeys(targets)), tasks)
+            of_gpu = tuple(dict.fromkeys(targets))
+            of_tasks = [(task, tuple(dict.fromkeys(_task_targets(tx, task, device.gpu_id)))) for task in holding]
+            yield [
+                (at_s, GpuReading(sample, device.memory_mib, of_gpu, _task_readings(sample, of_tasks)))
+                for at_s, sample in samples[device.gpu_id]
+            ]
 
 
-def _task_reading(tx: Tx[Store], task: Task, sample: GpuSample, *, shares: bool) -> TaskReading:
-    targets = tuple(dict.fromkeys(_task_targets(tx, task, sample.gpu_id)))
+def _task_readings(sample: GpuSample, tasks: Sequence[tuple[Task, tuple[Target, ...]]]) -> tuple[TaskReading, ...]:
+    return tuple(_task_reading(task, targets, sample, shares=len(tasks) > 1) for task, targets in tasks)
+
+
+def _task_reading(task: Task, targets: tuple[Target, ...], sample: GpuSample, *, shares: bool) -> TaskReading:
     parts = [part for run in task.runs if (part := (sample.parts or {}).get(run.attempt_id)) is not None]
     if not shares or not parts:
         return TaskReading(task.id, task.started_at_s, targets, shares)
@@ -273,17 +285,50 @@ def _task_targets(tx: Tx[Store], task: Task, gpu_id: str) -> Iterator[Target]:
         yield task.region, COLLECTOR_NAMESPACE, dimensions
 
 
-def gpu_points(gpu: GpuReading, at_s: float, seconds: float) -> Iterator[Point]:
-    for metric, value in gpu_values(gpu.sample, gpu.memory_mib):
-        if not metric.in_cloudwatch:
-            continue
-        series = [(gpu.targets, value), *((task.targets, _value_of_task(metric, value, task)) for task in gpu.tasks)]
-        for targets, of_target in series:
-            if of_target is not None:
-                for region, namespace, dimensions in targets:
-                    yield Point(
-                        Metric(region, namespace, metric.name, dimensions), at_s, _weighted(of_target, seconds), metric.unit, 1
-                    )
+class GpuPoints:
+    """Collects values of GPU metrics. The values of a series within a second become one datapoint.
+
+    Each GPU of a cluster gives values to the series of the cluster.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Target, int], dict[str, _Values]] = {}  # by series without its name and by second, then by name
+
+    def add(self, gpu: GpuReading, at_s: float, seconds: float) -> None:
+        """Add a reading, which covers the seconds before `at_s`."""
+        weight = 1.0 if seconds < 1.5 else float(round(seconds))
+        values = [(metric, value) for metric, value in gpu_values(gpu.sample, gpu.memory_mib) if metric.in_cloudwatch]
+        for target in gpu.targets:
+            self._add(target, at_s, weight, values)
+        for task in gpu.tasks:
+            own = [(metric, _value_of_task(metric, value, task)) for metric, value in values]
+            for target in task.targets:
+                self._add(target, at_s, weight, own)
+
+    def _add(self, target: Target, at_s: float, weight: float, values: Iterable[tuple[GpuMetric, float | None]]) -> None:
+        series = self._found.setdefault((target, int(at_s)), {})
+        for metric, value in values:
+            if value is None:
+                continue
+            known = series.get(metric.name)
+            if known is None:
+                series[metric.name] = _Values(metric.unit, at_s, {value: weight})
+            else:
+                known.at_s = at_s
+                known.weights[value] = known.weights.get(value, 0.0) + weight
+
+    def points(self) -> Iterator[Point]:
+        for ((region, namespace, dimensions), _), series in self._found.items():
+            for name, values in series.items():
+                pairs = [(float(value), weight) for value, weight in values.weights.items()]
+                sample = pairs[0][0] if len(pairs) == 1 and pairs[0][1] == 1.0 else pairs
+                yield Point(Metric(region, namespace, name, dimensions), values.at_s, sample, values.unit, 1)
+
+
+class _Values(Struct):
+    unit: str
+    at_s: float
+    weights: dict[float, float]  # value → number of seconds
 
 
 def _value_of_task(metric: GpuMetric, value: float, task: TaskReading) -> float | None:

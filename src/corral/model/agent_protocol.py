@@ -16,6 +16,7 @@ Messages are JSON on a link (`node/link.py`). Each message is a `ToCore` or a `T
                     {"execute": Execute}        run a command inside a living run (ExecuteCommand)
                     {"signal": SignalOrder}     send a signal to the processes of living runs
                     {"gpu_fault": GpuFaultOrder}  a fault of a simulated GPU, or the end of a fault
+                    {"samples_at_once": bool}   send samples of GPUs at once, or collect them (`CollectedSamples`)
                     {"quit": "why"}             the agent must exit; its runs continue
 
 On `execute`, the agent opens another link, whose first message is {"session": the id of the session}. So the data of a session
@@ -45,6 +46,10 @@ HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S
 # The maximum size of an order to start, as JSON. It is larger than the arguments and environment that Linux accepts (2 MiB).
 START_MAX_BYTES = 8 * 1024 * 1024
+# While nobody needs the samples of GPUs at once, a joined host collects those of its busy GPUs until the next heartbeat, and sends
+# those of idle GPUs once in this time, which is also the interval of NVIDIA's exporter.
+IDLE_SAMPLES_S = 30.0
+SAMPLE_MAX_AGE_S = IDLE_SAMPLES_S + SILENT_S  # after this time without a sample, the load of a GPU is not known
 assert SILENT_S > 2 * HEARTBEAT_S
 
 
@@ -181,6 +186,13 @@ class LogChunk(Struct, frozen=True):
     dropped: int = 0  # how many bytes from `start` on are not in the events, because they were dropped
 
 
+class CollectedSamples(Struct, frozen=True):
+    """Samples that a host has taken before the last ones of a report."""
+
+    age_s: float  # the time between these samples and the report
+    gpus: list[GpuSample]
+
+
 class Report(Struct, frozen=True):
     """Changes on a host. The core commits `logs` before `runs`, so that the whole log of a task can be read once it is STOPPED."""
 
@@ -189,6 +201,7 @@ class Report(Struct, frozen=True):
     gpus: list[GpuSample] = field(default_factory=list)
     problem: str = ""  # why the host can currently neither start nor stop runs; empty: there is no problem
     faults: dict[str, str] | None = None  # as in Hello; None: not changed since the last report
+    earlier: list[CollectedSamples] = field(default_factory=list)  # the oldest first
 
 
 class Ack(Struct, frozen=True):
@@ -249,4 +262,5 @@ class ToAgent(Struct, frozen=True):
     execute: Execute | None = None
     signal: SignalOrder | None = None
     gpu_fault: GpuFaultOrder | None = None
+    samples_at_once: bool | None = None
     quit: str | None = None

@@ -14,6 +14,8 @@ Dimensions = tuple[tuple[str, str], ...]  # (name, value), sorted
 
 # The CloudWatch agent writes the metrics that it scrapes from the tasks of a cluster into this namespace.
 COLLECTOR_NAMESPACE = "ECS/ContainerInsights/Prometheus"
+GPU_NAMESPACE = "Corral/GPU"  # Corral's own metrics of GPUs
+GPU_NAMESPACES = (GPU_NAMESPACE, COLLECTOR_NAMESPACE)
 RESERVED_NAMESPACES = "AWS/"  # the namespaces of AWS's services begin with this text; only Corral writes to them
 DIMENSION_VALUE_MAX = 1024  # characters
 LARGEST_VALUE = 2.0**360  # CloudWatch accepts values from -LARGEST_VALUE to LARGEST_VALUE

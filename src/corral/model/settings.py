@@ -83,6 +83,7 @@ class ServerFacts(Struct, eq=False):
     samples_before: Mapping[
         str, Iterable[tuple[float, GpuSample]]
     ] = {}  # GPU id → (time, sample) of the last minutes, oldest first
+    read_samples: Callable[[], None] = lambda: None  # somebody reads samples of GPUs, and needs them at once for some seconds
     problems: Callable[[], list[dict[str, Any]]] = list  # agents and spawners that do not respond
     failing_handovers: Callable[[], list[dict[str, Any]]] = list  # messages between databases that will be sent again
     quarantine: Callable[[], list[dict[str, Any]]] = list  # by date: the number of blobs without a row that will be erased later

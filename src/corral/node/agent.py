@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from corral.core.clock import Clock, WallView
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
+    IDLE_SAMPLES_S,
     Ack,
     Declined,
     Execute,
@@ -67,7 +68,9 @@ MISSING_PARTS_MIN = 5  # so many samples without parts (`GpuSample.parts`) are l
 ALONE_MAX_S = 60.0  # the agent exits after this time without a connection to the core, but not while a run is alive
 LOG_PAUSE_S = 0.05  # the pause between two reports that contain only logs, so that continuous output is sent in batches
 BACKLOG_PAUSE_MAX_S = 0.1
-SAMPLE_S = 1.0  # the interval between GPU samples while a GPU is in use; otherwise the interval is HEARTBEAT_S
+# The interval between GPU samples while a GPU is in use; otherwise the interval is HEARTBEAT_S. Samples also find faults of GPUs,
+# so their interval does not depend on whether the core needs them at once.
+SAMPLE_S = 1.0
 END_POLL_S = 0.05
 
 _MESSAGES = msgspec.json.Decoder(ToAgent)
@@ -117,6 +120,8 @@ class Agent:
         self._core: Link | None = None
         self._response: asyncio.Future[Ack | None] | None = None  # the response to the pending hello or report
         self._welcomed = False
+        self._samples_at_once = True  # False: the core does not need each sample of the GPUs at once
+        self._idle_sampled_at = -IDLE_SAMPLES_S  # when samples of idle GPUs were last kept for a report
         self._problem = ""  # the engine's problem in the last report
         self._quit_reason: str | None = None
 
@@ -265,7 +270,7 @@ class Agent:
 
     async def _report(self) -> None:
         self._read_written()
-        report = self._reports.report()
+        report = self._reports.report(time.monotonic())
         now, problem = time.monotonic(), self._engine.problem
         if problem != self._problem:
             log.warning("the spawner %s", problem or "responds again")
@@ -332,6 +337,8 @@ class Agent:
             self._engine.signal(message.signal.runs, message.signal.signal)
         elif message.gpu_fault is not None:
             self._set_fault(message.gpu_fault)
+        elif message.samples_at_once is not None:
+            self._samples_at_once = message.samples_at_once
         elif message.quit is not None:
             self._quit_reason = f"the core sent quit: {message.quit}"
             self._lost()
@@ -450,11 +457,15 @@ class Agent:
             samples = [replace(sample, last_xid=last.get(sample.gpu_id, 0)) for sample in samples]
         self._log_missing_parts(samples)
         foreign = {sample.gpu_id: sample.foreign for sample in samples if sample.foreign}
-        matter = matter or foreign != self._foreign
+        now, is_new_use = time.monotonic(), foreign != self._foreign
         self._foreign = foreign
-        self._reports.sampled(samples, matter=matter)
-        if matter:
-            self._wake.set()
+        if matter or is_new_use or self._samples_at_once or now >= self._idle_sampled_at + IDLE_SAMPLES_S:
+            if not matter:
+                self._idle_sampled_at = now
+            urgent = is_new_use or (matter and self._samples_at_once)
+            self._reports.sampled(samples, now, matter=urgent)
+            if urgent:
+                self._wake.set()
 
     def _check_faults(self, health: GpuHealth) -> None:
         """Report the faults of the GPUs if they have changed."""

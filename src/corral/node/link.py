@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -49,6 +50,7 @@ class Link(asyncio.Protocol):
         self._opened = opened
         self._transport: asyncio.Transport | None = None
         self._received = 0  # how many pieces of the stream have arrived
+        self._waits_since = 0.0  # when `receive` has begun to wait, or when the last byte has arrived
         self._bytes = bytearray()  # of a frame that is not complete
         self._messages: deque[Message] = deque()
         self._unread_bytes = 0
@@ -83,6 +85,7 @@ class Link(asyncio.Protocol):
             if self.end_reason:
                 return None
             self._receiver = asyncio.get_running_loop().create_future()
+            self._waits_since = time.monotonic()
             await self._receiver
         message = self._messages.popleft()
         self._unread_bytes -= len(message[1])
@@ -91,6 +94,11 @@ class Link(asyncio.Protocol):
             if self._transport is not None and not self.end_reason:
                 self._transport.resume_reading()
         return message
+
+    def silent_s(self) -> float:
+        """How long `receive` has waited without any byte. 0 if nobody waits for a message."""
+        waits = self._receiver is not None and not self._receiver.done()
+        return time.monotonic() - self._waits_since if waits else 0.0
 
     async def receive_within(self, seconds: float, is_due: Callable[[], bool] = lambda: True) -> Message | None:
         """Receive a message. If it is due, and no byte arrives for so many seconds, close the connection, and return None."""
@@ -153,6 +161,7 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
         self._received += 1
+        self._waits_since = time.monotonic()
         self._bytes += data
         at, size = 0, len(self._bytes)
         while size - at >= HEAD.size:

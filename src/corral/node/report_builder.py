@@ -14,17 +14,19 @@ not complete. The log is shipped afterwards. When the log is complete, the end i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from corral.model.agent_protocol import Ack, Report
+from corral.model.agent_protocol import Ack, CollectedSamples, Report
 from corral.model.gpu_metrics import GpuSample
 from corral.model.run import Health, Observed
 from corral.node.engine import Known
 from corral.node.log_shipper import LogShipper
 
 REPORT_MAX_RUNS = 5_000
+COLLECTED_MAX = 10  # samples of each GPU that wait for a report; if the core does not answer, older ones are dropped
 
 
 def still_alive(observed: Observed) -> Observed:
@@ -38,7 +40,7 @@ class ReportBuilder:
         self._changed: dict[str, None] = {}
         self._ending: dict[str, None] = {}  # ids of ended runs whose end is reported when all of their output is shipped
         self._health: dict[str, Health] = {}  # run id → result of its health check, until the end of the run is reported
-        self._samples: list[GpuSample] = []
+        self._samples: deque[tuple[float, list[GpuSample]]] = deque(maxlen=COLLECTED_MAX)  # (time, samples), oldest first
         self._samples_matter = False
         self._faults: Mapping[str, str] | None = None  # GPU id → fault; None: not changed since the last report
 
@@ -63,10 +65,11 @@ class ReportBuilder:
         """Record that a run with logs is about to start. The core has stored none of its output yet."""
         self._shipper.follow(run_id, certain=True)
 
-    def sampled(self, samples: list[GpuSample], *, matter: bool) -> None:
-        """Store the latest samples. `matter` means that a report must be sent now, because the use of a GPU may have changed."""
-        self._samples = samples
-        self._samples_matter = matter and bool(samples)
+    def sampled(self, samples: list[GpuSample], at_s: float, *, matter: bool) -> None:
+        """Add samples to the next report. `matter` means that it must be sent now, because the use of a GPU may have changed."""
+        if samples:
+            self._samples.append((at_s, samples))
+            self._samples_matter = self._samples_matter or matter
 
     def faults_changed(self, faults: Mapping[str, str]) -> None:
         self._faults = faults
@@ -91,7 +94,8 @@ class ReportBuilder:
                 runs.append(self._with_health(run.observed))
         return runs
 
-    def report(self) -> Report:
+    def report(self, now_s: float) -> Report:
+        """Return what has changed since the last report. `now_s` is a time of the same clock as that of `sampled`."""
         known = self._observe()
         logs = self._shipper.chunks()
         runs = []
@@ -112,9 +116,12 @@ class ReportBuilder:
                 runs.append(run.observed if far_behind else still_alive(run.observed))
                 if far_behind and not any(chunk.run_id == run_id for chunk in logs):
                     logs.append(self._shipper.announcement(run_id))
-        samples, self._samples, self._samples_matter = self._samples, [], False
+        *earlier, (_, samples) = self._samples or [(now_s, [])]
+        collected = [CollectedSamples(now_s - at_s, gpus) for at_s, gpus in earlier]
+        self._samples.clear()
+        self._samples_matter = False
         faults, self._faults = self._faults, None
-        return Report(runs, logs, samples, faults=None if faults is None else dict(faults))
+        return Report(runs, logs, samples, faults=None if faults is None else dict(faults), earlier=collected)
 
     def acknowledged(self, report: Report, ack: Ack) -> list[str]:
         """Process an acknowledgement. Return the runs that can be forgotten now."""

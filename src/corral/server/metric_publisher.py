@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet import own_metrics
 from corral.model.agent_protocol import Measured
+from corral.model.gpu_metrics import GpuSample
 from corral.model.metric import Point
 from corral.server.agents.connections import Agents
 from corral.server.lanes import Lane
@@ -33,6 +35,8 @@ SECOND_S = 1.0
 EARLY_S = 0.9  # if a value was published less than this time ago, a new value covers only the time since then, not a whole second
 MINUTE_S = 60.0
 SAMPLED_S = 1.0  # a GPU sample covers this time before it arrives
+GPUS_AT_ONCE = 256  # in one transaction, which takes a few milliseconds
+POINTS_AT_ONCE = 1000
 MEASURE_EVERY_S = 5.0  # not every second, because a host needs a few milliseconds to measure the processes of its tasks
 
 log = logging.getLogger("corral")
@@ -43,8 +47,16 @@ class Published(Struct, frozen=True):
     """The last published value of a queue, cluster, capacity provider or GPU."""
 
     value: object
-    points: Points
+    points: Points | None  # None: `value` is a GpuReading
     at_s: float
+
+
+class Interval(NamedTuple):
+    """A value, and the seconds before `wall_s` for which it is published."""
+
+    published: Published
+    wall_s: float
+    seconds: float
 
 
 class MetricPublisher:
@@ -55,6 +67,7 @@ class MetricPublisher:
         self._clock = clock
         self._published: dict[Hashable, Published] = {}
         self._sampled_s: dict[str, float] = {}  # GPU id → time of its last sample
+        self._waiting: list[str] = []  # ids of GPUs that have new samples, and get their points in the next transaction
         self._measuring: asyncio.Task[list[Measured]] | None = None
         self._measured_s = 0.0
         self._published_s = 0.0
@@ -98,6 +111,8 @@ class MetricPublisher:
             return
         now_s, changes = self._clock.now_s(), self._state.changes
         points = await self._state.submit(partial(self.points, measured=measured), read_only=True)
+        while self._waiting:  # other commands run in between
+            points += await self._state.submit(lambda tx: list(self._gpu_points(tx)), read_only=True)
         if now_s // MINUTE_S != self._published_s // MINUTE_S:
             # All values are published now, so `record` returns the shortest period of all alarms.
             self._repeat_s = MINUTE_S
@@ -105,8 +120,9 @@ class MetricPublisher:
         if now_s // MINUTE_S != self._saved_s // MINUTE_S and self._has_unsaved_use:
             self._saved_s, self._has_unsaved_use = now_s, False
             await self._state.submit(_save_gpu_use)
-        if points:
-            shortest_s: int | None = await self._metrics.submit(partial(record, points=points, own=True))
+        for at in range(0, len(points), POINTS_AT_ONCE):
+            part = points[at : at + POINTS_AT_ONCE]
+            shortest_s: int | None = await self._metrics.submit(partial(record, points=part, own=True))
             self._repeat_s = min(self._repeat_s, shortest_s or MINUTE_S)
 
     def _is_unchanged(self) -> bool:
@@ -179,16 +195,33 @@ class MetricPublisher:
             yield from self._changed_points(("capacity provider", *key), percent, points, tx)
 
     def _gpu_points(self, tx: Tx[Store]) -> Iterator[Point]:
-        """Return the points of the GPUs that have new samples.
+        """Return the points of GPUs that have new samples, at most of GPUS_AT_ONCE. The next call continues.
 
-        A busy GPU is sampled every second. An idle GPU is sampled with every heartbeat of its host.
+        A busy GPU is sampled every second, and an idle GPU with every heartbeat. `CollectedSamples` arrive later.
         """
-        latest = {gpu_id: past[-1] for gpu_id, past in list(self._agents.history.items())}
-        fresh = {gpu_id: sample for gpu_id, (at_s, sample) in latest.items() if at_s > self._sampled_s.get(gpu_id, 0.0)}
-        self._sampled_s = {gpu_id: at_s for gpu_id, (at_s, _) in latest.items()}
-        for gpu in own_metrics.gpu_readings(tx, fresh):
-            self._add_to_tasks(tx, gpu, latest[gpu.sample.gpu_id][0])
-            yield from self._changed_points(("gpu", gpu.sample.gpu_id), gpu, partial(own_metrics.gpu_points, gpu), tx)
+        found = own_metrics.GpuPoints()
+        for readings in own_metrics.gpu_readings(tx, self._take_samples()):
+            for at_s, gpu in readings:
+                self._add_to_tasks(tx, gpu, at_s)
+                ago_s = readings[-1][0] - at_s
+                for each in self._intervals(("gpu", gpu.sample.gpu_id), gpu, None, tx.now_s - ago_s, tx.wall_s - ago_s):
+                    assert isinstance(each.published.value, own_metrics.GpuReading)
+                    wall_s = each.wall_s if len(readings) == 1 else _collected_at_s(each.wall_s, tx.wall_s)
+                    found.add(each.published.value, wall_s, each.seconds)
+        yield from found.points()
+
+    def _take_samples(self) -> dict[str, list[tuple[float, GpuSample]]]:
+        if not self._waiting:
+            self._waiting = [
+                gpu_id for gpu_id, past in list(self._agents.history.items()) if past[-1][0] > self._sampled_s.get(gpu_id, 0.0)
+            ]
+        now, self._waiting = self._waiting[:GPUS_AT_ONCE], self._waiting[GPUS_AT_ONCE:]
+        found = {}
+        for gpu_id in now:
+            since_s = self._sampled_s.get(gpu_id, 0.0)
+            found[gpu_id] = [each for each in list(self._agents.history[gpu_id]) if each[0] > since_s]
+            self._sampled_s[gpu_id] = found[gpu_id][-1][0]
+        return found
 
     def _add_to_tasks(self, tx: Tx[Store], gpu: own_metrics.GpuReading, at_s: float) -> None:
         """Add a sample to the GPU use of each task that has the GPU, unless the sample covers time before the task's start.
@@ -206,22 +239,34 @@ class MetricPublisher:
             self._has_unsaved_use = True
 
     def _changed_points(self, key: Hashable, value: object, points: Points, tx: Tx[Store]) -> Iterator[Point]:
-        """Return the points of a value if the value has changed, or must be published again.
+        """Return the points of a value if the value has changed, or must be published again."""
+        for each in self._intervals(key, value, points, tx.now_s, tx.wall_s):
+            assert each.published.points is not None
+            yield from each.published.points(each.wall_s, each.seconds)
 
-        If the value has changed, and the previous value was published more than a second ago, points of the previous value are
-        returned first. They cover the time until a second ago.
+    def _intervals(self, key: Hashable, value: object, points: Points | None, now_s: float, wall_s: float) -> Iterator[Interval]:
+        """Return what to publish if the value has changed, or must be published again.
+
+        If the value has changed, and the previous value was published more than a second ago, the previous value is returned first.
+        It covers the time until a second ago.
         """
-        before, now_s = self._published.get(key), tx.now_s
+        before, now = self._published.get(key), Published(value, points, now_s)
         silent_s = now_s - before.at_s if before is not None else SECOND_S
         if before is not None and before.value == value:
             if now_s // self._repeat_s == before.at_s // self._repeat_s:
                 return
-            yield from points(tx.wall_s, silent_s)
+            yield Interval(now, wall_s, silent_s)
         else:
             if before is not None and silent_s >= 1.5 * SECOND_S:
-                yield from before.points(tx.wall_s - SECOND_S, silent_s - SECOND_S)
-            yield from points(tx.wall_s, silent_s if silent_s < EARLY_S else SECOND_S)
-        self._published[key] = Published(value, points, now_s)
+                yield Interval(before, wall_s - SECOND_S, silent_s - SECOND_S)
+            yield Interval(now, wall_s, silent_s if silent_s < EARLY_S else SECOND_S)
+        self._published[key] = now
+
+
+def _collected_at_s(sampled_s: float, now_s: float) -> float:
+    """Return the time of collected samples in the metrics: now, or the end of their minute, so that a minute has few datapoints."""
+    minute_s = sampled_s // MINUTE_S * MINUTE_S
+    return now_s if now_s < minute_s + MINUTE_S else minute_s + MINUTE_S - SECOND_S
 
 
 def _call_on_wake(tx: Tx[Store], wake: Callable[[], object]) -> None:

@@ -59,6 +59,7 @@ from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents.connections import Agents
 from corral.server.agents.local_agent import LocalAgent
+from corral.server.agents.sample_demand import SampleDemand
 from corral.server.allocator import limit_heaps
 from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
@@ -209,7 +210,10 @@ async def _serve(options: ServerOptions) -> None:
     blobs = Blobs(data / "blobs", names)
     take_back_quarantined(blobs, store)
     local_agent = LocalAgent(data, of_host, clock, files_limit)
-    agents = Agents(data, state, logs, blobs, clock, local_agent, settings.outputs, port, store.joined_hosts, of_host.cluster)
+    demand = SampleDemand(clock, lambda: list(metric_store.alarms.watching))
+    agents = Agents(
+        data, state, logs, blobs, clock, local_agent, settings.outputs, port, store.joined_hosts, of_host.cluster, demand
+    )
     _report_stage(options, "it applies what is due since the last stop")
     state_core.transact([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
     forget_finished((store, log_store, metric_store))
@@ -237,6 +241,7 @@ async def _serve(options: ServerOptions) -> None:
         return [each for lane in lanes.values() for each in lane.failing_handovers()]
 
     facts = settings.server
+    facts.read_samples = demand.read
     facts.about, facts.samples, facts.samples_before = about, agents.samples, agents.history
     facts.problems, facts.failing_handovers, facts.quarantine = agents.problems, failing, partial(quarantine_of, blobs)
     facts.output_files, facts.is_connected = partial(output_files, data / OUTPUTS), agents.is_connected

@@ -208,6 +208,11 @@ class Hosts:
 
     # GPUs
 
+    def with_gpus(self, gpu_ids: Iterable[str]) -> list[str]:
+        """Return the ids of the hosts that have these GPUs."""
+        sql = "SELECT DISTINCT host_id FROM gpu WHERE id IN (SELECT value FROM json_each(?)) ORDER BY host_id"
+        return [host_id for (host_id,) in self._database.execute(sql, (_dumps(list(gpu_ids)),))]
+
     def gpus(self, host_id: str, *, excluded: bool = False) -> list[GpuDevice]:
         """The present GPUs of a host that --exclude-gpus does not exclude. With `excluded`, the GPUs that it excludes."""
         rows = self._database.execute(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,7 @@ from corral.server.agents.environment_files import with_files
 from corral.server.agents.host_scope import HostScope
 from corral.server.agents.local_agent import LocalAgent
 from corral.server.agents.orders import OrderSender
+from corral.server.agents.sample_demand import SampleDemand
 from corral.server.lanes import Lane
 from corral.services.corral import joining
 from corral.services.ecs import host_reports
@@ -55,8 +57,11 @@ from corral.version import full_version
 
 DAY_S = 86_400.0
 LOST_S = 2 * HEARTBEAT_S  # a joined host from which nothing arrives for this time is disconnected
+WATCH_S = 1.0  # the interval between two looks at the connections of joined hosts
 FIRST_MESSAGE_S = 30.0
 SAMPLES_KEPT = 120  # samples of each GPU
+HEARTBEATS_S = 1.0  # the interval between two transactions that store which hosts have reported
+NOTHING = Report()
 
 HostRefused = api_error("HostRefused")
 
@@ -68,13 +73,14 @@ log = logging.getLogger("corral")
 class Agents:
     def __init__(
         self, data: Path, state: Lane[Store], logs_lane: Lane[LogStore], blobs: Blobs, clock: Clock, local: LocalAgent,
-        outputs: OutputSettings, port: int, joined: JoinedHosts, cluster: str,
+        outputs: OutputSettings, port: int, joined: JoinedHosts, cluster: str, demand: SampleDemand,
     ) -> None:  # fmt: skip
         self._folder = data / "node"
         self._blobs = blobs
         self._local = local
         self._joined = joined
         self._cluster = cluster
+        self._demand = demand
         self._welcome_message = {"welcome": {"outputs": output_limits(outputs), "server": ServerPlace(port, machine_id())}}
         self._state = state
         self._logs = logs_lane
@@ -82,6 +88,8 @@ class Agents:
         self._order_sender = OrderSender(state, logs_lane, blobs, clock)
         self._connections: dict[str, AgentConnection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._heard: set[str] = set()  # the hosts that have reported since the last transaction about that
+        self._watching: asyncio.Task[None] | None = None
         self.samples: dict[str, GpuSample] = {}
         self.history: dict[str, deque[tuple[float, GpuSample]]] = {}  # GPU id → its samples of the last minutes, for `corral top`
 
@@ -240,7 +248,9 @@ class Agents:
             if scope is not None:
                 await scope.begin(hello, link.address)
             link.send_message(self._welcome_message)
-            if not link.peer:
+            if link.peer:
+                self._watch_joined(connection)
+            else:
                 self._local.has_joined()
             sender = asyncio.create_task(self._order_sender.run(connection))
             await self._read_reports(connection)
@@ -251,10 +261,45 @@ class Agents:
                 connection.is_current = False
                 del self._connections[hello.host_id]
 
+    def _watch_joined(self, connection: AgentConnection) -> None:
+        """Look at the connections of joined hosts from now on. Without joined hosts, there is nothing to do every second."""
+        connection.link.send_message({"samples_at_once": connection.samples_at_once})
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+            self._tasks.add(self._watching)
+            self._watching.add_done_callback(self._tasks.discard)
+
+    async def _watch(self) -> None:
+        """Until there is no joined host: disconnect those that are silent, and tell them whether samples are needed at once.
+
+        A joined host reports more often than every LOST_S.
+        """
+        while joined := [connection for connection in self._connections.values() if connection.link.peer]:
+            began = time.monotonic()
+            await asyncio.sleep(WATCH_S)
+            at_once, was_late = self._demand.is_urgent(), time.monotonic() > began + LOST_S / 2
+            for connection in joined:
+                if connection.samples_at_once != at_once:
+                    connection.samples_at_once = at_once
+                    connection.link.send_message({"samples_at_once": at_once})
+                if connection.link.silent_s() > LOST_S and not was_late:  # the server itself has not paused for long
+                    connection.link.close(f"nothing has arrived for {LOST_S:g} s")
+
+    def _has_reported(self, host_id: str) -> None:
+        """Store soon that a host has reported, together with other hosts."""
+        if not self._heard:
+            asyncio.get_running_loop().call_later(HEARTBEATS_S, self._store_heartbeats)
+        self._heard.add(host_id)
+
+    def _store_heartbeats(self) -> None:
+        heard, self._heard = self._heard & self._connections.keys(), set()
+        # If the transaction fails, the next one stores what has changed.
+        self._state.submit(partial(hosts.heartbeats, host_ids=sorted(heard))).add_done_callback(asyncio.Future.exception)
+
     async def _read_reports(self, connection: AgentConnection) -> None:
         seen_s = self._clock.now_s()
         foreign, submitted = connection.hello.foreign, self._submitted()
-        while (message := await self._next_report(connection.link)) is not None:
+        while (message := await _next_message(connection.link)) is not None:
             connection.heard_s = self._clock.now_s()
             if message.measured is not None:
                 connection.measured(message.measured)
@@ -264,26 +309,24 @@ class Agents:
                 continue
             if message.report is None:
                 raise ValueError("the agent sent an unknown message")
-            report = message.report if connection.scope is None else await connection.scope.limit(message.report)
-            foreign = await self._store_gpus(report, connection, foreign)
-            shipped, is_busy = await self._store_runs(report, connection, submitted)
-            if self._clock.now_s() - seen_s >= HEARTBEAT_S / 2:
-                seen_s = self._clock.now_s()
-                await self._state.submit(partial(hosts.heartbeat, host_id=connection.hello.host_id))
+            report, shipped, is_busy = message.report, dict[str, int](), False
+            connection.problem = report.problem
+            if report != NOTHING:
+                report = report if connection.scope is None else await connection.scope.limit(report)
+                foreign = await self._store_gpus(report, connection, foreign)
+                shipped, is_busy = await self._store_runs(report, connection, submitted)
+            if connection.heard_s - seen_s >= HEARTBEAT_S / 2:
+                seen_s = connection.heard_s
+                self._has_reported(connection.hello.host_id)
             submitted = self._submitted()
             connection.link.send_message({"ack": Ack(shipped, is_busy)})
 
-    async def _next_report(self, link: Link) -> ToCore | None:
-        """Return the next message. A joined host reports more often than every LOST_S: if nothing arrives, its connection ends."""
-        return await _next_message(link) if not link.peer else await _next_message(link, LOST_S)
-
     async def _store_gpus(self, report: Report, connection: AgentConnection, foreign: dict[str, Any]) -> dict[str, Any]:
         """Store what a report says about the host and its GPUs. Return the foreign processes on the GPUs."""
-        connection.problem, now_s = report.problem, self._clock.now_s()
-        for sample in report.gpus:
-            self.samples[sample.gpu_id] = sample
-            past = self.history.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT))
-            past.append((now_s, sample))
+        now_s = self._clock.now_s()
+        for earlier in report.earlier:
+            self._add_samples(earlier.gpus, now_s - max(0.0, earlier.age_s))
+        self._add_samples(report.gpus, now_s)
         host_id = connection.hello.host_id
         found = {sample.gpu_id: sample.foreign for sample in report.gpus if sample.foreign != foreign.get(sample.gpu_id, [])}
         # If the host has reconnected, the hello of its new connection has newer facts than this report.
@@ -293,6 +336,15 @@ class Agents:
         if report.faults is not None and connection.is_current:
             await self._state.submit(partial(hosts.gpus_failed, host_id=host_id, faults=report.faults))
         return foreign
+
+    def _add_samples(self, samples: list[GpuSample], at_s: float) -> None:
+        for sample in samples:
+            self.samples[sample.gpu_id] = sample
+            past = self.history.get(sample.gpu_id)
+            if past is None:
+                past = self.history[sample.gpu_id] = deque(maxlen=SAMPLES_KEPT)
+            if not past or past[-1][0] < at_s:  # a host must not put samples before those that were published
+                past.append((at_s, sample))
 
     async def _store_runs(self, report: Report, connection: AgentConnection, submitted: int) -> tuple[dict[str, int], bool]:
         """Store the logs and the runs of a report. Return how much of each log is stored, and whether the lanes were busy.

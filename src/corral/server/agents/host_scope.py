@@ -47,7 +47,11 @@ class HostScope:
         """Return the report without what it says about runs and GPUs of other hosts."""
         await self._ask([*(chunk.run_id for chunk in report.logs), *(run.run_id for run in report.runs)])
         logs = [chunk for chunk in report.logs if chunk.run_id in self._runs]
-        return replace(report, logs=logs, gpus=[self._own_parts(gpu) for gpu in report.gpus if gpu.gpu_id in self._gpus])
+        earlier = [replace(each, gpus=self._own_gpus(each.gpus)) for each in report.earlier]
+        return replace(report, logs=logs, gpus=self._own_gpus(report.gpus), earlier=earlier)
+
+    def _own_gpus(self, samples: list[GpuSample]) -> list[GpuSample]:
+        return [self._own_parts(sample) for sample in samples if sample.gpu_id in self._gpus]
 
     def _own_parts(self, sample: GpuSample) -> GpuSample:
         if not sample.parts:

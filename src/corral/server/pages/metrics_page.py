@@ -19,7 +19,7 @@ from corral.core.clock import Clock
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
 from corral.fleet.own_metrics import service_of
-from corral.model.agent_protocol import SILENT_S
+from corral.model.agent_protocol import SAMPLE_MAX_AGE_S
 from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GPU_METRICS, GpuSample, gpu_values
 from corral.model.histogram import DURATIONS_S, Histogram
@@ -101,7 +101,7 @@ class MetricsPage:
 
     def _write_gpus(self, page: Exposition, facts: MetricFacts) -> None:
         values: dict[str, list[tuple[Labels, float]]] = {metric.name: [] for metric in GPU_METRICS}
-        oldest_s = self._clock.now_s() - SILENT_S
+        oldest_s = self._clock.now_s() - SAMPLE_MAX_AGE_S
         for labels, device in facts.gpus:
             past = self._history.get(device.gpu_id)
             if not past or past[-1][0] < oldest_s:

@@ -32,7 +32,7 @@ from corral.decide.metrics.search import InvalidSearch, parse_search
 from corral.decide.metrics.sql import SERIES_MAX, InvalidQuery, Select
 from corral.decide.metrics.statistics import Statistic, parse_statistic, value_of
 from corral.model.durations import DAY_S, MINUTE_S
-from corral.model.metric import Metric, Summary
+from corral.model.metric import GPU_NAMESPACES, Metric, Summary
 from corral.services.cloudwatch.common import dimension_faults, dimensions_of
 from corral.services.cloudwatch.errors import ValidationException
 from corral.telemetry import MetricStore
@@ -223,6 +223,12 @@ def compute(
     return _Computation(tx, region, queries, start_s, end_s, rounds=rounds).run()
 
 
+def note_reader(tx: Tx[MetricStore], metric: Metric, period_s: int) -> None:
+    """A reader of single seconds of GPU metrics needs the samples of hosts at once."""
+    if period_s < MINUTE_S and metric.namespace in GPU_NAMESPACES:
+        tx.settings.server.read_samples()
+
+
 class _Computation:
     def __init__(
         self, tx: Tx[MetricStore], region: str, queries: Sequence[MetricDataQuery], start_s: float, end_s: float, *, rounds: bool
@@ -295,6 +301,7 @@ class _Computation:
     def _read(self, stat: MetricStat, label: str, query_id: str = "") -> Series:
         """Read the datapoints of a query. Without a unit, read those of one unit, as on CloudWatch."""
         self._tx.step()
+        note_reader(self._tx, stat.metric, stat.period_s)
         start_s, end_s = self._first(stat.period_s), ceil(self._end_s)
         found = self._tx.store.read_by_unit(
             stat.metric,

@@ -27,6 +27,7 @@ from corral.services.cloudwatch.metric_queries import (
     MetricDataQuery,
     MetricStat,
     compute,
+    note_reader,
     parse_queries,
     period_fault,
 )
@@ -152,6 +153,7 @@ def get_metric_statistics(tx: Tx[MetricStore], params: dict[str, Any], caller: C
     statistics = _statistics(params)
     period_s, start_s, end_s = _window(tx, params)
     metric = Metric(caller.region, params["Namespace"], params["MetricName"], dimensions_of(listed))
+    note_reader(tx, metric, period_s)
     needs_values = any(statistic.needs_values for statistic in statistics.values())
     found = tx.store.read_by_unit(metric, start_s=start_s, end_s=end_s, period_s=period_s, now_s=tx.now_s, values=needs_values)
     wanted = params.get("Unit")

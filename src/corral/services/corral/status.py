@@ -225,6 +225,7 @@ def _gpus(tx: Tx[Store], host_id: str, reserved: dict[str, dict[str, Any]]) -> l
     The description says which task has the GPU, which fault it has, and whether it is excluded, held by a user, reserved for a
     claim, or used by other processes. If several tasks share a GPU, `task` is the first of them, and `sharedBy` lists all of them.
     """
+    tx.settings.server.read_samples()
     samples, before = tx.settings.server.samples, tx.settings.server.samples_before
     held_by = tx.store.hosts.holders(host_id)
     tasks = tx.store.tasks.several(list({task_id for task_ids in held_by.values() for task_id in task_ids}))
