@@ -2,8 +2,8 @@
 
     python bench/hosts.py [--busy 256] [--idle 1000] [--seconds 20] [--cores 0,1,2-3]
 
-Busy hosts sample their GPUs every second, and some of them get orders to start runs. First nobody needs their samples at once, then
-an alarm watches them. Idle hosts send heartbeats, and samples of idle GPUs. Then the door is killed, and all hosts reconnect at
+Busy hosts sample their GPUs every second, and some of them get orders to start runs. First no alarm watches them, then
+one does. Idle hosts send heartbeats, and samples of idle GPUs. Then the door is killed, and all hosts reconnect at
 once. The agents are in a process of their own. Without --cores, server, door and agents share the cores of the machine.
 """
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from corral.channel.command_relay import HEAD
 from corral.core.clock import WallClock
 from corral.model.agent_protocol import PROTOCOL, Hello, LogChunk, Report
 from corral.model.joined_host import JoinAnswer, JoinRequest
@@ -33,6 +32,7 @@ from each import check_each
 from harness import REGION, eventually
 from harness import SESSION as SESSION_OF_TESTS
 from hosts.joined import JoinedHost, Server, running_server
+from hosts.raw_agent import connect, receive, send
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +50,6 @@ connections = [socket.create_connection(address, source_address=("127.0.0.3", 0)
 print("open", flush=True)
 sys.stdin.read()
 """
-
-
-def connect(server: Server, tls: ssl.SSLContext, source: str = "127.0.0.1") -> ssl.SSLSocket:
-    plain = socket.create_connection(split_address(server.door), timeout=30, source_address=(source, 0))
-    return tls.wrap_socket(plain, server_hostname=SERVER_NAME)
 
 
 def tls_of(server: Server, kind: str) -> ssl.SSLContext:
@@ -236,26 +231,6 @@ def test_an_agent_of_another_version_is_refused(server: Server, tmp_path: Path) 
     with connect(server, host_context(host.folder, AGENT)) as connection:
         send(connection, {"hello": hello})
         assert b"the versions of Corral differ: the host has 9.9" in rest(connection)
-
-
-def send(connection: ssl.SSLSocket, message: object) -> None:
-    payload = msgspec.json.encode(message)
-    connection.sendall(HEAD.pack(b"m", len(payload)) + payload)
-
-
-def receive(connection: ssl.SSLSocket) -> dict[str, Any]:
-    with closing(connection.makefile("rb", buffering=0)) as raw:
-        kind, length = HEAD.unpack(exactly(raw, HEAD.size))
-        return {"kind": kind, **json.loads(exactly(raw, length))}
-
-
-def exactly(raw: Any, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        part = raw.read(size - len(found))
-        assert part, "the connection has ended"
-        found += part
-    return found
 
 
 def test_a_host_reports_only_about_its_own_runs_and_gpus(server: Server, tmp_path: Path) -> None:

@@ -377,3 +377,23 @@ def test_a_refused_point_of_a_collector_leaves_its_series_to_the_collector() -> 
     assert [core.store.is_collected([metric], clock.now_s()) for metric in (known, new)] == [True, False]
     clock.advance(179)
     assert not core.store.is_collected([known], clock.now_s()), "the refused point does not count"
+
+
+def test_collected_samples_have_few_datapoints_and_count_in_their_minute(world: World) -> None:
+    service_task(world)
+    world.tick()
+    world.clock.advance(60 - (world.clock.now_s() % 60) + 2)  # two seconds after the begin of a minute
+    now_s = world.clock.now_s()
+    world.published.clear()
+    collected = [(now_s + 1 - ago_s, GpuSample("GPU-0", 10.0 * (ago_s + 1), 100)) for ago_s in (4, 3, 2, 1, 0)]
+    world.history["GPU-0"] = deque(collected)
+    world.tick()
+    of_gpu = [
+        point
+        for point in world.published
+        if point.metric.name == "DCGM_FI_DEV_GPU_UTIL" and "UUID" in dict(point.metric.dimensions)
+    ]
+    assert [(point.at_s // 60 * 60, point.sample) for point in of_gpu] == [
+        (now_s // 60 * 60 - 60, 50.0),
+        (now_s // 60 * 60, [(40.0, 1.0), (30.0, 1.0), (20.0, 1.0), (10.0, 1.0)]),
+    ]

@@ -70,7 +70,7 @@ class Fleet(Small):
         self.ask(lambda tx: host_reports.report(tx, f"h{number}", runs))
 
     def beat(self, number: int) -> None:
-        self.ask(lambda tx: hosts.heartbeat(tx, f"h{number}"))
+        self.ask(lambda tx: hosts.heartbeats(tx, [f"h{number}"]))
 
     def pass_silence(self, *heard: int) -> None:
         """Let the time pass after which a host is silent. These hosts report."""

@@ -36,7 +36,7 @@ def give_hosts_time(tx: Tx[Store]) -> None:
     tx.due("sweep:", tx.now_s)
     for host in tx.store.hosts.all():
         if host["connected"]:
-            tx.store.hosts.seen(host["id"], tx.now_s)
+            tx.store.hosts.seen([host["id"]], tx.now_s)
             tx.due(f"host:{host['id']}", tx.now_s)
 
 
@@ -210,7 +210,7 @@ class Plane:
                     return
             if self.world.clock.now_s() - seen_s >= HEARTBEAT_S / 2:
                 seen_s = self.world.clock.now_s()
-                answer = yield self.submit(lambda tx: self.world.parts.heartbeat(tx, host_id))
+                answer = yield self.submit(lambda tx: self.world.parts.heartbeats(tx, [host_id]))
                 if isinstance(answer, Exception):
                     return
             connection.down.send({"ack": {}})

@@ -210,7 +210,7 @@ class AcknowledgesBeforeTheCommit(Plane):
         while (message := (yield connection.read())) is not None:
             report: Report = message["report"]
             self.submit(lambda tx, runs=report.runs: host_reports.report(tx, host_id, runs))
-            self.submit(lambda tx: hosts.heartbeat(tx, host_id))
+            self.submit(lambda tx: hosts.heartbeats(tx, [host_id]))
             connection.down.send({"ack": {}})
 
 

@@ -56,7 +56,7 @@ class Parts:
     handlers: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: HANDLERS)
     hello: Callable[..., None] = host_reports.hello
     report: Callable[..., None] = host_reports.report
-    heartbeat: Callable[..., None] = hosts.heartbeat
+    heartbeats: Callable[..., None] = hosts.heartbeats
     tune: Callable[[plans.Plan], plans.Plan] = lambda plan: plan  # a rare fault is looked for where it would show
 
 

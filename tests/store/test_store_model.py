@@ -284,7 +284,7 @@ class StoreMachine(RuleBasedStateMachine):
     def hear_or_miss_a_host(self, data: st.DataObject, connected: bool) -> None:
         host_id = data.draw(st.sampled_from(sorted(self.now.hosts)))
         if connected:
-            self.store.hosts.seen(host_id, self.clock_s)
+            self.store.hosts.seen([host_id], self.clock_s)
         else:
             self.store.hosts.silent(host_id)
         self.now.hosts[host_id]["connected"] = connected

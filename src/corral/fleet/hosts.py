@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.fleet.instances import host_changed
 from corral.model.agent_protocol import SILENT_S
@@ -15,25 +14,18 @@ from corral.model.gpu import Foreign
 from corral.model.run import RunState
 from corral.store import Store
 
-HostLost = api_error("HostLost")
 
-
-def heartbeats(tx: Tx[Store], host_ids: Sequence[str]) -> None:
-    """Store that these hosts have reported."""
-    for host_id in host_ids:
-        heartbeat(tx, host_id)
-
-
-def heartbeat(tx: Tx[Store], host_id: str) -> None:
-    host = tx.store.hosts.get(host_id)
-    if host is not None and host["lost_at"] is not None:
-        raise HostLost("its tasks were given up, because it did not report: it must connect again")
-    if host is not None and not tx.store.joined_hosts.is_revoked(host_id):
-        tx.store.hosts.seen(host_id, tx.now_s)
-        if not host["connected"]:
-            tx.due(f"host:{host_id}", tx.now_s + SILENT_S)
-            wake_pools(tx, host_id)
-            host_changed(tx, host_id)
+def heartbeats(tx: Tx[Store], host_ids: Iterable[str]) -> list[str]:
+    """Store that these hosts have reported. Return those that must connect anew, because their tasks were given up as lost."""
+    lost = tx.store.hosts.lost_ids()
+    known = [each for each in host_ids if each not in lost and not tx.store.joined_hosts.is_revoked(each)]
+    returned = tx.store.hosts.silent_ids().intersection(known)
+    tx.store.hosts.seen(known, tx.now_s)
+    for host_id in sorted(returned):
+        tx.due(f"host:{host_id}", tx.now_s + SILENT_S)
+        wake_pools(tx, host_id)
+        host_changed(tx, host_id)
+    return sorted(lost.intersection(host_ids))
 
 
 def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreign]]) -> None:

@@ -46,8 +46,8 @@ HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S
 # The maximum size of an order to start, as JSON. It is larger than the arguments and environment that Linux accepts (2 MiB).
 START_MAX_BYTES = 8 * 1024 * 1024
-# While nobody needs the samples of GPUs at once, a joined host collects those of its busy GPUs until the next heartbeat, and sends
-# those of idle GPUs once in this time, which is also the interval of NVIDIA's exporter.
+# If no alarm and no reader needs samples of GPUs at once, a joined host collects those of its busy GPUs until the next heartbeat,
+# and sends those of idle GPUs once in this time, which is also the interval of NVIDIA's exporter.
 IDLE_SAMPLES_S = 30.0
 SAMPLE_MAX_AGE_S = IDLE_SAMPLES_S + SILENT_S  # after this time without a sample, the load of a GPU is not known
 assert SILENT_S > 2 * HEARTBEAT_S

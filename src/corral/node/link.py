@@ -96,7 +96,7 @@ class Link(asyncio.Protocol):
         return message
 
     def silent_s(self) -> float:
-        """How long `receive` has waited without any byte. 0 if nobody waits for a message."""
+        """How long `receive` has waited without any byte. 0 if no caller of `receive` waits."""
         waits = self._receiver is not None and not self._receiver.done()
         return time.monotonic() - self._waits_since if waits else 0.0
 

@@ -382,7 +382,7 @@ def _reset_host_timeouts(tx: Tx[Store]) -> None:
     """Restart the silence timeout of every host: hosts could not report while the server was down."""
     for host in tx.store.hosts.all():
         if host["connected"]:
-            tx.store.hosts.seen(host["id"], tx.now_s)
+            tx.store.hosts.seen([host["id"]], tx.now_s)
             tx.due(f"host:{host['id']}", tx.now_s)
 
 

@@ -149,17 +149,24 @@ class Hosts:
         """Return the ids of the hosts that are not connected."""
         return {host_id for (host_id,) in self._database.execute("SELECT id FROM host WHERE connected = 0")}
 
+    def lost_ids(self) -> set[str]:
+        """Return the ids of the hosts whose tasks were given up, and that have not connected anew."""
+        return {host_id for (host_id,) in self._database.execute("SELECT id FROM host WHERE lost_at IS NOT NULL")}
+
     def get(self, host_id: str) -> dict[str, Any] | None:
-        found = self.all(host_id)
-        return found[0] if found else None
+        row = self._database.execute(f"SELECT {', '.join(HOST_FIELDS)} FROM host WHERE id = ?", (host_id,)).fetchone()
+        return None if row is None else dict(zip(HOST_FIELDS, row))
 
-    def all(self, host_id: str | None = None) -> list[dict[str, Any]]:
-        sql = f"SELECT {', '.join(HOST_FIELDS)} FROM host WHERE ? IS NULL OR id = ? ORDER BY id"
-        return [dict(zip(HOST_FIELDS, row)) for row in self._database.execute(sql, (host_id, host_id))]
+    def all(self) -> list[dict[str, Any]]:
+        rows = self._database.execute(f"SELECT {', '.join(HOST_FIELDS)} FROM host ORDER BY id")
+        return [dict(zip(HOST_FIELDS, row)) for row in rows]
 
-    def seen(self, host_id: str, now_s: float) -> None:
-        self._database.execute("UPDATE host SET seen_at = ? WHERE id = ?", (now_s, host_id))
-        self._set_connected(host_id, True)
+    def seen(self, host_ids: Iterable[str], now_s: float) -> None:
+        """Store that these hosts have reported. Those that were silent are connected again."""
+        ids = list(host_ids)
+        for host_id in self.silent_ids().intersection(ids):
+            self._set_connected(host_id, True)
+        self._database.executemany("UPDATE host SET seen_at = ? WHERE id = ?", [(now_s, host_id) for host_id in ids])
 
     def silent(self, host_id: str) -> None:
         """Mark a host as disconnected. It gets no new tasks. Its tasks keep their GPUs."""

@@ -61,6 +61,7 @@ WATCH_S = 1.0  # the interval between two looks at the connections of joined hos
 FIRST_MESSAGE_S = 30.0
 SAMPLES_KEPT = 120  # samples of each GPU
 HEARTBEATS_S = 1.0  # the interval between two transactions that store which hosts have reported
+LOST_TASKS = "its tasks were given up, because it did not report: it must connect again"
 NOTHING = Report()
 
 HostRefused = api_error("HostRefused")
@@ -293,8 +294,15 @@ class Agents:
 
     def _store_heartbeats(self) -> None:
         heard, self._heard = self._heard & self._connections.keys(), set()
-        # If the transaction fails, the next one stores what has changed.
-        self._state.submit(partial(hosts.heartbeats, host_ids=sorted(heard))).add_done_callback(asyncio.Future.exception)
+        self._state.submit(partial(hosts.heartbeats, host_ids=heard)).add_done_callback(self._close_lost)
+
+    def _close_lost(self, answer: asyncio.Future[list[str]]) -> None:
+        """Close the connections of hosts whose tasks were given up. Their next hello says which runs they have."""
+        if answer.exception() is not None:
+            return  # the next transaction stores what has changed
+        for host_id in answer.result():
+            if (connection := self._connections.get(host_id)) is not None:
+                connection.link.close(LOST_TASKS)
 
     async def _read_reports(self, connection: AgentConnection) -> None:
         seen_s = self._clock.now_s()

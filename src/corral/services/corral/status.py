@@ -21,7 +21,7 @@ from corral.core.transactions import Tx
 from corral.decide.placement.place import standing_reservation
 from corral.decide.placement.start_estimates import estimates
 from corral.fleet.hosts import HostNames
-from corral.model.agent_protocol import HEARTBEAT_S
+from corral.model.agent_protocol import SAMPLE_MAX_AGE_S
 from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
 from corral.model.joined_host import JoinedHost
@@ -39,7 +39,7 @@ TASKS_SHOWN_MAX = 200
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
 _histories: dict[str, tuple[float, dict[str, Any]]] = {}  # GPU id → the end of its history, and its history
-SAMPLE_STALE_S = 2 * HEARTBEAT_S  # a sample older than this is not used; an idle GPU is sampled once per heartbeat
+SAMPLE_STALE_S = SAMPLE_MAX_AGE_S  # a sample older than this is not used
 
 
 def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -50,6 +50,7 @@ def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     server, shown = tx.settings.server, max(0, min(params.get("tasks", TASKS_SHOWN), TASKS_SHOWN_MAX))
     waiting = [row for pool in tx.store.fleet.pools_with_claims() for row in _line(tx, pool, shown)]
     hosts = HostNames(tx)
+    server.read_samples()
     waiting += [_behind(tx, task) for task in _tasks(tx, tx.store.task_queue.first_not_admitted(shown))]
     return {
         "version": corral.__version__,
@@ -225,7 +226,6 @@ def _gpus(tx: Tx[Store], host_id: str, reserved: dict[str, dict[str, Any]]) -> l
     The description says which task has the GPU, which fault it has, and whether it is excluded, held by a user, reserved for a
     claim, or used by other processes. If several tasks share a GPU, `task` is the first of them, and `sharedBy` lists all of them.
     """
-    tx.settings.server.read_samples()
     samples, before = tx.settings.server.samples, tx.settings.server.samples_before
     held_by = tx.store.hosts.holders(host_id)
     tasks = tx.store.tasks.several(list({task_id for task_ids in held_by.values() for task_id in task_ids}))
