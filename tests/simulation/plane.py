@@ -211,7 +211,7 @@ class Plane:
             if self.world.clock.now_s() - seen_s >= HEARTBEAT_S / 2:
                 seen_s = self.world.clock.now_s()
                 answer = yield self.submit(lambda tx: self.world.parts.heartbeats(tx, [host_id]))
-                if isinstance(answer, Exception):
+                if isinstance(answer, Exception) or answer:  # its tasks were given up: it must connect anew
                     return
             connection.down.send({"ack": {}})
 
