@@ -17,11 +17,12 @@ from simulated import GPUS_PER_HOST, simulated
 
 from corral.core.undo_log import UndoLog
 from corral.decide.placement.place import place, serve
-from corral.model.instance import HOST_POOL
+from corral.model.instance import host_pool
 from corral.model.placement import TASK, Claim, Placement, Slot
 from corral.model.task import Demand, PlacementRules
 from corral.store.fleet import Fleet
 
+POOL = host_pool("default")
 HOSTS = (100, 1_000, 10_000)
 BUDGET_PER_S = 10_000.0
 GROWTH_MAX = 1.5  # a search in a sorted list of 10,000 takes a little longer than in one of 100
@@ -80,7 +81,7 @@ def _fleet(sizes: Sequence[tuple[int, int, int]]) -> Fleet:
     for number, (gpus, cpu_units, memory_mib) in enumerate(sizes):
         positions = {f"GPU-{number:08x}-{at}": at for at in range(gpus)}
         total = Demand(gpus, cpu_units, memory_mib)
-        fleet.put_slot(HOST_POOL, Slot(f"{number:032x}", total, cpu_units, memory_mib, list(positions), positions))
+        fleet.put_slot(POOL, Slot(f"{number:032x}", total, cpu_units, memory_mib, list(positions), positions))
     fleet.undo_log.commit()
     gc.unfreeze()
     gc.collect()
@@ -92,11 +93,11 @@ def _fleet(sizes: Sequence[tuple[int, int, int]]) -> Fleet:
 def _fill_rate(sizes: Sequence[tuple[int, int, int]], count: int, *, mixed: bool) -> float:
     """Place and take, `count` in all; when a fleet is nearly full it is emptied, which is not timed."""
     fleet, demands, done, seconds = _fleet(sizes), _demands(count, mixed=mixed), 0, 0.0
-    total_gpus = fleet.pool(HOST_POOL).total_gpus
+    total_gpus = fleet.pool(POOL).total_gpus
     placed: list[Placed] = []
     while done < count:
         began = time.process_time()
-        while done < count and fleet.pool(HOST_POOL).free_gpus > total_gpus // 4:
+        while done < count and fleet.pool(POOL).free_gpus > total_gpus // 4:
             for demand in demands[done : done + CHUNK]:
                 _place(fleet, demand, placed)
             done += CHUNK
@@ -109,15 +110,15 @@ def _fill_rate(sizes: Sequence[tuple[int, int, int]], count: int, *, mixed: bool
 
 
 def _place(fleet: Fleet, demand: Demand, placed: list[Placed]) -> None:
-    found = place(fleet.pool(HOST_POOL), demand)
+    found = place(fleet.pool(POOL), demand)
     if isinstance(found, Placement):  # else it is a refusal, which costs too
-        fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, demand.cpu_units, demand.memory_mib)
+        fleet.take(POOL, found.slot_id, found.gpu_ids, demand.cpu_units, demand.memory_mib)
         placed.append((found.slot_id, found.gpu_ids, demand))
 
 
 def _give(fleet: Fleet, placed: Placed) -> None:
     slot_id, gpu_ids, demand = placed
-    fleet.give(HOST_POOL, slot_id, gpu_ids, demand.cpu_units, demand.memory_mib)
+    fleet.give(POOL, slot_id, gpu_ids, demand.cpu_units, demand.memory_mib)
 
 
 # --- with placement rules ---------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ def _with_rules(bench: Bench) -> list[Row]:
 def _rules_cost_s(hosts: int, count: int, rules: PlacementRules) -> tuple[float, float]:
     """CPU seconds (a task, the first task). A fleet that is half full, or has a task on each host, is emptied, not timed."""
     fleet, demand, done, seconds = _fleet(_equal(hosts)), Demand(1, 1024, 6, rules), 0, 0.0
-    pool = fleet.pool(HOST_POOL)
+    pool = fleet.pool(POOL)
     for number, slot in enumerate(pool.slots()):
         slot.attributes = {"half": str(number % 2), "ecs.os-type": "linux", "rack": str(number // 40)}
     began = time.process_time()
@@ -170,12 +171,12 @@ def _rules_cost_s(hosts: int, count: int, rules: PlacementRules) -> tuple[float,
         for number in range(portion):
             found = place(pool, demand, seed=str(number))
             assert isinstance(found, Placement)
-            fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, demand.cpu_units, demand.memory_mib, GROUP)
+            fleet.take(POOL, found.slot_id, found.gpu_ids, demand.cpu_units, demand.memory_mib, GROUP)
             placed.append((found.slot_id, found.gpu_ids, demand))
         fleet.undo_log.commit()
         seconds, done = seconds + time.process_time() - began, done + portion
         while placed:
-            fleet.count(HOST_POOL, placed[-1][0], GROUP, -1, 0, -1)
+            fleet.count(POOL, placed[-1][0], GROUP, -1, 0, -1)
             _give(fleet, placed.pop())
         place(pool, demand, seed="empty")  # what was given back is looked at here
         fleet.undo_log.commit()
@@ -209,7 +210,7 @@ def _cycle_rate(sizes: Sequence[tuple[int, int, int]], cycles: int, line: int, *
         if refusals >= REFUSALS_MAX:
             break
     for number, demand in enumerate(_kinds_of_demands(line, mixed=mixed)):
-        fleet.add_claim(HOST_POOL, Claim((float(number),), TASK, f"{number:032x}", demand))
+        fleet.add_claim(POOL, Claim((float(number),), TASK, f"{number:032x}", demand))
     fleet.undo_log.commit()
     began, done = time.process_time(), 0
     while done < cycles and time.process_time() < began + CYCLES_MAX_S:
@@ -229,9 +230,9 @@ def _kinds_of_demands(line: int, *, mixed: bool) -> list[Demand]:
 
 
 def _serve(fleet: Fleet, placed: list[Placed]) -> None:
-    for claim, found in serve(fleet.pool(HOST_POOL), 0.0):
-        fleet.remove_claim(HOST_POOL, claim)
-        fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, claim.demand.cpu_units, claim.demand.memory_mib)
+    for claim, found in serve(fleet.pool(POOL), 0.0):
+        fleet.remove_claim(POOL, claim)
+        fleet.take(POOL, found.slot_id, found.gpu_ids, claim.demand.cpu_units, claim.demand.memory_mib)
         placed.append((found.slot_id, found.gpu_ids, claim.demand))
 
 

@@ -187,7 +187,7 @@ def test_the_group_of_a_capacity_provider(corral, client):
     ("providers", "strategy", "words"),
     [
         (["nothing"], [], "'nothing' was not found"),
-        (["host"], [], "is this machine"),
+        (["host"], [], "is the hosts themselves"),
         (["FARGATE", "FARGATE"], [], "duplicate"),
         (["FARGATE"], [{"capacityProvider": "FARGATE_SPOT"}], "not associated with the cluster: FARGATE_SPOT"),
         (["FARGATE"], [{"capacityProvider": "FARGATE", "weight": 1001}], "weight must be between"),

@@ -371,7 +371,7 @@ def test_holds_survive_and_stand_in_the_rows(tmp_path: Path):
     store.commit()
     store.close()
     store = Store(tmp_path / "state.db")
-    slot = store.fleet.pool("hosts").slot(OWN)
+    slot = store.fleet.pool("hosts:default").slot(OWN)
     assert (slot.gpus, slot.total.gpus) == (["GPU-h-2"], 1)
     assert slot.withheld == {"GPU-h-1": "'mine'", "GPU-h-0": "process 7 (blender) computes on it"}
     assert store.instances.holds(OWN) == {"GPU-h-1": "mine"} and store.hosts.foreign("h") == {"GPU-h-0": [(7, "blender")]}

@@ -110,7 +110,7 @@ def test_gpus_have_the_names_and_labels_of_dcgm_exporter(cli: Cli, task: str) ->
 def test_corral_measures_itself(cli: Cli, task: str) -> None:
     samples = scraped(cli)
     assert values(samples, "corral_tasks", state="RUNNING") == values(samples, "corral_tasks", state="PROVISIONING") == [1.0]
-    assert values(samples, "corral_claims_waiting", pool="hosts") == [1.0]
+    assert values(samples, "corral_claims_waiting", pool="hosts:default") == [1.0]
     assert values(samples, "corral_sqs_messages", queue="work", state="visible") == [1.0]
     assert values(samples, "corral_task_placement_seconds_count") == [1.0]
     assert values(samples, "corral_api_request_duration_seconds_count", service="ecs", operation="RunTask") == [2.0]

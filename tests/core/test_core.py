@@ -19,7 +19,7 @@ from corral.core.ids import SeededIds
 from corral.core.transactions import MARKS_MAX_PER_TRANSACTION, OncePerTransaction, Reconciler, Together, Tx
 from corral.model.agent_protocol import Hello, StartOrder
 from corral.model.gpu import GpuDevice
-from corral.model.instance import HOST_POOL, host_instance_id
+from corral.model.instance import host_instance_id, host_pool
 from corral.model.run import RunSpec, RunState
 from corral.model.settings import Settings
 from corral.model.task import Demand, Run, Task, TaskState
@@ -77,7 +77,17 @@ def adds(name: str, answer: Any = None) -> Callable[[Tx[Store]], Any]:
 def waiting_task(name: str) -> Task:
     run = Run(f"run-{name}", name, "c", 0, True, 1, RunState.PENDING)
     return Task(
-        name, "r", "default", "arn", HOST_POOL, TaskState.PROVISIONING, TaskState.RUNNING, Demand(1), 1.0, runs=(run,), owner="root"
+        name,
+        "r",
+        "default",
+        "arn",
+        host_pool("default"),
+        TaskState.PROVISIONING,
+        TaskState.RUNNING,
+        Demand(1),
+        1.0,
+        runs=(run,),
+        owner="root",
     )
 
 
@@ -89,7 +99,7 @@ def changes_everything(tx: Tx[Store]) -> None:
     """Cause every kind of effect: rows, the index, a mark, a wake-up, an order."""
     tx.store.clusters.put("r", "half-done", "ACTIVE", {})
     tx.store.tasks.add(waiting_task("half-done"), (1.0,))
-    tx.store.fleet.take(HOST_POOL, host_instance_id("h"), ["GPU-0"], 10, 10)
+    tx.store.fleet.take(host_pool("default"), host_instance_id("h"), ["GPU-0"], 10, 10)
     tx.mark("look:half-done")
     tx.due("look:half-done-later", tx.now_s)
     tx.changed("half-done")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.decide.tasks.task_queue import next_state, outcome, requeue_at_s
-from corral.model.instance import HOST_POOL
+from corral.model.instance import host_pool
 from corral.model.queue_options import NO_OPTIONS, ArrayMembers, QueueOptionError, QueueOptions, queue_options
 from corral.model.run import RunState
 from corral.model.task import Demand, Run, StopCode, Task, TaskState
@@ -99,7 +99,7 @@ def stopped(*codes: int | None, code: StopCode = StopCode.ESSENTIAL_EXITED, plac
         for at, exit_code in enumerate(codes)
     ]
     return Task(
-        "t", "r", "default", "arn", HOST_POOL, TaskState.STOPPED, TaskState.STOPPED, Demand(), 1.0,
+        "t", "r", "default", "arn", host_pool("default"), TaskState.STOPPED, TaskState.STOPPED, Demand(), 1.0,
         instance_id="i" if placed else None, stop_code=code.value, stopped_reason="why", runs=(side, *runs),
     )  # fmt: skip
 

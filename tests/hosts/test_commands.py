@@ -17,7 +17,7 @@ def test_a_second_machine_joins(own: Cli, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         door = f"127.0.0.1:{probe.getsockname()[1]}"
     own("up", "--detach", "--port", "0", "--gpus", "none", "--runtime", "process", "--door", door)
-    line = own("token", "create", "--uses", "2", "--rack", "r7").stdout.split()
+    line = own("token", "create", "--uses", "2", "--rack", "r7", "--cluster", "default").stdout.split()
     assert line[:4] == ["corral", "join", door, "--token"]
     running = own.begin(*line[1:], "--data", str(folder), "--name", "box2", "--gpus", "sim:2", "--runtime", "process",
                         "--label", "zone=a", "--exclude-gpus", "1")  # fmt: skip

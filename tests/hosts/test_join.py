@@ -28,15 +28,15 @@ def test_a_host_joins_and_runs_a_task(server: Server, tmp_path: Path) -> None:
     host.start("--cluster", "other", "--labels", "zone=a")
     server.wait_until_up("first")
     shown = server.described("first")
-    assert (shown["address"], shown["rack"], shown["cluster"], shown["joined"]) == ("127.0.0.1", "r1", "default", True)
+    assert (shown["address"], shown["rack"], shown["cluster"], shown["joined"]) == ("127.0.0.1", "r1", "other", True)
     assert shown["id"] == host.host_id and {gpu["model"] for gpu in shown["gpus"]} == {"NVIDIA H200"}
     ecs = server.corral.client("ecs")
     definition = container(["sh", "-c", "echo $PWD"], gpus=2, log_prefix="p")
     ecs.register_task_definition(family="two", containerDefinitions=[definition])
-    [task] = ecs.run_task(taskDefinition="two")["tasks"]
-    arn = task["taskArn"]
-    eventually(lambda: ecs.describe_tasks(tasks=[arn])["tasks"][0]["lastStatus"] == "STOPPED", "it has stopped")
-    [stopped] = ecs.describe_tasks(tasks=[arn])["tasks"]
+    [task] = ecs.run_task(cluster="other", taskDefinition="two")["tasks"]
+    of_task = {"cluster": "other", "tasks": [task["taskArn"]]}
+    eventually(lambda: ecs.describe_tasks(**of_task)["tasks"][0]["lastStatus"] == "STOPPED", "it has stopped")
+    [stopped] = ecs.describe_tasks(**of_task)["tasks"]
     assert stopped["containers"][0]["exitCode"] == 0
     [event] = server.corral.client("logs").filter_log_events(logGroupName="/tests")["events"]
     assert event["message"].startswith(str(host.folder))

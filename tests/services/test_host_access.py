@@ -345,7 +345,7 @@ def test_tasks_of_containers_never_start_as_processes() -> None:
         call(tx, caller, "ecs", "UpdateService", {"service": "own", "forceNewDeployment": True})
         task, service = tx.store.tasks.get(made.rpartition("/")[2]), tx.store.ecs_services.get(REGION, "default", "own")
         assert task is not None and service is not None
-        launched = launch(tx, launch_request(tx, USER, service, 1, Capacity("EC2", ("hosts",), waits=True))).tasks
+        launched = launch(tx, launch_request(tx, USER, service, 1, Capacity("EC2", ("hosts:default",), waits=True))).tasks
         tasks = [task, *launched]
         assert all(start_order(tx, each, each.runs[0], spec_of(tx, each)).fault is None for each in tasks)
         return [start_order(later, each, each.runs[0], spec_of(later, each)).fault is not None for each in tasks]

@@ -12,7 +12,7 @@ from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.fleet import hosts, instances
 from corral.model.agent_protocol import SILENT_S
-from corral.model.instance import HOST_POOL, InstanceState, host_instance_id
+from corral.model.instance import InstanceState, host_instance_id, host_pool
 from corral.model.joined_host import JoinedHost, JoinToken, differing_sources
 from corral.model.run import Observed
 from corral.model.stop_reasons import HOST_DRAINED, HOST_FORGOTTEN
@@ -284,7 +284,7 @@ def test_instances_on_a_lost_host_terminate() -> None:
     found = fleet.store.instances.get(launched.id)
     assert found is not None and found.state is InstanceState.TERMINATED and found.end_reason == HOST_FORGOTTEN
     fleet.hello_of(0, 4, boot="another")
-    assert fleet.store.fleet.pool(HOST_POOL).free_gpus == 4
+    assert fleet.store.fleet.pool(host_pool("default")).free_gpus == 4
 
 
 def test_a_drained_host_gets_no_tasks_and_stops_them_at_its_deadline() -> None:

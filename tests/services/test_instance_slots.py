@@ -18,7 +18,7 @@ from corral.core.transactions import Tx
 from corral.fleet import instances
 from corral.fleet.instances import InstanceRequest
 from corral.model.agent_protocol import HostOptions
-from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id, host_instance_id
+from corral.model.instance import Instance, InstanceState, ec2_id, host_instance_id, host_pool
 from corral.model.principal import root_user
 from corral.model.run import Observed
 from corral.model.settings import Settings
@@ -170,7 +170,7 @@ def test_two_instances_of_different_types_share_one_host() -> None:
     world.end(*(task for _, task in tasks))
     assert [world.state(each) for each in (large, small)] == [InstanceState.TERMINATED] * 2
     assert len(world.owned(OWN)) == 8
-    (slot,) = world.store.fleet.pool(HOST_POOL).slots()
+    (slot,) = world.store.fleet.pool(host_pool("default")).slots()
     assert len(slot.gpus) == 8, "all are free again"
     assert world.store.execute("SELECT count(*) FROM lease").fetchone() == (0,)
     stopped = world.shown("train", next(task for cluster, task in tasks if cluster == "train"))
@@ -243,9 +243,9 @@ def test_a_cluster_with_instances_is_not_deleted() -> None:
 
 def test_the_host_joins_the_cluster_of_its_options() -> None:
     world = World(Settings(host=HostOptions(cluster="ml", instance_type="p3.8xlarge")))
-    failing = lambda tx: [host_reports.hello(tx, hello("h", 8)), tx.store.hosts.clusters(), 1 / 0]  # noqa: E731
+    failing = lambda tx: [host_reports.hello(tx, hello("h", 8)), tx.store.instances.clusters_of_hosts(), 1 / 0]  # noqa: E731
     [fault] = world.core.transact([Command(failing, lambda answer: None)]).faults
-    assert "ZeroDivisionError" in str(fault) and world.store.hosts.clusters() == {"ml"}
+    assert "ZeroDivisionError" in str(fault) and world.store.instances.clusters_of_hosts() == {"ml"}
     cluster = world.call("DescribeClusters", clusters=["ml", "default"])["clusters"]
     assert [each["registeredContainerInstancesCount"] for each in cluster] == [1, 0]
     assert [each["capacityProviders"] for each in cluster] == [["host"], []]

@@ -12,7 +12,7 @@ from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import StartOrder
-from corral.model.instance import HOST_POOL, host_instance_id
+from corral.model.instance import host_instance_id, host_pool
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.model.task import TaskState
@@ -34,8 +34,8 @@ MAIN = {
     "environment": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
     "resourceRequirements": [{"type": "GPU", "value": "1"}],
 }
-WAITS = Capacity("EC2", (HOST_POOL,), waits=True, providers=("host",) * 3)
-NOW = Capacity("EC2", (HOST_POOL,), waits=False)
+WAITS = Capacity("EC2", (host_pool("default"),), waits=True, providers=("host",) * 3)
+NOW = Capacity("EC2", (host_pool("default"),), waits=False)
 
 
 class World(Small):
@@ -120,7 +120,7 @@ def test_a_refused_request_leaves_nothing(wrong: dict[str, Any]) -> None:
     world = World()
     with pytest.raises(ApiError):
         world.launch(WAITS, **wrong)
-    assert world.store.fleet.pool(HOST_POOL).free_gpus == 2 and not world.started
+    assert world.store.fleet.pool(host_pool("default")).free_gpus == 2 and not world.started
 
 
 def test_equal_tasks_share_one_spec() -> None:

@@ -13,7 +13,7 @@ from corral.cli.screens.status import reserved_for
 from corral.core.errors import ApiError
 from corral.core.ids import RandomIds
 from corral.core.transactions import Tx
-from corral.model.instance import HOST_POOL
+from corral.model.instance import host_pool
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.services.corral.handlers import HANDLERS as OWN
@@ -181,7 +181,7 @@ def test_a_reader_sees_what_the_writer_sees(seed: int, tmp_path: Path) -> None:
             assert OWN[name](tx, {}, CALLER) == world.own(name), name
         reader.end_reading()
     for copy, then in copies:
-        copy.pool(HOST_POOL).groups()
+        copy.pool(host_pool("default")).groups()
         assert {name: {**each, "by held": []} for name, each in copy.snapshot().items()} == {
             name: {**each, "by held": []} for name, each in then.items()
         }

@@ -141,4 +141,4 @@ def test_one_request_terminates_a_bounded_number_of_instances_per_transaction() 
     world.wait(1.0)
     assert {each.state.value for each in world.store.instances.all() if not each.is_host} == {"terminated"}
     again = world.call("RunInstances", "ec2", **launch)["Instances"]
-    assert len(again) == ENDS_MAX and world.store.fleet.pool("hosts").free_gpus == ENDS_MAX
+    assert len(again) == ENDS_MAX and world.store.fleet.pool("hosts:default").free_gpus == ENDS_MAX

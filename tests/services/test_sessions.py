@@ -105,7 +105,9 @@ def test_passwords_and_addresses_differ_by_task_run_and_data_folder() -> None:
 
 def test_the_credentials_of_a_task() -> None:
     run = Run("r" * 32, TASK, "main", 0, True, 0, RunState.PENDING)
-    task = Task(TASK, "eu-west-1", "default", "x:1", "hosts", TaskState.PENDING, TaskState.RUNNING, Demand(), NOW_S, runs=(run,))
+    task = Task(
+        TASK, "eu-west-1", "default", "x:1", "hosts:default", TaskState.PENDING, TaskState.RUNNING, Demand(), NOW_S, runs=(run,)
+    )
     told = task_environment(Settings(), task, run)
     assert told["AWS_EXECUTION_ENV"] == "AWS_ECS_EC2" and told["AWS_REGION"] == told["AWS_DEFAULT_REGION"] == "eu-west-1"
     assert told["AWS_CONTAINER_CREDENTIALS_FULL_URI"] == f"http://127.0.0.1:4566/v2/credentials/{TASK}"

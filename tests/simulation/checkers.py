@@ -15,7 +15,7 @@ from corral.core.core import Outcome
 from corral.core.transactions import Tx
 from corral.decide.placement.backfill import longest_time_s
 from corral.decide.placement.place import serve
-from corral.model.instance import HOST_POOL
+from corral.model.instance import host_pool, is_host_pool
 from corral.model.placement import INSTANCE, TASK
 from corral.model.run import attempt_id, run_of_attempt
 from corral.model.task import ALL_GPUS, MOVES, Demand, PlacementRules, TaskState
@@ -114,15 +114,15 @@ class InstanceRow(NamedTuple):
     host_id: str | None
     created_at: float
     group_name: str
+    pool: str | None  # of its claim
 
     @property
     def slot_pool(self) -> str:
         """The pool that its slot belongs to."""
-        return f"{self.region}/{self.cluster}" if self.region else HOST_POOL
+        return f"{self.region}/{self.cluster}" if self.region else host_pool(self.cluster)
 
     # As a claim, which takes from the hosts' own slots
 
-    pool = HOST_POOL
     longest = None
 
     @property
@@ -165,6 +165,9 @@ class Rows:
             return self.instances[claim.id].state == "pending"
         return self.tasks[claim.id].state == "PROVISIONING"
 
+    def waits_in(self, claim: TaskRow | InstanceRow) -> str | None:
+        return (self.instances if isinstance(claim, InstanceRow) else self.tasks)[claim.id].pool
+
 
 def read_rows(execute: Callable[..., Any]) -> Rows:
     tasks = execute(
@@ -188,7 +191,10 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
     attributes: dict[str, dict[str, str]] = {}
     for instance_id, name, value in execute("SELECT instance_id, name, value FROM instance_attribute"):
         attributes.setdefault(instance_id, {})[name] = value
-    instances = execute(f"SELECT {', '.join(InstanceRow._fields)} FROM instance")
+    instances = execute(
+        f"SELECT {', '.join(InstanceRow._fields[:-1])}, "
+        "(SELECT pool FROM claim WHERE kind = 'instance' AND claim.id = instance.id) FROM instance"
+    )
     return Rows(
         tasks={row[0]: TaskRow._make(row) for row in tasks},
         runs={row[0]: RunRow._make(row) for row in execute(f"SELECT {', '.join(RunRow._fields)} FROM run")},
@@ -201,7 +207,8 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
         attributes=attributes,
         draining={
             row[0] for row in execute("SELECT id FROM instance WHERE status != 'ACTIVE' OR state IN ('stopping', 'shutting-down')")
-        },
+        }
+        | {row[0] for row in execute("SELECT id FROM instance WHERE region = '' AND cluster != joins")},
     )
 
 
@@ -318,6 +325,19 @@ class KnownWhileAlive(Checker):
             task, run = rows.tasks.get(task_id), rows.runs.get(run_of_attempt(run_id))
             if task is None or run is None or task.state == "STOPPED" or run.state == "STOPPED" or run.attempt_id != run_id:
                 raise Violation(f"{run_id} of {task_id} is alive; the database says {run} of {task}")
+
+
+class TasksStayInTheirCluster(Checker):
+    """A task starts only on an instance of its cluster, and a host with tasks does not move to another one."""
+
+    def rows_seen(self, rows: Rows) -> None:
+        for task in rows.tasks.values():
+            if (
+                task.instance_id is not None
+                and task.state != "STOPPED"
+                and rows.instances[task.instance_id].cluster != task.cluster
+            ):
+                raise Violation(f"{task} is on {rows.instances[task.instance_id]}")
 
 
 class HoldsWhatItWasGiven(Checker):
@@ -676,7 +696,7 @@ class KeptForTheOldest(Checker):
 
     def _check(self, before: Rows, after: Rows) -> None:
         claims = before.claims()
-        for pool in {claim.pool for claim in claims}:
+        for pool in {claim.pool for claim in claims} - {None}:
             self._check_pool(before, after, [claim for claim in claims if claim.pool == pool])
 
     def _check_pool(self, before: Rows, after: Rows, waiting: list[TaskRow | InstanceRow]) -> None:
@@ -686,6 +706,8 @@ class KeptForTheOldest(Checker):
                 continue  # no instance can hold it: the next claim is the oldest
             if able[0] != able[1] or len(able[0]) != 1 or not after.still_waits(oldest):
                 return
+            if after.waits_in(oldest) != oldest.pool:
+                return  # it has moved
             (only,) = able[0]
             holding = {after.runs[run_id].task_id for run_id in after.leases.values()}
             for task in after.tasks.values():
@@ -694,7 +716,7 @@ class KeptForTheOldest(Checker):
                 is_new = task.instance_id == only and (was is None or was.instance_id is None)
                 if has_gpus and is_new and task.age > oldest.age and _delays(before, after, oldest, only, task):
                     raise Violation(f"{task} got a GPU before {oldest}, which only that instance can hold")
-            for instance in after.instances.values() if oldest.pool == HOST_POOL else ():
+            for instance in after.instances.values() if is_host_pool(str(oldest.pool)) else ():
                 was_there = instance.id in before.instances and before.instances[instance.id].host_id is not None
                 cut_from_it = instance.host_id == after.instances[only].host_id and instance.region and instance.gpus
                 is_new = cut_from_it and not was_there
@@ -974,7 +996,8 @@ def everything() -> list[Checker]:
     from simulation.service_checkers import service_checkers
 
     others: list[Checker] = [
-        OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), HoldsWhatItWasGiven(), InTheirOrder(),
+        OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), HoldsWhatItWasGiven(), TasksStayInTheirCluster(),
+        InTheirOrder(),
         OneAttemptAtATime(), LimitsAreKept(), OnlyForward(), AcknowledgedStays(), TokensOnce(),
         RefusedLeavesNothing(), ExitCodes(), IndexIsDerived(), CountersEqualRows(), NoLostWakeUp(),
         OldestFirst(), NoOvertaking(), KeptForTheOldest(), RulesHold(), WithheldIsNotGiven(), AllIsAll(),

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.fleet import instances
+from corral.fleet import hosts, instances
 from corral.fleet.instances import InstanceRequest
 from corral.model.agent_protocol import DEFAULT_CLUSTER
-from corral.model.instance import HOST_POOL, host_instance_id
+from corral.model.instance import host_instance_id
 from corral.model.principal import root_user
 from corral.services.autoscaling import handlers as autoscaling
 from corral.services.cloudwatch import handlers as cloudwatch
 from corral.services.logs import handlers as logs
 from corral.store import HOLD_PREFIX, Store
 from simulation.host import ENDLESS
+from simulation.plan import LAB
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -196,8 +197,7 @@ class Clients:
                 self.world.withheld_changes += 1
                 if not tx.store.instances.drop_attribute(own_id, HOLD_PREFIX + gpu_id):
                     tx.store.instances.put_attribute(own_id, HOLD_PREFIX + gpu_id, "a person says so")
-                tx.mark(f"pool:{HOST_POOL}")
-                tx.mark(f"daemons:{HOST_POOL}")
+                hosts.wake_pools(tx, host_id)
 
         if self.world.plane.up:
             self.world.plane.submit(toggle)
@@ -211,8 +211,7 @@ class Clients:
                 for gpu_id in tx.store.instances.holds(own_id):
                     self.world.withheld_changes += 1
                     tx.store.instances.drop_attribute(own_id, HOLD_PREFIX + gpu_id)
-            tx.mark(f"pool:{HOST_POOL}")
-            tx.mark(f"daemons:{HOST_POOL}")
+                hosts.wake_pools(tx, host["id"])
 
         self.world.plane.submit(release)
 
@@ -304,6 +303,13 @@ class Clients:
             params["launchType"] = "EC2"
         if (self.world.plan.with_instances or self.world.plan.with_groups) and rng.random() < 0.5:
             params["cluster"] = FLEET
+        if (
+            self.world.plan.with_clusters
+            and number % 2
+            and self.world.plane.up
+            and LAB in self.world.plane.store.instances.clusters_of_hosts()
+        ):
+            params["cluster"] = LAB
         if rng.random() < 0.1:
             limit_s = rng.choice((0.5, 5)) * (1 if number % 3 else 20)  # some limits are long enough for short tasks before them
             params["tags"] = [{"key": "corral:time-limit", "value": str(limit_s)}]

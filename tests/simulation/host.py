@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from corral.core.ids import simulated_gpu_id
-from corral.model.agent_protocol import HEARTBEAT_S, Hello, HostOptions, Orders, Report
+from corral.model.agent_protocol import DEFAULT_CLUSTER, HEARTBEAT_S, Hello, HostOptions, Orders, Report
 from corral.model.gpu import Foreign, GpuDevice
 from corral.model.gpu_metrics import GpuSample
 from corral.model.run import Observed, RunSpec
 from corral.model.stop_reasons import STOPPED_BEFORE_START
 from corral.node.gpu_topology import simulated
 from simulation.link import Connection
-from simulation.plan import HostSize
+from simulation.plan import LAB, HostSize
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -277,6 +277,8 @@ class Host:
         self.boot_id = "boot-0"
         self.dead = False  # for ever
         self.hello_at = 0.0
+        self.cluster = LAB if world.plan.with_clusters and number == len(world.plan.hosts) - 1 else DEFAULT_CLUSTER
+        self._moves = world.plan.with_clusters and 0 < number < len(world.plan.hosts) - 1
         self.engine: Engine = world.parts.engine(world, self)
         self.agent: Agent | None = None
         self.foreign: dict[str, list[Foreign]] = {}
@@ -288,7 +290,8 @@ class Host:
         name, size = f"host-{self.id[-2:]}", self.size
         links = simulated("T4", len(self.gpus))  # pairs and halves, so that there is something to choose
         return Hello(self.id, self.boot_id, name, size.cpu_units, size.memory_mib, self.gpus, runs,
-                     links=links, foreign=dict(self.foreign), options=HostOptions(address="10.0.0.1"))  # fmt: skip
+                     options=HostOptions(cluster=self.cluster, address="10.0.0.1"), links=links,
+                     foreign=dict(self.foreign))  # fmt: skip
 
     def somebody_computes(self, gpu_id: str) -> None:
         """A process that is not ours begins to compute on a GPU, or ends."""
@@ -299,6 +302,8 @@ class Host:
 
     def start_agent(self) -> None:
         if self.agent is None and not self.dead:
+            if self._moves and self.world.faulty and self.world.rng.random() < 0.3:
+                self.cluster = LAB if self.cluster == DEFAULT_CLUSTER else DEFAULT_CLUSTER
             self.agent = Agent(self)
             self.agent.connect()
 

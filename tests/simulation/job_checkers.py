@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.core.undo_log import UndoLog
 from corral.decide.placement.place import serve
-from corral.model.instance import HOST_POOL
+from corral.model.instance import host_pool
 from corral.model.job import DEPENDENCY_FAILED, TIMED_OUT
 from corral.model.placement import Claim, Placement
 from corral.model.task import Task
@@ -250,7 +250,7 @@ class JobCheckers:
         """
         if launched.queue == "fair":
             self.shares.taken(task.id, launched.share, max(1, 4 * launched.gpus * (launched.nodes or 1)))
-        if not launched.gpus or task.pool != HOST_POOL:
+        if not launched.gpus or task.pool != host_pool("default"):
             return
         place = launched.number, int(job_id.partition(":")[2] or 0)
         for row in self.rows.values():
@@ -374,7 +374,7 @@ class JobCheckers:
         for table in ("job_notice", "job_dependency", "waiting_job", "job_line", "job_holding"):
             if self.world.store.execute(f"SELECT count(*) FROM {table}").fetchone() != (0,):
                 raise Violation(f"rows stay in {table}")
-        free = self.world.store.fleet.pool(HOST_POOL).free_gpus
+        free = self.world.store.fleet.pool(host_pool("default")).free_gpus
         if free != GPUS:
             raise Violation(f"{free} of {GPUS} GPUs are free at the end")
         if any(self.tasks[task_id] != "STOPPED" for task_id in self.tasks):

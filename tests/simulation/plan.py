@@ -22,6 +22,9 @@ FAULTS = (
 )
 
 
+LAB = "lab"  # the cluster of some hosts, in some plans
+
+
 @dataclass(frozen=True, slots=True)
 class HostSize:
     gpus: int
@@ -55,12 +58,14 @@ class Plan:
     with_services: float  # the share of requests that concern ECS services
     with_groups: float  # the share of requests that concern Auto Scaling groups
     with_alarms: bool  # alarms scale the groups
+    with_clusters: bool  # hosts are in two clusters, and move between them
 
 
-def draw(rng: Random, more: Random) -> Plan:
+def draw(rng: Random, more: Random, cluster: Random) -> Plan:
     """Swarm: most runs have few kinds of faults, so that each kind is seen alone and in every company.
 
-    `more` decides whether there are services and groups. Seeds without them do not depend on it.
+    `more` decides whether there are services and groups, and `cluster` whether hosts are in several clusters. Seeds without them do
+    not depend on it.
     """
     hosts = tuple(
         HostSize(rng.choice((0, 1, 2, 4, 8)), rng.choice((2048, 4096, 8192)), rng.choice((2048, 4096, 16384)))
@@ -97,4 +102,5 @@ def draw(rng: Random, more: Random) -> Plan:
         with_services=more.choice((0.0, 0.0, 0.4)),
         with_groups=(groups := more.choice((0.0, 0.0, 0.0, 0.3))),
         with_alarms=bool(groups) and more.random() < 0.5,
+        with_clusters=len(hosts) > 1 and cluster.random() < 0.4,
     )

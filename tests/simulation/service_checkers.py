@@ -71,7 +71,7 @@ class ServiceChecker(Checker):
 
     def eligible(self, rows: Rows, service: ServiceRow, tasks: list[TaskRow]) -> dict[str, set[str]]:
         """Pool → the slots that get a task of a DAEMON service: those that take tasks, match, and are large enough or have one."""
-        found: dict[str, set[str]] = {"hosts": set(), f"{service.region}/{service.cluster}": set()}
+        found: dict[str, set[str]] = {f"hosts:{service.cluster}": set(), f"{service.region}/{service.cluster}": set()}
         demand = self._demand(service)
         for instance_id, size in rows.sizes.items():
             instance = rows.instances[instance_id]
@@ -292,11 +292,12 @@ class ServiceIndexesAreDerived(Checker):
 
     def transaction_done(self, outcome: Outcome) -> None:
         if not self.world.plan.with_services:
-            return  # only tasks of services roam
+            return
         store = self.world.plane.store
-        rows = store.execute("SELECT id FROM claim WHERE roams ORDER BY id").fetchall()
-        kept = list(store.claims.roaming)
-        if sorted(claim.id for claim in kept) != [task_id for (task_id,) in rows] or kept != sorted(kept):
+        rows = store.execute("SELECT pool, id FROM claim WHERE roams ORDER BY pool, id").fetchall()
+        kept = store.claims.roaming
+        found = sorted((pool, claim.id) for pool, claims in kept.items() for claim in claims)
+        if found != rows or any(claims != sorted(claims) for claims in kept.values()):
             raise Violation(f"{kept} roam in the index, and {rows} in the rows")
         counts, derived = store.tasks.deployment_counts._counts, DeploymentCounts(store)._counts
         if counts != derived:
@@ -307,19 +308,20 @@ class ServiceIndexesAreDerived(Checker):
 
 
 class RoamingClaimsAreServed(Checker):
-    """After a transaction no claim waits in one pool of its cluster while another one has room for it."""
+    """After a transaction no claim waits in one pool while another one that it may use has room for it."""
 
     def transaction_done(self, outcome: Outcome) -> None:
         store = self.world.plane.store
-        for claim in store.claims.roaming if not outcome.faults else ():
+        hosts = [f"hosts:{cluster}" for cluster in store.instances.clusters_of_hosts()]
+        roaming = [(pool, claim) for pool, claims in store.claims.roaming.items() for claim in claims]
+        for source, claim in roaming if not outcome.faults else ():
             task = store.tasks.get(claim.id)
-            assert task is not None
-            for pool in ("hosts", f"{task.region}/{task.cluster}"):
+            for pool in hosts if task is None else (f"hosts:{task.cluster}", f"{task.region}/{task.cluster}"):
                 due = store.execute("SELECT 1 FROM due WHERE key = ? AND at <= ?", (f"pool:{pool}", self.world.clock.now_s()))
                 now_s, longest_s = self.world.clock.now_s(), claim.longest_s
                 room = room_for_newcomer(store.fleet.pool(pool), claim.demand, now_s, seed=claim.id, longest_s=longest_s)
-                if pool != task.pool and room is not None and due.fetchone() is None:
-                    raise Violation(f"{claim} waits in {task.pool}, and {pool} has room for it: {room}")
+                if pool != source and room is not None and due.fetchone() is None:
+                    raise Violation(f"{claim} waits in {source}, and {pool} has room for it: {room}")
 
 
 def service_checkers() -> list[Checker]:

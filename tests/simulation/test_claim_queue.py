@@ -105,7 +105,7 @@ def test_the_first_claim_that_fits_does_not_wait() -> None:
     small = Small(8)
     small.transact(run_task(1))
     large, little = (answer["tasks"][0] for answer in small.transact(run_task(8), run_task(1)))
-    first = small.store.fleet.pool("hosts").heads()[0].id
+    first = small.store.fleet.pool("hosts:default").heads()[0].id
     assert small.state(large) == "PROVISIONING"
     assert first == large["taskArn"].rpartition("/")[2] or small.state(little) == "PENDING"
 
@@ -135,7 +135,7 @@ def test_a_newcomer_that_moves_a_reservation_wakes_the_claims_behind_it(newcomer
     _, second = (small.transact(run_task("busy"))[0]["tasks"][0]["containerInstanceArn"].rpartition("/")[2] for _ in range(2))
     small.transact(start_task("crowd", second))
     asks = small.transact(start_task("asks", second))[0]["tasks"][0]["containers"][0]["containerArn"].rpartition("/")[2]
-    free = ",".join(small.store.fleet.pool("hosts").slot(second).gpus[:2])
+    free = ",".join(small.store.fleet.pool("hosts:default").slot(second).gpus[:2])
     waiting = [small.transact(run_task(family))[0]["tasks"][0] for family in ("large", "young")]
     assert [small.state(task) for task in waiting] == ["PROVISIONING", "PROVISIONING"]
     takes = {
@@ -146,5 +146,5 @@ def test_a_newcomer_that_moves_a_reservation_wakes_the_claims_behind_it(newcomer
         "image that asks for GPUs": lambda tx: host_reports.report(tx, "h1", [Observed(asks, asks_gpus=free)]),
     }
     small.transact(takes[newcomer])
-    assert len(small.store.fleet.pool("hosts").slot(second).gpus) == 1
+    assert len(small.store.fleet.pool("hosts:default").slot(second).gpus) == 1
     assert [small.state(task) for task in waiting] == ["PROVISIONING", "PENDING"]

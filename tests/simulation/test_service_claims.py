@@ -54,7 +54,7 @@ def test_the_oldest_task_gets_the_capacity_of_the_other_pool_after_a_restart_too
         small.transact(create_service(name, 1, desiredCount=1))
     assert derived_index(small.store)[1].roaming == small.store.claims.roaming
     small.transact(lambda tx: host_reports.hello(tx, Small.hello(0, 1)))
-    assert states(small, "old") == [("PENDING", "hosts")]
+    assert states(small, "old") == [("PENDING", "hosts:default")]
     assert states(small, "young")[0][0] == "PROVISIONING"
 
 
@@ -69,7 +69,7 @@ def test_a_task_waits_in_the_pool_that_can_hold_it() -> None:
 
     small.transact(lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": "needs-1"}, CALLER))
     small.transact(busy)
-    assert states(small, "large") == [("PROVISIONING", "hosts")]
+    assert states(small, "large") == [("PROVISIONING", "hosts:default")]
     younger = small.transact(lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": "needs-1"}, CALLER))[0]["tasks"][0]
     assert small.state(younger) == "PROVISIONING", "the host is reserved for the large task"
 
@@ -93,7 +93,7 @@ def test_a_daemon_hears_that_an_instance_returns_its_gpus_to_the_host() -> None:
     ).fetchall():
         run_id = small.store.execute("SELECT id FROM run WHERE task_id = ?", (task_id,)).fetchone()[0]
         small.transact(lambda tx, run_id=run_id: host_reports.report(tx, "h0", [Observed(run_id, 1, tx.now_s, tx.now_s, 0)]))
-    assert states(small, "e") == [("PENDING", "hosts")]
+    assert states(small, "e") == [("PENDING", "hosts:default")]
 
 
 def test_a_daemon_task_stays_when_its_slot_becomes_too_small() -> None:
@@ -102,11 +102,11 @@ def test_a_daemon_task_stays_when_its_slot_becomes_too_small() -> None:
     small.transact(create_service("d", 1, schedulingStrategy="DAEMON"))
     hold = {"name": "corral.hold.GPU-0-0", "value": "mine", "targetId": host_slot(small), "targetType": "container-instance"}
     small.transact(lambda tx: HANDLERS["PutAttributes"](tx, {"attributes": [hold]}, CALLER))
-    assert states(small, "d") == [("PENDING", "hosts")]
+    assert states(small, "d") == [("PENDING", "hosts:default")]
 
 
 def host_slot(small: Small) -> str:
-    return next(iter(small.store.fleet.pool("hosts").slots())).id
+    return next(iter(small.store.fleet.pool("hosts:default").slots())).id
 
 
 def test_a_deleted_service_is_active_until_tasks_of_an_earlier_deployment_have_stopped() -> None:

@@ -16,12 +16,13 @@ from corral.core.handovers import Delivery
 from corral.core.ids import SeededIds
 from corral.core.transactions import Reconciler, Tx
 from corral.fleet import hosts
-from corral.model.instance import HOST_POOL, InstanceState, host_instance_id
+from corral.model.instance import InstanceState, host_pool, is_host_pool
 from corral.model.placement import INSTANCE, TASK
 from corral.model.settings import ScalingTimes, Settings
 from corral.reconcile import STATE
 from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
+from corral.store.fleet import PoolIndex
 from memory_files import MEMORY
 from simulation import plan as plans
 from simulation.agenda import Agenda, Stuck
@@ -65,7 +66,7 @@ class World:
         self.seed = seed
         self.rng = Random(seed)
         self.parts = parts or Parts()
-        self.plan = self.parts.tune(plans.draw(self.rng, Random(f"services of {seed}")))
+        self.plan = self.parts.tune(plans.draw(self.rng, Random(f"services of {seed}"), Random(f"clusters of {seed}")))
         self.clock = VirtualClock()
         self.agenda = Agenda(self.clock)
         self.settings = Settings(scaling=ScalingTimes(capacity_provider_in_s=60.0))
@@ -218,12 +219,16 @@ class World:
         Such a claim may reserve the host, and claims behind it wait as long as the instances run. An instance runs until a client
         terminates it, as an endless task runs until a client stops it. So the clients end both: without that nothing has to end.
         """
-        pool = self.plane.store.fleet.pool(HOST_POOL)
         return any(
             slot.connected and slot.total.gpus < claim.demand.least_gpus <= slot.whole.gpus
+            for pool in self._host_pools()
             for claim in pool.heads()
             for slot in pool.slots()
         )
+
+    def _host_pools(self) -> list[PoolIndex]:
+        store = self.plane.store
+        return [store.fleet.pool(host_pool(cluster)) for cluster in sorted(store.instances.clusters_of_hosts())]
 
     def _is_endless(self, definition_arn: str) -> bool:
         """Whether only a StopTask will end such a task."""
@@ -277,8 +282,9 @@ class World:
         claim = store.claims.get(kind, id)
         assert claim is not None, f"{kind} {id} waits and has no claim"
         task = store.tasks.get(id) if kind == TASK else None
-        pool, demand = store.fleet.pool(task.pool if task is not None else HOST_POOL), claim.demand
-        if pool is store.fleet.pool(HOST_POOL) and any(host_instance_id(host_id) not in pool for host_id in living):
+        demand, of_hosts = claim.demand, task is None or is_host_pool(task.pool)
+        pools = self._host_pools() if task is None else [store.fleet.pool(task.pool)]
+        if of_hosts and any(store.hosts.get(host_id) is None for host_id in living):
             return True  # a host that has not said hello yet
         return any(
             slot.total.gpus >= demand.least_gpus
@@ -286,8 +292,9 @@ class World:
             and slot.total.memory_mib >= demand.memory_mib
             and (demand.rules is None or matches_all(demand.rules.member_of, slot.attributes))
             and (demand.rules is None or demand.rules.instance_group in ("", self._group_of(slot.id)))
+            for pool in pools
             for slot in pool.slots()
-            if store.instances.host_of(slot.id) in living
+            if store.instances.host_of(slot.id) in living and not slot.moves_to
         )
 
     def _group_of(self, instance_id: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from corral.core.undo_log import UndoLog
 from corral.model.agent_protocol import Hello, HostOptions
 from corral.model.gpu import GpuDevice
-from corral.model.instance import HOST_POOL, host_instance_id
+from corral.model.instance import host_instance_id, host_pool
 from corral.model.run import RunState
 from corral.model.task import Demand, PlacementRules, Run, Task, TaskState
 from corral.store import Store
@@ -30,7 +30,7 @@ def hello(
 
 def claim(
     task_id: str, gpus: int = 1, *, since_s: float = 1.0, cpu_units: int = 0, memory_mib: int = 0,
-    rules: PlacementRules | None = None, pool: str = HOST_POOL, gpu_memory_mib: int = 0,
+    rules: PlacementRules | None = None, pool: str = host_pool("default"), gpu_memory_mib: int = 0,
 ) -> Task:  # fmt: skip
     """A task that waits for capacity."""
     run = Run(f"run-{task_id}", task_id, "c", 0, True, gpus, RunState.PENDING, gpu_memory_mib=gpu_memory_mib)

@@ -414,6 +414,6 @@ def _check_after_kill(path: Path, acknowledged: int) -> int:
     assert names == tasks == due == set(range(len(names)))
     assert len(names) > acknowledged
     assert len(names) % 3 == 0
-    assert store.fleet.pool("hosts").waiting() == len(tasks)
+    assert store.fleet.pool("hosts:default").waiting() == len(tasks)
     store.close()
     return len(names) - 1

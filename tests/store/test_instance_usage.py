@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.model.instance import HOST_POOL, Instance, InstanceState
+from corral.model.instance import Instance, InstanceState, host_pool
 from corral.model.placement import Placement
 from corral.store import Store
 from corral.store.instance_usage import BILLED_MIN_S, UsageTotal
@@ -28,7 +28,7 @@ def store_with_host(path: Path | None = None) -> Store:
 
 def launch(store: Store, name: str, at_s: float, gpus: int = 0, **more: Any) -> Instance:
     waiting = Instance(name, "r", "", more.pop("type", "g5.xlarge"), InstanceState.PENDING, gpus, 1024, 1024, at_s, **more)
-    store.instances.add(waiting, HOST_POOL, (at_s,))
+    store.instances.add(waiting, host_pool("default"), (at_s,))
     return store.instances.launch(waiting, Placement(OWN, tuple(f"GPU-h-{at}" for at in range(gpus))), at_s)
 
 
@@ -46,7 +46,7 @@ def used(store: Store, now_s: float, since_s: float = 0.0) -> dict[str, float]:
 def test_hours_count_from_the_launch_to_the_end_and_outlive_the_instance() -> None:
     store = store_with_host()
     waiting = Instance("w", "r", "", "g5.xlarge", InstanceState.PENDING, 0, 1024, 1024, 50.0, group="train")
-    store.instances.add(waiting, HOST_POOL, (50.0,))
+    store.instances.add(waiting, host_pool("default"), (50.0,))
     assert used(store, 100.0) == {}, "waiting costs nothing"
     store.instances.launch(waiting, Placement(OWN, ()), 100.0)
     assert used(store, 300.0) == {"train": 200.0}, "a running instance counts until now"
@@ -90,7 +90,7 @@ def test_a_start_is_billed_for_a_minute_at_least() -> None:
     assert used(store, 110.0) == {"": BILLED_MIN_S}
     stopping = store.instances.get("a")
     assert stopping is not None
-    waiting, _ = store.instances.restart(store.instances.stop(stopping), HOST_POOL, (200.0,), "again")
+    waiting, _ = store.instances.restart(store.instances.stop(stopping), host_pool("default"), (200.0,), "again")
     store.instances.launch(waiting, Placement(OWN, ()), 200.0)
     assert used(store, 300.0) == {"": BILLED_MIN_S + 100.0}, "and a stopped instance costs nothing"
     end(store, "a", 400.0)
@@ -179,7 +179,7 @@ def test_windows_add_up(steps: list[tuple[str, int, str]], cut: int) -> None:
         elif found.state is InstanceState.RUNNING:
             store.instances.stop(end(store, name, now_s, InstanceState.STOPPING))
         elif found.state is InstanceState.STOPPED:
-            waiting, _ = store.instances.restart(found, HOST_POOL, (now_s,), "again")
+            waiting, _ = store.instances.restart(found, host_pool("default"), (now_s,), "again")
             store.instances.launch(waiting, Placement(OWN, ()), now_s)
     now_s += BILLED_MIN_S
     usage, at_s = store.instances.usage, min(float(cut), now_s)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from corral.decide.placement.place import place
 from corral.decide.tasks.lifecycle import advance, observe
-from corral.model.instance import HOST_POOL, Instance, InstanceState, cluster_pool, host_instance_id
+from corral.model.instance import Instance, InstanceState, cluster_pool, host_instance_id, host_pool
 from corral.model.placement import Placement
 from corral.model.run import Observed, RunState
 from corral.model.task import Demand, PlacementRules, Task, TaskState
@@ -48,7 +48,7 @@ LIMITS_S = st.sampled_from((None, 1_000.0, 2_000.0))
 TASKS = st.integers(0, 11).map(lambda number: f"t{number}")
 INSTANCES = st.integers(0, 5).map(lambda number: f"i{number}")
 JOINED = cluster_pool("r", "c")  # the pool of the instances that joined the cluster `c`
-POOLS = st.sampled_from((HOST_POOL, HOST_POOL, JOINED))
+POOLS = st.sampled_from((host_pool("default"), host_pool("default"), JOINED))
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Model:
 
     def slots(self, pool: str) -> dict[str, tuple[tuple[str, ...], int, int]]:
         """Slot → its free GPUs, CPU units and memory."""
-        if pool == HOST_POOL:
+        if pool == host_pool("default"):
             sizes = {host_instance_id(host_id): (host_id, host["cpu_units"], 4096) for host_id, host in self.hosts.items()}
         else:
             living = [each for each in self.instances.values() if each.host_id and each.state is not InstanceState.TERMINATED]
@@ -306,7 +306,7 @@ class StoreMachine(RuleBasedStateMachine):
     def claim_instance(self, instance_id: str, gpus: int, since_s: int, cluster: str) -> None:
         if instance_id not in self.now.instances:
             waiting = Instance(instance_id, "r", cluster, "type", InstanceState.PENDING, gpus, 2048, 2048, float(since_s))
-            self.store.instances.add(waiting, HOST_POOL, (float(since_s),))
+            self.store.instances.add(waiting, host_pool("default"), (float(since_s),))
             self.now.instances[instance_id] = waiting
 
     @rule(instance_id=INSTANCES)
@@ -314,7 +314,7 @@ class StoreMachine(RuleBasedStateMachine):
         waiting = self.now.instances.get(instance_id)
         if waiting is None or waiting.state is not InstanceState.PENDING:
             return
-        spot = place(self.store.fleet.pool(HOST_POOL), waiting.demand)
+        spot = place(self.store.fleet.pool(host_pool("default")), waiting.demand)
         if isinstance(spot, Placement):
             self.now.instances[instance_id] = self.store.instances.launch(waiting, spot, self.clock_s)
             self.now.taken |= dict.fromkeys(spot.gpu_ids, instance_id)
@@ -333,7 +333,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.now.instances[instance_id] = self.store.instances.stop(instance)
             self.now.taken = {gpu: owner for gpu, owner in self.now.taken.items() if owner != instance_id}
         elif instance.state is InstanceState.STOPPED:
-            restarted, _ = self.store.instances.restart(instance, HOST_POOL, (float(since_s),), "why")
+            restarted, _ = self.store.instances.restart(instance, host_pool("default"), (float(since_s),), "why")
             self.now.instances[instance_id] = restarted.but(cluster="c")
 
     @rule(instance_id=INSTANCES)
@@ -517,7 +517,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def index_agrees(self) -> None:
-        for name in (HOST_POOL, JOINED):
+        for name in (host_pool("default"), JOINED):
             pool = self.store.fleet.pool(name)
             found = {slot.id: (tuple(slot.gpus), slot.cpu_units, slot.memory_mib) for slot in pool.slots()}
             assert found == self.now.slots(name)
@@ -527,7 +527,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert set(slot.shared).isdisjoint(slot.gpus), "a GPU that tasks share is offered as a whole"
             tasks = [task for task in self.now.tasks.values() if task.state is TaskState.PROVISIONING and task.pool == name]
             waiting = [((task.created_at_s,), "task", task.id) for task in tasks]
-            if name == HOST_POOL:
+            if name == host_pool("default"):
                 pending = [each for each in self.now.instances.values() if each.state is InstanceState.PENDING]
                 waiting += [((each.created_at_s,), "instance", each.id) for each in pending]
             assert pool.waiting() == len(waiting)
@@ -537,7 +537,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_gpu_has_two_owners(self) -> None:
-        offered = [gpu for pool in (HOST_POOL, JOINED) for slot in self.store.fleet.pool(pool).slots() for gpu in slot.gpus]
+        offered = [
+            gpu for pool in (host_pool("default"), JOINED) for slot in self.store.fleet.pool(pool).slots() for gpu in slot.gpus
+        ]
         assert len(offered) == len(set(offered)), "a GPU is offered by two slots"
         owners = dict(self.store.execute("SELECT id, instance_id FROM gpu").fetchall())
         for gpu, owner in owners.items():
@@ -560,7 +562,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.fleet.snapshot() == fleet.snapshot()
         assert self.store.claims.roaming == claims.roaming
         waiting = {task_id for task_id in self.now.roaming if self.now.tasks[task_id].state is TaskState.PROVISIONING}
-        assert {each.id for each in self.store.claims.roaming} == waiting
+        pending = {each.id for each in self.now.instances.values() if each.state is InstanceState.PENDING}
+        assert {each.id for claims in self.store.claims.roaming.values() for each in claims} == waiting | pending
 
 
 class FileStoreMachine(StoreMachine):

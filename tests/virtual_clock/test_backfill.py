@@ -176,7 +176,7 @@ def test_a_failed_command_leaves_no_time_limit() -> None:
         [task] = SERVICES["ecs"].operations["RunTask"](tx, params, CALLER)["tasks"]
         assert task["lastStatus"] == "PENDING"
         host_reports.report(tx, "h", [Observed(running.runs[0].attempt_id, 1, tx.now_s, tx.now_s, 0)])
-        assert len(tx.store.fleet.pool("hosts").endings(running.instance_id)) == 1
+        assert len(tx.store.fleet.pool("hosts:default").endings(running.instance_id)) == 1
         raise ClientException("no")
 
     with pytest.raises(ClientException):

@@ -200,7 +200,7 @@ def test_a_failed_request_and_a_restart_leave_the_memory_as_it_was(tmp_path: Pat
 
     def fails(tx: Any) -> None:
         SERVICES["ecs"].operations["RunTask"](tx, {"taskDefinition": "s6", "count": 3}, CALLER)
-        assert tx.store.fleet.pool("hosts").free_gpus == 0
+        assert tx.store.fleet.pool("hosts:default").free_gpus == 0
         raise ClientException("the request is rolled back")
 
     with pytest.raises(ApiError, match="rolled back"):

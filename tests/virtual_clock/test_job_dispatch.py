@@ -74,7 +74,7 @@ def test_a_line_has_one_claim_and_no_memory_per_job() -> None:
         world.submit()
     [line] = world.store.job_lines.lines_of("us-east-1", "q")
     assert line.count == 29 and len(world.store.job_lines._claims) == 1
-    assert world.store.fleet.pool("hosts").waiting() == 1
+    assert world.store.fleet.pool("hosts:default").waiting() == 1
 
 
 def test_scheduling_priorities_of_a_share() -> None:
@@ -218,7 +218,7 @@ def test_an_environment_that_is_disabled_or_invalid_offers_nothing() -> None:
     world.queue("q", "off", "bad")
     world.environment("bad", kind="FARGATE", status="INVALID", most=4, subnets=["subnet-00000000"])
     job_id = world.submit()
-    assert world.state(job_id) is RUNNABLE and not world.store.fleet.pool("hosts").has_claims()
+    assert world.state(job_id) is RUNNABLE and not world.store.fleet.pool("hosts:default").has_claims()
     world.environment("off")
     world.settle()
     assert (world.state(job_id), environment_of(world, job_id)) == (STARTING, "off")

@@ -125,7 +125,7 @@ def test_a_resource_belongs_to_its_creator(case: str) -> None:
     for table in tables:
         where = " WHERE region != ''" if table == "instance" else ""  # the host's own instance belongs to the root user
         assert world.store.execute(f"SELECT DISTINCT owner FROM {table}{where}").fetchall() == [(ALICE,)], table
-    claims = list(world.store.fleet.pool("hosts").heads())
+    claims = list(world.store.fleet.pool("hosts:default").heads())
     assert {claim.owner for claim in claims} <= {ALICE} and bool(claims) == ("claim" in tables or "job_line" in tables)
     if "function" in case:
         assert world.store.stored.owner("lambda", "function", CALLER.region, "f") == ALICE

@@ -147,6 +147,7 @@ _JOIN = (
     text(JOIN, "gpus", "auto", *_GPUS),
     text(JOIN, "exclude_gpus", "", *_EXCLUDED),
     choice(JOIN, "runtime", "auto", ("auto", "process", "docker"), "how tasks with an image run on this host"),
+    text(JOIN, "cluster", "", f"|{_CLUSTER[0]}", _CLUSTER[1], "the ECS cluster that this host joins; empty: that of the server"),
     text(JOIN, "instance_type", "corral.host", *_INSTANCE_TYPE),
     text(JOIN, "rack", "", f"|{_WORD}", _WORD_RULE, "the rack of this host"),
     text(JOIN, "labels", "", rf"|{_WORD}=[\w.:/@ -]{{0,128}}(,{_WORD}=[\w.:/@ -]{{0,128}})*", "NAME=VALUE, separated by commas",

@@ -14,8 +14,8 @@ from corral.store.hosts import StoredOptions
 
 
 def host_clusters(tx: Tx[Store]) -> Collection[str]:
-    """Return the clusters to which hosts belong, in every region. `corral up --cluster` chooses the cluster of a host."""
-    return tx.store.hosts.clusters() or (tx.settings.host.cluster,)
+    """Return the clusters to which hosts belong, in every region, and those to which hosts move after their last task."""
+    return tx.store.instances.clusters_of_hosts() or (tx.settings.host.cluster,)
 
 
 def runs_containers(tx: Tx[Store]) -> bool:

@@ -14,12 +14,13 @@ from typing import Any
 from msgspec import Struct, field
 
 from corral.core.transactions import Tx
-from corral.decide.placement.place import place_newcomer, room_for_newcomer, why_waiting
-from corral.fleet.clusters import is_active_cluster
-from corral.fleet.newcomers import taking_capacity
+from corral.decide.placement.place import why_waiting
+from corral.fleet import newcomers
+from corral.fleet.clusters import host_pools, is_active_cluster
+from corral.fleet.newcomers import find_room, taking_capacity
 from corral.model.ecs_service import service_of_task
 from corral.model.group import provider_key
-from corral.model.instance import GROUP_TAG, HOST_POOL, Instance, InstanceState
+from corral.model.instance import GROUP_TAG, Instance, InstanceState, host_instance_id
 from corral.model.placement import INSTANCE, Claim, Placement, Unplaceable, claim_rank
 from corral.model.task import Demand
 from corral.store import Store
@@ -57,23 +58,24 @@ class InstanceRequest(Struct, frozen=True, kw_only=True):
 
 def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
     """Launch an instance now if GPUs are free and no older claim waits for them. Otherwise the launch waits as a claim."""
-    return _add(tx, request, room_for_newcomer(tx.store.fleet.pool(HOST_POOL), Demand(request.gpus), tx.now_s))
+    return _add(tx, request, *find_room(tx, host_pools(tx, request.cluster), Demand(request.gpus)))
 
 
 def place_now(tx: Tx[Store], request: InstanceRequest) -> Instance | Unplaceable:
     """Launch an instance that does not wait, or return why there is no room for it."""
-    found = place_newcomer(tx.store.fleet.pool(HOST_POOL), Demand(request.gpus), tx.now_s)
-    return found if isinstance(found, Unplaceable) else _add(tx, request, found)
+    pool, found = newcomers.place_now(tx, host_pools(tx, request.cluster), Demand(request.gpus))
+    return found if isinstance(found, Unplaceable) else _add(tx, request, pool, found)
 
 
 def fits_ever(tx: Tx[Store], request: InstanceRequest) -> str | None:
     """Return None if a host has enough GPUs for the instance. Otherwise return a message that says how to change the type."""
-    if any(total.gpus >= request.gpus for total in tx.store.fleet.pool(HOST_POOL).totals()):
+    pools = [tx.store.fleet.pool(name) for name in host_pools(tx)]
+    if any(total.gpus >= request.gpus for pool in pools for total in pool.totals()):
         return None
     most = tx.store.hosts.most_gpus()  # unlike `totals`, this includes GPUs that a user has reserved
     if most is None or most >= request.gpus:
         return None
-    has = f"{_gpus(most)} ({tx.store.fleet.pool(HOST_POOL).free_gpus} free)"
+    has = f"{_gpus(most)} ({sum(pool.free_gpus for pool in pools)} free)"
     return (
         f"{request.type} needs {_gpus(request.gpus)}, and this machine has {has}. To run it here, write this to corral.toml"
         f" in the data folder and restart Corral: [instance-types] {request.type} = {{gpus = {most}}}"
@@ -88,11 +90,11 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
 
 
 def reason_of_wait(tx: Tx[Store], instance: Instance) -> str:
-    claim = tx.store.claims.get(INSTANCE, instance.id)
-    return why_waiting(tx.store.fleet.pool(HOST_POOL), claim) if claim is not None else ""
+    claim, pool = tx.store.claims.get(INSTANCE, instance.id), tx.store.claims.pool_of(INSTANCE, instance.id)
+    return why_waiting(tx.store.fleet.pool(pool), claim) if claim is not None and pool is not None else ""
 
 
-def _add(tx: Tx[Store], request: InstanceRequest, placement: Placement | None) -> Instance:
+def _add(tx: Tx[Store], request: InstanceRequest, pool: str, placement: Placement | None) -> Instance:
     instance = Instance(
         id=tx.ids.hex32(),
         region=request.region,
@@ -109,11 +111,11 @@ def _add(tx: Tx[Store], request: InstanceRequest, placement: Placement | None) -
         launch_reason=request.reason,
         owner=request.owner,
     )
-    with taking_capacity(tx, HOST_POOL) if placement is not None else nullcontext():
-        tx.store.instances.add(instance, HOST_POOL, claim_rank(tx.now_s), request.attributes)
+    with taking_capacity(tx, pool) if placement is not None else nullcontext():
+        tx.store.instances.add(instance, pool, claim_rank(tx.now_s), request.attributes)
         if placement is not None:
             return _run(tx, instance, placement)
-    tx.mark(f"pool:{HOST_POOL}")
+    tx.mark(f"pool:{pool}")
     _changed(tx, instance)
     return instance
 
@@ -141,12 +143,12 @@ def start(tx: Tx[Store], instance: Instance, reason: str) -> Instance:
     """Launch a stopped instance again, or let it wait as a claim."""
     if instance.state is not InstanceState.STOPPED:
         return instance
-    found = room_for_newcomer(tx.store.fleet.pool(HOST_POOL), instance.demand, tx.now_s)
-    with taking_capacity(tx, HOST_POOL) if found is not None else nullcontext():
-        waiting, _ = tx.store.instances.restart(instance, HOST_POOL, claim_rank(tx.now_s), reason)
+    pool, found = find_room(tx, host_pools(tx, instance.joins), instance.demand)
+    with taking_capacity(tx, pool) if found is not None else nullcontext():
+        waiting, _ = tx.store.instances.restart(instance, pool, claim_rank(tx.now_s), reason)
         if found is not None:
             return _run(tx, waiting, found)
-    tx.mark(f"pool:{HOST_POOL}")
+    tx.mark(f"pool:{pool}")
     _changed(tx, waiting)
     return waiting
 
@@ -181,7 +183,7 @@ def finish(tx: Tx[Store], instance: Instance) -> None:
         _terminate(tx, instance, instance.end_reason)
     elif instance.state is InstanceState.STOPPING:
         _changed(tx, tx.store.instances.stop(instance), instance.pool)
-        tx.mark(f"pool:{HOST_POOL}")
+        _mark_hosts(tx, instance)
     elif instance.status == "INACTIVE" and instance.cluster:
         _changed(tx, tx.store.instances.leave(instance), instance.pool)
 
@@ -208,9 +210,9 @@ def why_tasks_stop(instance: Instance) -> str:
 
 
 def _terminate(tx: Tx[Store], instance: Instance, reason: str) -> None:
+    _mark_hosts(tx, instance)
     ended = tx.store.instances.terminate(instance, tx.now_s, reason)
     tx.store.stored.drop("ecs", "container-instance", instance.region, instance.id)  # its tags in ECS
-    tx.mark(f"pool:{HOST_POOL}")  # run the scheduler: the instance has returned GPUs, or a slot was reserved for its launch
     tx.due("terminated:", tx.now_s + SHOWN_S)
     _changed(tx, ended, instance.pool)
 
@@ -253,6 +255,40 @@ def deregister(tx: Tx[Store], instance: Instance) -> None:
     _stop_tasks(tx, instance)
     tx.mark(f"instance:{instance.id}")
     _changed(tx, instance)
+
+
+def move_host(tx: Tx[Store], instance: Instance) -> None:
+    """Move a host's own instance to the cluster that the options of the host name, unless tasks run on it.
+
+    While they run, the instance gets no new tasks (`Slot.draining`), and services replace theirs. The end of the last task calls
+    this function again.
+    """
+    if instance.joins == instance.cluster or instance.pool is None:
+        return
+    if on_host := tx.store.tasks.on(instance.id):
+        for task in on_host:
+            if (service := service_of_task(task)) is not None:
+                tx.mark(f"service:{service}")
+        return
+    moved = tx.store.instances.move_host(instance)
+    for pool in (instance.pool, moved.pool):
+        tx.mark(f"pool:{pool}")
+        tx.mark(f"daemons:{pool}")
+    _let_instances_join(tx, moved.cluster)
+    tx.changed(HOST_SIZES)
+
+
+def host_joined(tx: Tx[Store], host_id: str) -> None:
+    """Apply the cluster of a host that has connected: the first host of a cluster creates the cluster, in every region."""
+    own = tx.store.instances.get(host_instance_id(host_id))
+    assert own is not None, "a host that has not reported"
+    move_host(tx, own)
+    _let_instances_join(tx, own.cluster)
+
+
+def _let_instances_join(tx: Tx[Store], cluster: str) -> None:
+    for region in {each.region for each in tx.store.instances.slices() if each.joins == cluster and not each.cluster}:
+        join_created_cluster(tx, region, cluster)
 
 
 # Changes
@@ -306,7 +342,16 @@ def _changed(tx: Tx[Store], instance: Instance, left_pool: str | None = None) ->
     if pool is not None:
         tx.mark(f"daemons:{pool}")
     if instance.gpus and not instance.is_host:
-        tx.mark(f"daemons:{HOST_POOL}")  # the host's own slot has lost or got GPUs
+        for each in host_pools(tx):
+            tx.mark(f"daemons:{each}")  # a host's own slot has lost or got GPUs
+
+
+def _mark_hosts(tx: Tx[Store], instance: Instance) -> None:
+    """Run the scheduler: an instance returns its GPUs to its host, or a slot was reserved for its launch."""
+    own = tx.store.instances.get(host_instance_id(instance.host_id)) if instance.host_id is not None else None
+    pool = own.pool if own is not None else tx.store.claims.pool_of(INSTANCE, instance.id)
+    if pool is not None:
+        tx.mark(f"pool:{pool}")
 
 
 def _gpus(count: int) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 from msgspec import Struct
 
 from corral.core.transactions import Tx
-from corral.model.instance import HOST_POOL
 from corral.store import Store
 
 HOUR_S = 3600.0
@@ -90,7 +89,7 @@ def _tasks(tx: Tx[Store], since_s: float) -> Iterator[TaskTime]:
             began_s = max(record.placed_at_s, since_s)
             seconds = max(0.0, record.stopped_at_s - began_s)
             yield TaskTime(region, name, began_s, seconds, gpus(gpu_ids, record.gpu_memory_mib))
-    for task in tx.store.tasks.with_gpus(HOST_POOL):
+    for task in tx.store.tasks.with_gpus_of_hosts():
         began_s = max(task.placed_at_s or tx.now_s, since_s)
         gpu_ids = {gpu_id for run in task.runs for gpu_id in run.gpu_ids}
         seconds = max(0.0, tx.now_s - began_s)

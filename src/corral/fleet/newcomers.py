@@ -6,8 +6,49 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from corral.core.transactions import Tx
-from corral.decide.placement.place import standing_reservation
+from corral.decide.placement.place import could_hold, place_newcomer, room_for_newcomer, standing_reservation
+from corral.model.placement import Placement, Unplaceable
+from corral.model.task import Demand
 from corral.store import Store
+
+
+def find_room(
+    tx: Tx[Store], pools: tuple[str, ...], demand: Demand, *, seed: str = "", longest_s: float | None = None
+) -> tuple[str, Placement | None]:
+    """Return the first pool that has room now, and the placement. Without room, return the pool in which the claim waits."""
+    for name in pools:
+        room = room_for_newcomer(tx.store.fleet.pool(name), demand, tx.now_s, seed=seed, longest_s=longest_s)
+        if room is not None:
+            return name, room
+    return waiting_pool(tx, pools, demand), None
+
+
+def place_now(
+    tx: Tx[Store], pools: tuple[str, ...], demand: Demand, *, seed: str = "", longest_s: float | None = None
+) -> tuple[str, Placement | Unplaceable]:
+    """Return the first pool that has room now, and the placement, for a newcomer that cannot wait.
+
+    Without room, return a pool and why it has no room: the first pool that has slots, or a later one if only that could hold the
+    newcomer.
+    """
+    refused: tuple[str, Unplaceable] | None = None
+    for name in pools:
+        pool = tx.store.fleet.pool(name)
+        if len(pool):
+            found = place_newcomer(pool, demand, tx.now_s, seed=seed, longest_s=longest_s)
+            if isinstance(found, Placement):
+                return name, found
+            if refused is None or (could_hold(pool, demand) and not could_hold(tx.store.fleet.pool(refused[0]), demand)):
+                refused = name, found
+    first = pools[0]
+    return refused or (first, place_newcomer(tx.store.fleet.pool(first), demand, tx.now_s, seed=seed, longest_s=longest_s))
+
+
+def waiting_pool(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> str:
+    """Return the pool in which a claim waits: the first pool that could hold it, or else the last pool."""
+    if len(pools) == 1:
+        return pools[0]
+    return next((name for name in pools if could_hold(tx.store.fleet.pool(name), demand)), pools[-1])
 
 
 @contextmanager

@@ -12,12 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.transactions import Tx
-from corral.fleet.clusters import slots_of
+from corral.fleet.clusters import fargate_pool, slots_of
 from corral.fleet.host_options import host_clusters
 from corral.model.agent_protocol import Measured
 from corral.model.ecs_service import STARTED_BY
 from corral.model.gpu_metrics import GpuMetric, GpuPart, GpuSample, gpu_values
-from corral.model.instance import HOST_POOL
 from corral.model.metric import COLLECTOR_NAMESPACE, GPU_NAMESPACE, GPU_NAMESPACES, Dimensions, Metric, Point, Sample
 from corral.model.placement import Slot
 from corral.model.queue import QueueActivity
@@ -202,9 +201,9 @@ def _used_by_tasks(tx: Tx[Store], measured: Sequence[Measured]) -> list[tuple[Ta
 def _capacity(tx: Tx[Store], region: str, cluster: str) -> tuple[float, int]:
     """CPU cores and bytes of memory of a cluster's connected instances.
 
-    If the cluster has no instances, the result is the capacity of all hosts, because Fargate tasks run there.
+    If the cluster has no instances, the result is the capacity of the hosts on which its Fargate tasks run.
     """
-    slots = slots_of(tx, region, cluster) or tx.store.fleet.pool(HOST_POOL).slots()
+    slots = slots_of(tx, region, cluster) or tx.store.fleet.pool(fargate_pool(tx, cluster)).slots()
     connected = [slot.total for slot in slots if slot.connected]
     cores = sum(total.cpu_units for total in connected) / CPU_UNITS_PER_CORE
     return cores, sum(total.memory_mib for total in connected) * MIB

@@ -127,7 +127,7 @@ class HostOptions(Struct, frozen=True, rename="kebab"):
     gpus: str = "auto"  # auto, none, sim:8 or sim:2xH200
     exclude_gpus: str = ""  # ids of GPUs that tasks never get, separated by commas
     runtime: Literal["auto", "process", "docker"] = "auto"
-    cluster: str = DEFAULT_CLUSTER  # the cluster that the host joins, in every region
+    cluster: str = DEFAULT_CLUSTER  # that the host joins, in every region; empty: the cluster of the server
     instance_type: str = HOST_TYPE  # the instance type of the host in responses
     rack: str = ""  # the place of the host
     labels: str = ""  # attributes for placement constraints: NAME=VALUE, separated by commas

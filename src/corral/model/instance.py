@@ -15,9 +15,7 @@ from msgspec.structs import replace
 from corral.model.principal import ROOT
 from corral.model.task import Demand
 
-# The pool of the hosts' own instances. Instance launches, Fargate tasks, and tasks of the cluster that the hosts join are placed
-# there.
-HOST_POOL = "hosts"
+_HOST_POOL = "hosts:"  # the beginning of the names of the pools of hosts; the names of other pools contain a slash
 GROUP_TAG = "aws:autoscaling:groupName"
 INTERRUPTED_AT = "_interrupted_at"  # a member of `Instance.details`: the time at which Corral terminates a spot instance
 
@@ -77,7 +75,9 @@ class Instance(Struct, frozen=True):
     # with "_" are not shown.
     details: dict[str, Any] = field(default_factory=dict)
     group: str = ""  # the name of its Auto Scaling group; empty: none
-    joins: str = ""  # the ECS cluster in its user data; the instance joins when it runs and the cluster exists
+    # The ECS cluster in its user data: the instance joins it when it runs and the cluster exists. Of a host's own instance: that
+    # in the options of the host, to which the instance moves when its last task has ended.
+    joins: str = ""
     launched_at_s: float | None = None  # when it last became running
     launch_reason: str = ""  # why it was launched, as a text for people
     end_reason: str = ""  # why it was stopped or terminated; empty: it was not
@@ -99,7 +99,7 @@ class Instance(Struct, frozen=True):
         The own instance of a forgotten host is INACTIVE, and in no pool.
         """
         if self.is_host:
-            return HOST_POOL if self.status != "INACTIVE" else None
+            return host_pool(self.cluster) if self.status != "INACTIVE" else None
         return cluster_pool(self.region, self.cluster) if self.cluster else None
 
     def but(self, **changes: Any) -> Self:
@@ -107,8 +107,24 @@ class Instance(Struct, frozen=True):
 
 
 def cluster_pool(region: str, cluster: str) -> str:
-    """Return the name of the pool of the instances that joined a cluster."""
+    """Return the name of the pool of the EC2 instances that joined a cluster."""
     return f"{region}/{cluster}"
+
+
+def host_pool(cluster: str) -> str:
+    """Return the name of the pool of the hosts' own instances in a cluster. Hosts belong to their cluster in every region.
+
+    Tasks of the cluster, Fargate tasks and launches of EC2 instances are placed there.
+    """
+    return f"{_HOST_POOL}{cluster}"
+
+
+def is_host_pool(pool: str) -> bool:
+    return pool.startswith(_HOST_POOL)
+
+
+def cluster_of_pool(pool: str) -> str:
+    return pool.removeprefix(_HOST_POOL) if is_host_pool(pool) else pool.partition("/")[2]
 
 
 def host_instance_id(host_id: str) -> str:

@@ -14,7 +14,7 @@ class JoinToken(Struct, frozen=True):
     digest: str  # SHA-256 of the secret
     uses: int
     used: int
-    cluster: str  # of the hosts; empty: that of the server
+    cluster: str  # of the hosts; empty: they choose
     rack: str
     created_at_s: float
     expires_at_s: float
@@ -27,7 +27,7 @@ class JoinedHost(Struct, frozen=True):
     token_id: str
     serial: str  # of its certificate
     earlier_serial: str  # of the certificate that it renewed last; empty: none
-    cluster: str  # set by its token; empty: that of the server
+    cluster: str  # set by its token; empty: the option of the host counts
     rack: str
     address: str  # from which its agent connected last
     version: str
@@ -75,7 +75,7 @@ class JoinAnswer(Struct, frozen=True):
     name: str = ""
     port: int = 0  # of the server's API
     account: str = ""
-    cluster: str = ""  # set by the token; empty: that of the server
+    cluster: str = ""  # set by the token; empty: the option of the host counts
     rack: str = ""
     expires_at_s: float = 0.0
     renew_at_s: float = 0.0

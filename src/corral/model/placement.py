@@ -45,6 +45,7 @@ class Slot(Struct):
     # GPUs that tasks share → their memory in MiB that is not allocated to a task. They are in `positions`, and not in `gpus`.
     shared: dict[str, int] = field(default_factory=dict)
     excluded: int = 0  # the number of GPUs of a host that --exclude-gpus names; they are not in the other members
+    moves_to: str = ""  # the cluster to which a host moves after its last task; it is draining until then
     lent_memory_mib: int = 0  # the memory of the largest GPU that another instance owns now
     host_id: str = ""  # the host of the instance; empty: a host that no other slot has
     address: str = ""  # the address of the host for tasks on other hosts; empty: it has none
@@ -237,6 +238,7 @@ class Pool(FreeSlots, Protocol):
     connected: int  # number of slots that accept tasks
     peers_depending_on_tasks: int  # number of sets of peers whose placement rules depend on the tasks that run on a slot
     peers_with_limits: int  # number of sets of peers that have a time limit
+    shown_cluster: str  # the cluster of the hosts, which reasons name; empty: all hosts are in one cluster, or these are no hosts
 
     def derived(self, key: Any, compute: Callable[[], T]) -> T:
         """Return a value that `compute` derives from the pool. Call `compute` again only if the pool has changed.

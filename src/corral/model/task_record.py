@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from corral.model.gpu_metrics import GpuSample
-from corral.model.instance import HOST_POOL
+from corral.model.instance import is_host_pool
 from corral.model.task import Run, StopCode, Task
 
 ENVIRONMENT = ("environment", "environmentFiles")  # members of a container override that are not recorded
@@ -91,7 +91,7 @@ def task_record(task: Task, gpu_use: GpuUse | None) -> TaskRecord:
         demand.memory_mib, task.created_at_s, task.placed_at_s, task.started_at_s, task.stopping_at_s, task.stopped_at_s,
         task.stop_code, task.stopped_reason, tuple([_container(run) for run in task.runs]), details.get("tags") or [], overrides,
         had_environment, job.get("AWS_BATCH_JOB_ARRAY_INDEX"), job.get("AWS_BATCH_JOB_ATTEMPT"), gpu_use,
-        demand.gpu_memory_mib, task.pool == HOST_POOL, task.instance_id,
+        demand.gpu_memory_mib, is_host_pool(task.pool), task.instance_id,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ class Joined(Struct, frozen=True):
     name: str
     port: int  # of the server's API; the gateway listens on it on this machine
     account: str
-    cluster: str = ""  # set by the token; empty: that of the server
+    cluster: str = ""  # set by the token; empty: the option of the host counts
     rack: str = ""
     expires_at_s: float = 0.0  # when the certificate expires, by the server's clock
     renew_at_s: float = 0.0

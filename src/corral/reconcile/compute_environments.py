@@ -20,8 +20,10 @@ from corral.decide.placement.slot_fit import amounts
 from corral.decide.scaling.environment_scaling import IdleInstance, ScalingPlan, plan_scale_in
 from corral.decide.scaling.instance_choice import CPU_UNITS, TypeShape
 from corral.fleet import instances
+from corral.fleet.clusters import host_pools
 from corral.model.compute_environment import DELETING, ENABLED, INVALID, UPDATING, VALID, ComputeEnvironment, environment_key
-from corral.model.instance import HOST_POOL, InstanceState
+from corral.model.instance import InstanceState
+from corral.model.placement import INSTANCE
 from corral.services.autoscaling import group_changes
 from corral.services.batch.compute_environments import drop, put_document
 from corral.services.batch.environment_capacity import Present, plan_of, present_in, size_of
@@ -205,10 +207,14 @@ def _is_behind_older_claim(tx: Tx[Store], here: Present) -> bool:
     The launches of the environment must wait for this claim. So the environment must terminate its empty instances. Otherwise two
     environments could each hold some GPUs, and each could wait for the GPUs of the other for ever.
     """
-    pool = tx.store.fleet.pool(HOST_POOL)
     own = {each for shape, ids in zip(here.shapes, here.ids, strict=True) if shape.is_starting for each in ids}
-    first = next((claim for claim in pool.heads() if claim.demand.gpus and is_reservable(pool, claim)), None)
-    return first is not None and first.id not in own
+    names = {name for each in own if (name := tx.store.claims.pool_of(INSTANCE, each)) is not None}
+    for name in names or host_pools(tx):
+        pool = tx.store.fleet.pool(name)
+        first = next((claim for claim in pool.heads() if claim.demand.gpus and is_reservable(pool, claim)), None)
+        if first is not None and first.id not in own:
+            return True
+    return False
 
 
 def _take_back(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, type_: str, surplus: int) -> None:

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 from corral.core.transactions import Tx
 from corral.fleet import instances
-from corral.fleet.host_options import host_clusters
-from corral.model.instance import HOST_POOL
+from corral.model.instance import cluster_of_pool, is_host_pool
 from corral.store import Store
 
 ROWS_MAX = 100
 
 
 def reconcile_instance(tx: Tx[Store], instance_id: str) -> None:
-    """Complete the stop, the termination or the deregistration of an instance that has no tasks left."""
+    """Complete the stop, the termination or the deregistration of an instance that has no tasks left.
+
+    The own instance of a host moves to the cluster that the options of the host name.
+    """
     instance = tx.store.instances.get(instance_id)
-    if instance is not None and not instance.is_host:
+    if instance is not None and instance.is_host:
+        instances.move_host(tx, instance)
+    elif instance is not None:
         instances.finish(tx, instance)
 
 
@@ -36,12 +40,10 @@ def drop_terminated_instances(tx: Tx[Store], _: str) -> None:
 
 def reconcile_daemons(tx: Tx[Store], pool: str) -> None:
     """Reconcile the DAEMON services of a cluster, because the slots of its pool have changed."""
-    if pool == HOST_POOL:
-        services = [
-            (region, cluster, name) for cluster in host_clusters(tx) for region, name in tx.store.ecs_services.daemons(cluster)
-        ]
+    cluster = cluster_of_pool(pool)
+    if is_host_pool(pool):
+        services = tx.store.ecs_services.daemons(cluster)
     else:
-        region, _, cluster = pool.partition("/")
-        services = [(region, cluster, name) for region, name in tx.store.ecs_services.daemons(cluster, region)]
-    for region, cluster, name in services:
+        services = tx.store.ecs_services.daemons(cluster, pool.partition("/")[0])
+    for region, name in services:
         tx.mark(f"service:{region}/{cluster}/{name}")

@@ -6,11 +6,14 @@ A row has the pool of the claim and its rank. The fleet index (`store/fleet.py`)
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from functools import partial
+from heapq import merge
 
 import orjson
 
 from corral.core.database import Database
+from corral.model.instance import cluster_of_pool, is_host_pool
 from corral.model.placement import Claim
 from corral.model.task import Demand
 from corral.store.fleet import Fleet
@@ -20,7 +23,7 @@ CLAIMS = (  # every claim with the resources that it needs
     "SELECT claim.number, claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, "
     "task.gpu_memory_mib, roams, longest, claim.owner "
     "FROM claim JOIN task ON task.id = claim.id WHERE kind = 'task' UNION ALL "
-    "SELECT claim.number, claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0, 0, NULL, claim.owner "
+    "SELECT claim.number, claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0, roams, NULL, claim.owner "
     "FROM claim JOIN instance ON instance.id = claim.id WHERE kind = 'instance'"
 )
 
@@ -35,7 +38,7 @@ class Claims:
         # Kind and id → number of the row, pool, claim.
         self._waiting: dict[tuple[str, str], tuple[int, str, Claim]] = {} if of_writer is None else of_writer._waiting
         self._last_number = 0  # of the rows; each new claim gets the next number
-        self.roaming: list[Claim] = []  # the claims of tasks that may move to the other pool of their cluster, by rank
+        self.roaming: dict[str, list[Claim]] = {}  # pool → its claims that may move to another pool, by rank
 
     def rebuild(self) -> None:
         self._last_number = self._database.execute("SELECT coalesce(max(number), 0) FROM claim").fetchone()[0]
@@ -46,7 +49,7 @@ class Claims:
             self._fleet.add_claim(pool, claim)
             self._waiting[kind, id] = number, pool, claim
             if roams:
-                insort(self.roaming, claim)
+                self._roam(pool, claim)
 
     def add(self, pool: str, claim: Claim, *, roams: bool = False) -> None:
         key = claim.kind, claim.id
@@ -55,8 +58,8 @@ class Claims:
         row = number, *key, pool, orjson.dumps(claim.rank).decode(), roams, claim.longest_s, claim.owner
         self._database.insert_later("INSERT INTO claim (number, kind, id, pool, rank, roams, longest, owner)", row)
         if roams:
-            insort(self.roaming, claim)
-            self._database.undo_log.on_rollback(partial(self._stop_roaming, claim))
+            self._roam(pool, claim)
+            self._database.undo_log.on_rollback(partial(self._stoproaming, pool, claim))
         self._fleet.add_claim(pool, claim)
         self._waiting[key] = number, pool, claim
         self._database.undo_log.on_rollback(partial(self._waiting.pop, key))
@@ -66,8 +69,8 @@ class Claims:
         key = kind, id
         number, pool, claim = waiting = self._waiting.pop(key)
         self._database.execute("DELETE FROM claim WHERE number = ?", (number,))
-        if self._stop_roaming(claim):
-            self._database.undo_log.on_rollback(partial(insort, self.roaming, claim))
+        if self._stoproaming(pool, claim):
+            self._database.undo_log.on_rollback(partial(self._roam, pool, claim))
         self._fleet.remove_claim(pool, claim)
         self._database.undo_log.on_rollback(partial(self._waiting.__setitem__, key, waiting))
 
@@ -77,19 +80,54 @@ class Claims:
         self.remove(claim.kind, claim.id)
         self.add(pool, after, roams=roams)
 
-    def roams(self, kind: str, id: str) -> bool:
-        """Whether a claim may move to the other pool of its cluster."""
-        claim = self.get(kind, id)
-        at = bisect_left(self.roaming, claim) if claim is not None else len(self.roaming)
-        return at < len(self.roaming) and self.roaming[at] == claim
+    def move(self, claim: Claim, pool: str) -> None:
+        """Move a claim that roams to another pool. It keeps its rank."""
+        self.remove(claim.kind, claim.id)
+        self.add(pool, claim, roams=True)
 
-    def _stop_roaming(self, claim: Claim) -> bool:
-        at = bisect_left(self.roaming, claim)
-        found = at < len(self.roaming) and self.roaming[at].id == claim.id
+    def roams(self, kind: str, id: str) -> bool:
+        """Whether a claim may move to another pool."""
+        _, pool, claim = self._waiting.get((kind, id), (0, "", None))
+        roaming = self.roaming.get(pool, [])
+        at = bisect_left(roaming, claim) if claim is not None else len(roaming)
+        return at < len(roaming) and roaming[at] == claim
+
+    def roaming_to(self, pool: str) -> Iterator[tuple[Claim, str]]:
+        """Yield the claims of other pools that may move to this pool, by rank, each with its pool.
+
+        Claims of tasks move between the pools of their cluster, and claims of instances between the pools of hosts. Some of the
+        claims of these pools may not move: the caller checks them.
+        """
+        return merge(*[[(claim, name) for claim in claims] for name, claims in self._related(pool)])
+
+    def may_come(self, pool: str) -> bool:
+        """Whether other pools have claims that may move to this pool."""
+        return bool(self.roaming) and any(True for _ in self._related(pool))
+
+    def _related(self, pool: str) -> Iterator[tuple[str, list[Claim]]]:
+        for name, claims in self.roaming.items():
+            both_hosts = is_host_pool(pool) and is_host_pool(name)
+            if name != pool and (both_hosts or cluster_of_pool(name) == cluster_of_pool(pool)):
+                yield name, claims
+
+    def _roam(self, pool: str, claim: Claim) -> None:
+        insort(self.roaming.setdefault(pool, []), claim)
+
+    def _stoproaming(self, pool: str, claim: Claim) -> bool:
+        roaming = self.roaming.get(pool, [])
+        at = bisect_left(roaming, claim)
+        found = at < len(roaming) and roaming[at].id == claim.id
         if found:
-            del self.roaming[at]
+            del roaming[at]
+            if not roaming:
+                del self.roaming[pool]
         return found
 
     def get(self, kind: str, id: str) -> Claim | None:
         found = self._waiting.get((kind, id))
         return None if found is None else found[2]
+
+    def pool_of(self, kind: str, id: str) -> str | None:
+        """Return the pool in which a task or an instance launch waits. Return None if it has no claim."""
+        found = self._waiting.get((kind, id))
+        return None if found is None else found[1]

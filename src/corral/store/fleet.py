@@ -17,6 +17,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from corral.core.undo_log import UndoLog
+from corral.model.instance import cluster_of_pool, is_host_pool
 from corral.model.placement import JOB, Claim, CompiledRules, Ending, Shares, Slot
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
@@ -44,6 +45,7 @@ class PoolIndex:
         self.connected = 0
         self.peers_depending_on_tasks = 0
         self.peers_with_limits = 0
+        self.shown_cluster = ""
         self._slots: dict[str, Slot] = {}
         self._of_host: dict[str, dict[str, None]] = {}  # host id → its slots
         self._crowded: dict[str, None] = {}  # the hosts that have several slots
@@ -180,6 +182,10 @@ class PoolIndex:
     def forget_names(self) -> None:
         self._derived.clear()
         self._copy = None
+
+    def show_cluster(self, name: str) -> None:
+        self.shown_cluster = name
+        self.forget_names()
 
     def put(self, slot: Slot) -> None:
         self._derived.clear()
@@ -405,6 +411,7 @@ class PoolCopy(PoolIndex):
         super().__init__()
         self.free_gpus, self.total_gpus, self.connected = pool.free_gpus, pool.total_gpus, pool.connected
         self.peers_depending_on_tasks, self.peers_with_limits = pool.peers_depending_on_tasks, pool.peers_with_limits
+        self.shown_cluster = pool.shown_cluster
         self._slots, self._sharing, self._totals = dict(pool._slots), dict(pool._sharing), dict(pool._totals)
         self._withheld = dict(pool._withheld)
         self._peers = {key: peers[:] for key, peers in pool._peers.items()}
@@ -484,6 +491,8 @@ class Fleet:
             pool.remove(slot.id)
         pool.put(slot)
         self._on_rollback(partial(self._put_back, pool, slot.id, before))
+        if before is None and len(pool) == 1:
+            self._show_clusters()
 
     def drop_slot(self, pool_name: str, slot_id: str) -> None:
         """Remove a slot that has no tasks."""
@@ -491,6 +500,17 @@ class Fleet:
         before = pool.slot(slot_id)
         pool.remove(slot_id)
         self._on_rollback(partial(pool.put, before))
+        if not len(pool):
+            self._show_clusters()
+
+    def _show_clusters(self) -> None:
+        """Name the cluster of each pool of hosts in reasons, if there are several such pools."""
+        pools = {name: pool for name, pool in self._pools.items() if is_host_pool(name) and len(pool)}
+        for name, pool in self._pools.items():
+            shown = cluster_of_pool(name) if name in pools and len(pools) > 1 else ""
+            if pool.shown_cluster != shown:
+                self._on_rollback(partial(pool.show_cluster, pool.shown_cluster))
+                pool.show_cluster(shown)
 
     def take(
         self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "",

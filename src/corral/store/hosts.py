@@ -42,13 +42,13 @@ class Hosts:
         self._database = database
         self._instances = instances
         self._options: dict[str, StoredOptions] | None = None  # None: read them again
-        self._clusters: frozenset[str] = frozenset()
 
     def put(self, hello: Hello, now_s: float) -> None:
         """Store the content of a hello, the first message of an agent: the options, the size, the boot id and the GPUs of its host.
 
         A GPU that the host no longer has is marked as not present. Tasks cannot get it. A GPU that another host has is ignored,
-        unless it moves (`_take`).
+        unless it moves (`_take`). If the host belongs to another cluster than before, its own instance stays where it is, until
+        `Instances.move_host` moves it.
         """
         execute = self._database.execute
         gpus = [
@@ -71,7 +71,7 @@ class Hosts:
             Instance(
                 id=own_id,
                 region="",
-                cluster=hello.options.cluster,
+                cluster=before.cluster if before is not None else hello.options.cluster,
                 type=hello.options.instance_type,
                 state=InstanceState.RUNNING,
                 gpus=len(gpus),
@@ -79,6 +79,7 @@ class Hosts:
                 memory_mib=hello.memory_mib,
                 created_at_s=before.created_at_s if before is not None else now_s,
                 host_id=hello.host_id,
+                joins=hello.options.cluster,
                 status="DRAINING" if before is not None and before.status == "DRAINING" else "ACTIVE",
             )
         )
@@ -133,14 +134,9 @@ class Hosts:
         if found is None:
             rows = self._database.execute("SELECT id, options, docker FROM host ORDER BY id")
             found = {host_id: StoredOptions(_OPTIONS.decode(options), docker) for host_id, options, docker in rows}
-            self._clusters = frozenset(host.options.cluster for host in found.values())
             if not self._database.reads_only:
                 self._options = found
         return found
-
-    def clusters(self) -> frozenset[str]:
-        self.options()
-        return self._clusters
 
     def _forget_options(self) -> None:
         self._options = None

@@ -51,6 +51,7 @@ class Instances:
         self.usage = InstanceUsage(database)
         self._live: dict[str, Instance] = {}  # a cache of all instances that are not terminated
         self._by_host: dict[str | None, dict[str, None]] = {}  # host → the ids of its instances; None: instances without a host
+        self._host_clusters: dict[str, int] = {}  # cluster → the number of hosts that are in it, or move to it
         self._addresses: dict[str, set[str]] = {}  # subnet → the private addresses of its instances
         if not database.reads_only:
             for row in database.execute(f"SELECT {COLUMNS} FROM instance WHERE state != 'terminated'").fetchall():
@@ -123,6 +124,15 @@ class Instances:
         else:
             found = [self._live[instance_id] for instance_id in self._by_host.get(host_id, ())]
         return sorted(found, key=lambda instance: (not instance.is_host, instance.id))
+
+    def clusters_of_hosts(self) -> Set[str]:
+        """Return the clusters of hosts. A host that moves to another cluster after its last task has two clusters."""
+        if self._database.reads_only:
+            rows = self._database.execute(
+                "SELECT cluster, joins FROM instance WHERE region = '' AND status != 'INACTIVE'"
+            ).fetchall()
+            return {name for names in rows for name in names if name}
+        return self._host_clusters.keys()
 
     def joined_clusters(self) -> set[tuple[str, str]]:
         """Return the (region, cluster) pairs that EC2 instances have joined. The clusters of the hosts themselves are left out."""
@@ -243,7 +253,7 @@ class Instances:
 
     def _claim(self, instance: Instance, pool: str, rank: Rank) -> Claim:
         claim = Claim(rank, INSTANCE, instance.id, instance.demand, owner=instance.owner)
-        self._claims.add(pool, claim)
+        self._claims.add(pool, claim, roams=True)  # any host can have the GPUs
         return claim
 
     def _release(self, instance: Instance) -> None:
@@ -285,12 +295,20 @@ class Instances:
         before = self._live.pop(instance_id, None)
         if before is not None:
             del self._by_host[before.host_id][instance_id]
+            self._count_host(before, -1)
             self._addresses.get(before.details.get("SubnetId", ""), set()).discard(before.details.get("PrivateIpAddress", ""))
         if instance is not None and instance.state is not InstanceState.TERMINATED:
             self._live[instance_id] = instance
             self._by_host.setdefault(instance.host_id, {})[instance_id] = None
+            self._count_host(instance, 1)
             if "PrivateIpAddress" in instance.details:
                 self._addresses.setdefault(instance.details["SubnetId"], set()).add(instance.details["PrivateIpAddress"])
+
+    def _count_host(self, instance: Instance, change: int) -> None:
+        for cluster in {instance.cluster, instance.joins} - {""} if instance.is_host and instance.pool is not None else ():
+            self._host_clusters[cluster] = self._host_clusters.get(cluster, 0) + change
+            if not self._host_clusters[cluster]:
+                del self._host_clusters[cluster]
 
     def _move(self, instance: Instance, state: InstanceState, **changes: Any) -> Instance:
         assert state in MOVES[instance.state], f"instance {instance.id}: {instance.state} → {state}"
@@ -327,6 +345,15 @@ class Instances:
         assert instance.is_host and instance.pool is not None
         self._fleet.drop_slot(instance.pool, instance.id)
         self.put_row(instance.but(status="INACTIVE"))
+
+    def move_host(self, instance: Instance) -> Instance:
+        """Move a host's own instance, which has no tasks, to the cluster that the options of the host name."""
+        assert instance.is_host and instance.pool is not None
+        self._fleet.drop_slot(instance.pool, instance.id)
+        moved = instance.but(cluster=instance.joins)
+        self.put_row(moved)
+        self.renew_slot(instance.id)
+        return moved
 
     def set_status(self, instance_id: str, status: str) -> None:
         """Set the status to ACTIVE, DRAINING or INACTIVE. Only an ACTIVE instance gets new tasks. No status stops running tasks."""
@@ -381,6 +408,7 @@ class Instances:
             "WHERE host_id = ? AND present = 1 ORDER BY position",
             (instance.host_id,),
         ).fetchall()
+        moves_to = instance.joins if instance.is_host and instance.joins != instance.cluster else ""
         held, attributes = self.leases(instance.id), self.attributes(instance.id)
         holds = _holds(attributes)
         offered: dict[str, str] = {}  # GPU id → foreign processes that use the GPU, as JSON
@@ -419,7 +447,7 @@ class Instances:
             connected=bool(connected),
             links=_useful_links(links),
             withheld=withheld,
-            draining=instance.status != "ACTIVE" or instance.state is not InstanceState.RUNNING,
+            draining=instance.status != "ACTIVE" or instance.state is not InstanceState.RUNNING or bool(moves_to),
             attributes={
                 **built_in_attributes(instance.type, name, models, is_simulated=is_simulated),
                 **launch_attributes(instance.details),
@@ -436,6 +464,7 @@ class Instances:
                 if allocated_mib and gpu_id in positions
             },
             excluded=sum(row[1] for row in rows) if instance.is_host else 0,
+            moves_to=moves_to,
             lent_memory_mib=max((row[7] for row in lent), default=0),
             host_id=instance.host_id or "",
             address=of_host.address,

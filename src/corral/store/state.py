@@ -122,6 +122,16 @@ class Store(Database):
         "ALTER TABLE joined_host ADD COLUMN forgotten_at REAL;\n"
         "DROP INDEX joined_host_name;\n"
         "CREATE UNIQUE INDEX joined_host_name ON joined_host (name) WHERE revoked_at IS NULL AND forgotten_at IS NULL;\n",
+        # 7: a pool of hosts for each cluster. Instance launches may move between them.
+        "CREATE TEMP TABLE host_pool AS SELECT 'hosts:' || coalesce((SELECT cluster FROM instance WHERE region = '' ORDER BY id "
+        "LIMIT 1), 'default') AS name;\n"
+        "UPDATE task SET pool = coalesce((SELECT 'hosts:' || instance.cluster FROM instance WHERE instance.id = task.instance_id), "
+        "CASE launch_type WHEN 'EC2' THEN 'hosts:' || task.cluster ELSE (SELECT name FROM host_pool) END) WHERE pool = 'hosts';\n"
+        "UPDATE claim SET pool = CASE kind WHEN 'task' THEN (SELECT task.pool FROM task WHERE task.id = claim.id) "
+        "ELSE (SELECT name FROM host_pool) END, roams = kind = 'instance' OR roams WHERE pool = 'hosts';\n"
+        "UPDATE job_line SET pools = replace(pools, '[\"hosts\",', '[\"' || (SELECT name FROM host_pool) || '\",');\n"
+        "UPDATE instance SET joins = cluster WHERE region = '';\n"
+        "DROP TABLE host_pool;\n",
     )
 
     @staticmethod

@@ -154,8 +154,7 @@ class Tasks:
         assert claim is not None and task.state is TaskState.PROVISIONING
         self._evict_on_rollback(task.id)
         self._move(task, task.state, {"pool": pool})
-        self._claims.remove(TASK, task.id)
-        self._claims.add(pool, claim, roams=True)
+        self._claims.move(claim, pool)
         self._cache(task.but(pool=pool, version=task.version + 1))
 
     def change_waiting(self, before: Task, after: Task, longest_s: float | None) -> Task:
@@ -441,13 +440,13 @@ class Tasks:
         )
         return [task_id for (task_id,) in self._execute(sql, (limit,))]
 
-    def with_gpus(self, pool: str) -> list[Task]:
-        """The tasks of a pool that lease GPUs."""
+    def with_gpus_of_hosts(self) -> list[Task]:
+        """The tasks that lease GPUs which no EC2 instance owns."""
         sql = (
             "SELECT DISTINCT task.id FROM lease JOIN run ON run.id = lease.run_id JOIN task ON task.id = run.task_id "
-            "WHERE task.pool = ? ORDER BY task.id"
+            "JOIN instance ON instance.id = task.instance_id WHERE instance.region = '' ORDER BY task.id"
         )
-        rows = self._execute(sql, (pool,)).fetchall()
+        rows = self._execute(sql).fetchall()
         return [task for (task_id,) in rows if (task := self.get(task_id)) is not None]
 
     def not_stopping(self, limit: int) -> list[str]:

@@ -107,7 +107,7 @@ CREATE TABLE claim (
     id      TEXT NOT NULL,
     pool    TEXT NOT NULL,
     rank    TEXT NOT NULL,                  -- JSON: a list of numbers; the smallest list is served first
-    roams   INTEGER NOT NULL DEFAULT 0 CHECK (roams IN (0, 1)), -- 1: the task may also get capacity of its cluster's other pool
+    roams   INTEGER NOT NULL DEFAULT 0 CHECK (roams IN (0, 1)), -- 1: the claim may move to another pool
     owner   TEXT NOT NULL CHECK (owner != ''),
     longest REAL                            -- the longest time from placement to release in seconds; NULL: there is no time limit
 );

@@ -148,7 +148,7 @@ def _row(host: dict[str, Any], now: datetime | None) -> dict[str, str]:
         "HOST": host["name"],
         "STATE": host["state"],
         "ADDRESS": (host["address"] or "") if host["joined"] else LOCAL,
-        "CLUSTER": host["cluster"] or "",
+        "CLUSTER": f"{host['cluster']} -> {host['movesTo']}" if host["movesTo"] else host["cluster"] or "",
         "RACK": host["rack"] or "",
         "GPUS": _models(offered),
         "FREE": str(free),

@@ -36,6 +36,8 @@ def _folder(context: click.Context, parameter: click.Parameter, value: Path | No
 @click.option("--exclude-gpus", metavar="GPUS", help="GPUs that tasks never get, by index or id: 0,3,GPU-...")
 @click.option("--runtime", type=click.Choice(["auto", "process", "docker"]), show_default="auto",
               help="docker runs images as containers, process ignores images, auto uses Docker if it is available.")  # fmt: skip
+@click.option("--cluster", metavar="NAME", show_default="that of the server",
+              help="The ECS cluster that this host joins, unless the token names one.")  # fmt: skip
 @click.option("--rack", help="The rack of this host, unless the token names one.")
 @click.option("--instance-type", show_default="corral.host",
               help="The value of the attribute ecs.instance-type of this host, such as p3.8xlarge.")  # fmt: skip

@@ -48,15 +48,16 @@ def token() -> None:
 @data_option
 @click.option("--ttl", metavar="TIME", callback=seconds, show_default="1h", help="How long it is valid, such as 30m, 8h or 2d.")
 @click.option("--uses", type=click.IntRange(1, 10_000), show_default="1", help="How many hosts can join with it.")
+@click.option("--cluster", metavar="NAME", help="The ECS cluster of the hosts. Without it, they choose.")
 @click.option("--rack", help="The rack of the hosts. Without it, they choose.")
 @click.option("--json", "as_json", is_flag=True, help="Print the token as JSON.")
-def create(data: DataFolder, ttl: float | None, uses: int | None, rack: str | None, as_json: bool) -> None:
+def create(data: DataFolder, ttl: float | None, uses: int | None, cluster: str | None, rack: str | None, as_json: bool) -> None:
     """Create a token, and print the command with which another machine joins.
 
     The first token opens the door: this machine listens on port 4567 of all its addresses, also after a restart. `corral up --door`
     chooses another address or port. The token is a secret, and cannot be shown again.
     """
-    given = {"ttl": ttl, "uses": uses, "rack": rack}
+    given = {"ttl": ttl, "uses": uses, "cluster": cluster, "rack": rack}
     made, _ = call(find_endpoint(data), "CreateJoinToken", {name: value for name, value in given.items() if value is not None})
     if as_json:
         print_json(made)

@@ -260,17 +260,17 @@ def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> Un
         largest = max(sizes, key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
         if largest is None:
             return UnmetDemand("the cluster has no container instances yet", needs)
-        return _too_large(largest, demand, sum(slot.excluded for slot in pool.slots()))
+        return _too_large(largest, demand, sum(slot.excluded for slot in pool.slots()), _of_cluster(pool))
     if not pool.connected:
         silent = _lacking(pool, demand, reservation) == "AGENT"
-        return UnmetDemand("no host is connected" if silent else "every host is draining", needs)
+        return UnmetDemand(f"no host{_of_cluster(pool)} is connected" if silent else _why_draining(pool), needs)
     free_gpus = pool.free_gpus
     has_rules = demand.rules is not None and bool(demand.rules.member_of or demand.rules.distinct or demand.rules.instance_group)
     if has_rules and demand.rules is not None:
         free_gpus = sum(group.gpus * len(ids) for group in allowed_slots(pool, demand).groups(1) for ids in group.fitting(0, 0))
         free = _what_rules_leave(pool, demand.rules, free_gpus)
     else:
-        free = f"{free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
+        free = f"{free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}{_of_cluster(pool)}"
     if reservation is not None and _find(pool, demand, None) is not None:
         return UnmetDemand(free, needs, ahead=reservation.claim)
     lacking = _lacking(pool, demand, None)  # without the reservation it would not fit either, so that is not the reason
@@ -302,7 +302,7 @@ def _what_is_not_withheld(pool: Pool, demand: Demand) -> str:
     return f"no GPU that can be used now has {demand.gpu_memory_mib} MiB of memory"
 
 
-def _too_large(largest: Demand, demand: Demand, excluded_gpus: int) -> UnmetDemand:
+def _too_large(largest: Demand, demand: Demand, excluded_gpus: int, of_cluster: str) -> UnmetDemand:
     """Compare a demand with the largest slot. The texts have only the amounts that are too large."""
     needs, has = [], []
     if largest.gpus < demand.least_gpus or largest.gpu_memory_mib < demand.gpu_memory_mib:
@@ -318,7 +318,7 @@ def _too_large(largest: Demand, demand: Demand, excluded_gpus: int) -> UnmetDema
             needs.append(amounts(Demand(**{part: getattr(demand, part)})))
             has.append(amounts(Demand(**{part: getattr(largest, part)})))
     only = "" if has[0].startswith("no GPU") else "only "
-    return UnmetDemand(f"the largest host has {only}{', '.join(has)}", f"needs {', '.join(needs)}")
+    return UnmetDemand(f"the largest host{of_cluster} has {only}{', '.join(has)}", f"needs {', '.join(needs)}")
 
 
 def _enough_gpus(demand: Demand) -> str:
@@ -362,10 +362,10 @@ def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: int) -> str:
     conditions = " and ".join(given)
     matching, left = select_by_attributes(pool, rules), select(pool, rules)
     if not matching.allowed:
-        return f"{_hosts(pool.connected)}, none matches {conditions}"
-    text = _hosts(matching.allowed)
+        return f"{_hosts(pool.connected)}{_of_cluster(pool)}, none matches {conditions}"
+    text = _hosts(matching.allowed) + _of_cluster(pool)
     if conditions:
-        text = f"{matching.allowed} of {_hosts(pool.connected)} match {conditions}"
+        text = f"{matching.allowed} of {_hosts(pool.connected)}{_of_cluster(pool)} match {conditions}"
     if rules.distinct and left.allowed < matching.allowed:
         group = rules.group.removeprefix(f"{rules.scope}/")
         there = matching.allowed - left.allowed
@@ -377,6 +377,17 @@ def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: int) -> str:
 
 def _hosts(count: int) -> str:
     return "1 host" if count == 1 else f"{count} hosts"
+
+
+def _of_cluster(pool: Pool) -> str:
+    return f" of cluster {pool.shown_cluster}" if pool.shown_cluster else ""
+
+
+def _why_draining(pool: Pool) -> str:
+    found = [slot.moves_to for slot in pool.slots()]
+    if len(found) == 1 and found[0]:
+        return f"the host{_of_cluster(pool)} moves to cluster {found[0]} when its tasks have ended"
+    return f"every host{_of_cluster(pool)} is draining"
 
 
 def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str = "", ends_at_s: float = inf) -> Placement | None:

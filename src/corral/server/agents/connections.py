@@ -201,8 +201,8 @@ class Agents:
             raise HostRefused(refusal)
         if why := self._why_copy(hello, host_id):
             raise HostRefused(why)
-        # The scheduler has one pool for all hosts, so they are all in the cluster of the server.
-        options = replace(hello.options, cluster=self._cluster, rack=host.rack or hello.options.rack)
+        cluster = host.cluster or hello.options.cluster or self._cluster
+        options = replace(hello.options, cluster=cluster, rack=host.rack or hello.options.rack)
         return replace(hello, host_id=host_id, name=host.name, options=options)
 
     def _why_copy(self, hello: Hello, host_id: str) -> str:

@@ -13,7 +13,6 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import NAMED_MAX, busy_on, named
 from corral.model.group import Group, ScalingActivity, group_arn
-from corral.model.instance import HOST_POOL
 from corral.model.numbers import whole_number
 from corral.model.placement import INSTANCE
 from corral.operations.stored_resources import Params
@@ -205,4 +204,5 @@ def why_waiting(tx: Tx[Store], activity: ScalingActivity) -> str:
         many = "1 task of the draining instance has" if len(tasks) == 1 else f"{len(tasks)} tasks of the draining instance have"
         return f"Waiting until {many} ended: {', '.join(tasks[:NAMED_MAX])}." if tasks else ""
     claim = tx.store.claims.get(INSTANCE, activity.instance_id) if activity.status == WAITING else None
-    return f"Waiting for capacity: {why_claim_waits(tx, HOST_POOL, claim)}." if claim is not None else ""
+    pool = tx.store.claims.pool_of(INSTANCE, activity.instance_id)
+    return f"Waiting for capacity: {why_claim_waits(tx, pool, claim)}." if claim is not None and pool is not None else ""

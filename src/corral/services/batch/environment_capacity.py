@@ -21,10 +21,11 @@ from corral.decide.scaling.environment_scaling import (
 )
 from corral.decide.scaling.group_capacity import COUNTED
 from corral.decide.scaling.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, fits_on, kinds_of, room_on
+from corral.fleet.clusters import host_pools
 from corral.fleet.instances import reason_of_wait
 from corral.model.compute_environment import ENABLED, ComputeEnvironment
 from corral.model.group import GroupMember
-from corral.model.instance import HOST_POOL, InstanceState
+from corral.model.instance import InstanceState
 from corral.model.job_line import WaitingLine
 from corral.model.task import Demand
 from corral.services.batch.consumable_resources import find_resource
@@ -117,14 +118,14 @@ def _strategy(environment: ComputeEnvironment) -> str:
 
 def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present) -> EnvironmentSize:
     most = tx.store.hosts.all_gpus()
-    groups = list(tx.store.fleet.pool(HOST_POOL).groups())
+    free = [group.gpus for name in host_pools(tx) for group in tx.store.fleet.pool(name).groups()]
     return EnvironmentSize(
         min_vcpus=environment.min_vcpus,
         max_vcpus=environment.max_vcpus,
         present=here.vcpus,
         gpus=here.gpus,
         gpus_left=WITHOUT_LIMIT if most is None else max(0, most - here.gpus),
-        gpus_now=groups[-1].gpus if groups else 0,
+        gpus_now=max(free, default=0),
         asked=state.asked,
         is_enabled=environment.state == ENABLED,
     )

@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 
 from corral.core.transactions import Tx
-from corral.fleet.clusters import has_host
+from corral.fleet.clusters import fargate_pool, has_host
 from corral.model.compute_environment import ComputeEnvironment
-from corral.model.instance import HOST_POOL, cluster_pool
+from corral.model.instance import cluster_pool, host_pool
 from corral.store import Store
 
 ENVIRONMENTS_CACHED_MAX = 256
@@ -35,8 +35,10 @@ def environments(tx: Tx[Store], region: str) -> list[ComputeEnvironment]:
 
 
 def pool_of(tx: Tx[Store], environment: ComputeEnvironment) -> str:
-    if environment.is_fargate or has_host(tx, environment.cluster):
-        return HOST_POOL
+    if environment.is_fargate:
+        return fargate_pool(tx, environment.cluster)
+    if has_host(tx, environment.cluster):
+        return host_pool(environment.cluster)
     return cluster_pool(environment.region, environment.cluster)
 
 

@@ -13,8 +13,9 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.place import why_waiting
+from corral.fleet.clusters import slot_of_host
 from corral.fleet.hosts import HostNames
-from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id, host_instance_id
+from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.placement import INSTANCE, Claim
 from corral.operations.pagination import Pagination
 from corral.services.corral.errors import InvalidRequestException
@@ -106,8 +107,10 @@ def _why_waiting(tx: Tx[Store], claim: Claim) -> str:
     If no older claim has the same demand, the reason also names what holds the GPUs. To compute this for all claims would take too
     long.
     """
-    pool = tx.store.fleet.pool(HOST_POOL)
-    return why_claim_waits(tx, HOST_POOL, claim) if claim in pool.heads() else why_waiting(pool, claim)
+    name = tx.store.claims.pool_of(INSTANCE, claim.id)
+    assert name is not None, "a claim that waits in no pool"
+    pool = tx.store.fleet.pool(name)
+    return why_claim_waits(tx, name, claim) if claim in pool.heads() else why_waiting(pool, claim)
 
 
 def _overcommitted(tx: Tx[Store], living: list[Instance]) -> list[dict[str, Any]]:
@@ -117,9 +120,9 @@ def _overcommitted(tx: Tx[Store], living: list[Instance]) -> list[dict[str, Any]
             cpu_units[instance.host_id] += instance.cpu_units
             memory_mib[instance.host_id] += instance.memory_mib
     found = []
-    pool = tx.store.fleet.pool(HOST_POOL)
-    for host_id in [each for each in sorted(cpu_units) if host_instance_id(each) in pool]:
-        slot = pool.slot(host_instance_id(host_id))
+    for host_id in sorted(cpu_units):
+        if (slot := slot_of_host(tx, host_id)) is None:
+            continue
         cpu = {"total": slot.total.cpu_units, "promised": slot.total.cpu_units - slot.cpu_units + cpu_units[host_id]}
         memory = {"total": slot.total.memory_mib, "promised": slot.total.memory_mib - slot.memory_mib + memory_mib[host_id]}
         if cpu["promised"] > cpu["total"] or memory["promised"] > memory["total"]:

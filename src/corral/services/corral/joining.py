@@ -34,6 +34,7 @@ TOKENS_MAX = 1_000
 KEPT_S = 86_400.0  # expired tokens are listed for this time
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
 NAME_KEPT = 58  # so many characters of a name are kept if it gets an addition
+CLUSTER = re.compile(r"[a-zA-Z0-9_-]{1,255}")
 NAME_RULE = "use up to 63 letters, digits, dots, hyphens and underscores"
 TOKEN_ID_DIGITS = 8
 AGAIN = "Create another one on the server with `corral token create`."
@@ -64,9 +65,9 @@ def create_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         raise InvalidRequestException(f"ttl {ttl_s:g} is not valid: pass {TTL_MIN_S:g} to {TTL_MAX_S:.0f} seconds.")
     if not 1 <= uses <= USES_MAX:
         raise InvalidRequestException(f"uses {uses} is not valid: pass 1 to {USES_MAX}.")
-    if cluster not in ("", tx.settings.host.cluster):
+    if cluster and not CLUSTER.fullmatch(cluster):
         raise InvalidRequestException(
-            f"cluster '{cluster[:300]}' is not valid: all hosts of a server are in its cluster, {tx.settings.host.cluster}."
+            f"cluster '{cluster[:300]}' is not valid: use up to 255 letters, digits, hyphens and underscores."
         )
     if rack and not NAME.fullmatch(rack):
         raise InvalidRequestException(

@@ -20,10 +20,11 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.placement.place import standing_reservation
 from corral.decide.placement.start_estimates import estimates
+from corral.fleet.clusters import slot_of_host
 from corral.fleet.hosts import HostNames
 from corral.model.agent_protocol import SAMPLE_MAX_AGE_S
 from corral.model.gpu_metrics import GpuSample
-from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
+from corral.model.instance import ec2_id, host_instance_id
 from corral.model.joined_host import JoinedHost
 from corral.model.placement import INSTANCE, JOB, TASK, Claim
 from corral.model.task import Task
@@ -84,12 +85,13 @@ def describe_gpus(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 
 def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
-    hosts, pool, reserved = [], tx.store.fleet.pool(HOST_POOL), _reserved_gpus(tx)
+    hosts, reserved = [], _reserved_gpus(tx)
     options, joined = tx.store.hosts.options(), tx.store.joined_hosts.all()
     for host in tx.store.hosts.all():
-        if host_instance_id(host["id"]) not in pool:
+        slot, own = slot_of_host(tx, host["id"]), tx.store.instances.get(host_instance_id(host["id"]))
+        if slot is None or own is None:
             continue  # the host has just joined, or was forgotten
-        slot = pool.slot(host_instance_id(host["id"]))
+        wanted = options[host["id"]].options
         hosts.append(
             {
                 "id": host["id"],
@@ -97,9 +99,10 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
                 "connected": bool(host["connected"]),
                 **_joined(joined.get(host["id"]), options[host["id"]].options.address),
                 **_state(tx, joined.get(host["id"]), host, is_draining=slot.draining),
-                "cluster": options[host["id"]].options.cluster,
-                "rack": options[host["id"]].options.rack or None,
-                "labels": options[host["id"]].options.labels or None,
+                "cluster": own.cluster,
+                "movesTo": slot.moves_to or None,
+                "rack": wanted.rack or None,
+                "labels": wanted.labels or None,
                 "tasks": len(tx.store.tasks.on_host(host["id"])),
                 "seenS": host["seen_at"],
                 "docker": host["docker"],
@@ -160,6 +163,7 @@ def _new_host(host: JoinedHost) -> dict[str, Any]:
         "state": "SILENT" if host.revoked_at_s is None else "REVOKED",
         "reason": _why_refused(host),
         "cluster": host.cluster or None,
+        "movesTo": None,
         "rack": host.rack or None,
         "labels": None,
         "tasks": 0,

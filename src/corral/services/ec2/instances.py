@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.decide.placement.place import place_newcomer
 from corral.fleet import instances
+from corral.fleet.clusters import host_pools
 from corral.fleet.instances import InstanceRequest
-from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id
+from corral.fleet.newcomers import place_now
+from corral.model.instance import Instance, InstanceState, ec2_id
 from corral.model.placement import Unplaceable
 from corral.operations.pagination import Candidates
 from corral.operations.stored_resources import Document, Params
@@ -215,7 +216,7 @@ def start_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
 
     def start(instance: Instance) -> None:
         if instance.state is InstanceState.STOPPED:
-            room = place_newcomer(tx.store.fleet.pool(HOST_POOL), instance.demand, tx.now_s)
+            _, room = place_now(tx, host_pools(tx, instance.joins), instance.demand)
             if isinstance(room, Unplaceable):
                 raise errors.InsufficientInstanceCapacity(
                     f"There is not enough capacity to start {ec2_id(instance.id)} ({instance.type}) now: {_clause('it', room)}. "

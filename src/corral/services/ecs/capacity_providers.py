@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.fleet.clusters import has_host, pools_of, slots_of
+from corral.fleet.clusters import fargate_pool, has_host, pools_of, slots_of
 from corral.fleet.host_options import host_clusters
 from corral.model.group import DELETING, Group, group_key, provider_key
-from corral.model.instance import HOST_POOL, Instance, cluster_pool
+from corral.model.instance import Instance, cluster_pool, host_pool
 from corral.operations.pagination import among
 from corral.services.ecs import errors
 from corral.services.ecs.lookup import HOST_CLUSTER_DETAILS, HOST_PROVIDER, PAGES, arn, cluster_record, find_cluster, short
@@ -141,9 +141,11 @@ def check_providers(tx: Tx[Store], caller: Caller, cluster: str, names: list[str
         raise errors.InvalidParameterException("The specified capacity providers contain a duplicate. Specify each of them once.")
     for name in names:
         if name == HOST_PROVIDER and not has_host(tx, cluster):
-            clusters = ", ".join(sorted(host_clusters(tx)))
+            clusters = " and ".join(f"`{each}`" for each in sorted(host_clusters(tx)))
+            many = "clusters" if " and " in clusters else "cluster"
             raise errors.InvalidParameterException(
-                f"The capacity provider `{HOST_PROVIDER}` is this machine, which belongs to the cluster `{clusters}`."
+                f"The capacity provider `{HOST_PROVIDER}` is the hosts themselves. They belong to the {many} {clusters}, not to "
+                f"`{cluster}`."
             )
         if _document(tx, caller, name) is None:
             raise errors.InvalidParameterException(
@@ -257,7 +259,7 @@ def capacity_of(
     if launch_type and strategy:
         raise errors.InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
     if launch_type == "FARGATE":
-        return Capacity("FARGATE", (HOST_POOL,), waits=True)
+        return Capacity("FARGATE", (fargate_pool(tx, cluster),), waits=True)
     if launch_type == "MANAGED_INSTANCES":
         raise errors.InvalidParameterException("Managed instances need a capacity provider strategy instead of a launch type.")
     if not launch_type and not strategy:
@@ -306,9 +308,9 @@ def _provider_capacity(
         )
     chosen = tuple(distribute(providers, skip + count)[skip:])
     if providers[0].name in FARGATE_PROVIDERS:
-        return Capacity("FARGATE", (HOST_POOL,), waits=True, providers=chosen)
+        return Capacity("FARGATE", (fargate_pool(tx, cluster),), waits=True, providers=chosen)
     joined = cluster_pool(region, cluster)
-    pools = {provider.name: HOST_POOL if provider.name == HOST_PROVIDER else joined for provider in providers}
+    pools = {provider.name: host_pool(cluster) if provider.name == HOST_PROVIDER else joined for provider in providers}
     groups = {name: group for name in pools if (group := group_of_provider(tx, region, name))}
     return Capacity("EC2", tuple(dict.fromkeys(pools.values())), waits=True, providers=chosen, pool_of=pools, group_of=groups)
 
@@ -322,7 +324,7 @@ def service_capacity(
     """
     launch_type, strategy = settings.get("launchType"), settings.get("capacityProviderStrategy")
     if launch_type == "FARGATE":
-        return Capacity("FARGATE", (HOST_POOL,), waits=True)
+        return Capacity("FARGATE", (fargate_pool(tx, cluster),), waits=True)
     if strategy:
         return _provider_capacity(tx, strategy, region, cluster, cluster_details, count, skip=running)
     return Capacity("EC2", pools_of(tx, region, cluster), waits=True)

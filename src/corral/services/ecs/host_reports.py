@@ -14,7 +14,7 @@ from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.decide.tasks.lifecycle import observe, stoppable
 from corral.fleet.hosts import gpus_failed, wake_pools
-from corral.fleet.instances import host_changed
+from corral.fleet.instances import host_changed, host_joined
 from corral.model.agent_protocol import SILENT_S, Hello
 from corral.model.run import Observed, RunState, run_of_attempt
 from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
@@ -46,6 +46,7 @@ def hello(tx: Tx[Store], message: Hello) -> None:
     rebooted = before is not None and before["boot_id"] != message.boot_id
     _release_gpus(tx, message)
     tx.store.hosts.put(message, tx.now_s)
+    host_joined(tx, message.host_id)
     tx.due(f"host:{message.host_id}", tx.now_s + SILENT_S)
     ordered = {run.attempt_id for task in tx.store.tasks.on_host(message.host_id) for run in task.runs if not run.waits}
     gpus_failed(tx, message.host_id, message.faults)

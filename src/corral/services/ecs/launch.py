@@ -15,19 +15,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.core.transactions import Tx
-from corral.decide.placement.place import (
-    could_hold,
-    is_reservable,
-    place_newcomer,
-    place_on,
-    room_for_newcomer,
-    why_never,
-)
+from corral.decide.placement.place import is_reservable, place_on, room_for_newcomer, why_never
 from corral.decide.placement.slot_fit import amounts
-from corral.fleet.clusters import pools_of
-from corral.fleet.newcomers import taking_capacity
+from corral.fleet.clusters import fargate_pool, pools_of
+from corral.fleet.newcomers import find_room, place_now, taking_capacity, waiting_pool
 from corral.fleet.private_environments import use_private_objects
-from corral.model.placement import Claim, Placement, Rank, Unplaceable
+from corral.model.instance import is_host_pool
+from corral.model.placement import INSTANCE, TASK, Claim, Placement, Rank, Unplaceable
 from corral.model.queue_options import NO_OPTIONS, QueueOptions
 from corral.model.task import RANDOM, Demand, PlacementRules, Task, TaskState
 from corral.model.task_queue import QueueState
@@ -154,14 +148,15 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
         if group not in prototypes:
             prototypes[group] = _restricted(prototype, scope, group)
         task = prototypes[group]
-        entry = queue.entry(at, tx.now_s, roams=len(pools) > 1) if queue is not None else None
+        roams = len(pools) > 1 or capacity.launch_type == "FARGATE"
+        entry = queue.entry(at, tx.now_s, roams=roams) if queue is not None else None
         in_line = entry is None or entry.state is QueueState.ADMITTED
         if in_line:
             pool, found = unfit.get((pools, group)) or _find_placement(
                 tx, pools, task.demand, tx.ids.hex32() if draws else "", longest_s, waits=capacity.waits
             )
         else:
-            pool, found = _waiting_pool(tx, pools, task.demand), None
+            pool, found = waiting_pool(tx, pools, task.demand), None
         if found is None and request.options.refuse_unfit:
             found = never_fits(tx, pools, task.demand)
         if in_line and not isinstance(found, Placement):
@@ -176,7 +171,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
                 chosen = chosen.but(details=queue.details(at, chosen.details))
             rank = rank_of(chosen, request.options.priority) if in_line else None
             with taking_capacity(tx, pool) if found is not None else nullcontext():
-                tasks.append(_add_task(tx, chosen, spec, found, rank=rank, roams=len(pools) > 1, longest_s=longest_s))
+                tasks.append(_add_task(tx, chosen, spec, found, rank=rank, roams=roams, longest_s=longest_s))
             if queue is not None and entry is not None:
                 queue.add(tx, entry, tasks[-1].id)
     if queue is not None and tasks:
@@ -195,29 +190,12 @@ def _restricted(prototype: Task, scope: str, group: str) -> Task:
 def _find_placement(
     tx: Tx[Store], pools: tuple[str, ...], demand: Demand, seed: str, longest_s: float | None, *, waits: bool
 ) -> tuple[str, Placement | Unplaceable | None]:
-    """Return the pool and the placement. If no slot has room and the task waits, return None instead of the placement.
-
-    If no slot has room and the task does not wait, return why the first pool that has slots has no room.
-    """
-    first = pools[0]
+    """Return the pool and the placement. If no slot has room and the task waits, return None instead of the placement."""
     if tx.settings.launches.paused_until_s > tx.now_s:
-        tx.mark(f"pool:{first}")
-        return (_waiting_pool(tx, pools, demand), None) if waits else (first, PAUSED)
-    if waits:
-        for name in pools:
-            room = room_for_newcomer(tx.store.fleet.pool(name), demand, tx.now_s, seed=seed, longest_s=longest_s)
-            if room is not None:
-                return name, room
-        return _waiting_pool(tx, pools, demand), None
-    refused: tuple[str, Unplaceable] | None = None
-    for name in pools:
-        pool = tx.store.fleet.pool(name)
-        if len(pool):
-            found = place_newcomer(pool, demand, tx.now_s, seed=seed, longest_s=longest_s)
-            if isinstance(found, Placement):
-                return name, found
-            refused = refused or (name, found)
-    return refused or (first, place_newcomer(tx.store.fleet.pool(first), demand, tx.now_s, seed=seed, longest_s=longest_s))
+        tx.mark(f"pool:{pools[0]}")
+        return (waiting_pool(tx, pools, demand), None) if waits else (pools[0], PAUSED)
+    find = find_room if waits else place_now
+    return find(tx, pools, demand, seed=seed, longest_s=longest_s)
 
 
 def never_fits(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplaceable | None:
@@ -230,13 +208,6 @@ def never_fits(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplace
         return None
     reasons = [why_never(tx.store.fleet.pool(name), demand) for name in pools if len(tx.store.fleet.pool(name))]
     return None if not reasons or None in reasons else reasons[0]
-
-
-def _waiting_pool(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> str:
-    """Return the pool in which a task waits: the first pool that could hold it, or else the last pool."""
-    if len(pools) == 1:
-        return pools[0]
-    return next((name for name in pools if could_hold(tx.store.fleet.pool(name), demand)), pools[-1])
 
 
 def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: Task) -> LaunchResult:
@@ -367,26 +338,39 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
     return {name: value for name, value in details.items() if value}
 
 
-# Tasks that wait in one pool and may use another
+# Claims that wait in one pool and may use another
 
 
 def fetch_roaming(tx: Tx[Store], pool_name: str) -> bool:
-    """Move the first suitable claim of a task to this pool from the other pool of its cluster. Return False if there is none.
+    """Move the first suitable claim to this pool from another pool that it may use. Return False if there is none.
 
     A claim is suitable if this pool has room for it now, or if only this pool can reserve a slot for it. Claims are tried in the
     order of their ranks. The scheduler must serve this pool next, before it serves any other pool. Otherwise the other pool could
     fetch the claim back, and the claim could move back and forth for ever.
     """
     pool, unfit = tx.store.fleet.pool(pool_name), set[tuple[str, Demand]]()
-    for claim in tx.store.claims.roaming:
-        task = tx.store.tasks.get(claim.id)
-        assert task is not None, "a claim of a task that does not exist"
-        key = task.pool, claim.demand
-        if task.pool == pool_name or key in unfit or pool_name not in pools_of(tx, task.region, task.cluster):
+    for claim, source in tx.store.claims.roaming_to(pool_name):
+        if (source, claim.demand) in unfit or not _may_use(tx, claim, pool_name):
             continue
-        is_better = is_reservable(pool, claim) and not is_reservable(tx.store.fleet.pool(task.pool), claim)
+        is_better = is_reservable(pool, claim) and not is_reservable(tx.store.fleet.pool(source), claim)
         if is_better or room_for_newcomer(pool, claim.demand, tx.now_s, seed=claim.id, longest_s=claim.longest_s) is not None:
-            tx.store.tasks.move_claim(task, pool_name)
+            if claim.kind == INSTANCE:
+                tx.store.claims.move(claim, pool_name)
+            else:
+                task = tx.store.tasks.get(claim.id)
+                assert task is not None, "a claim of a task that does not exist"
+                tx.store.tasks.move_claim(task, pool_name)
             return True
-        unfit.add(key)
+        unfit.add((source, claim.demand))
     return False
+
+
+def _may_use(tx: Tx[Store], claim: Claim, pool_name: str) -> bool:
+    """Whether a roaming claim may get capacity of a pool. Instances are launched on any host."""
+    if claim.kind != TASK:
+        return is_host_pool(pool_name)
+    task = tx.store.tasks.get(claim.id)
+    assert task is not None, "a claim of a task that does not exist"
+    if task.launch_type == "FARGATE":
+        return pool_name == fargate_pool(tx, task.cluster)
+    return pool_name in pools_of(tx, task.region, task.cluster)

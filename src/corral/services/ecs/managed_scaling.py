@@ -16,9 +16,10 @@ from corral.core.transactions import Tx
 from corral.decide.placement.slot_fit import amounts, covers
 from corral.decide.scaling.group_capacity import COUNTED, capacity_of
 from corral.decide.scaling.managed_scaling import GroupInstance, Need, WaitingTasks, needed_instances, reservation_percent
+from corral.fleet.clusters import host_pools
 from corral.fleet.instances import is_impaired, reason_of_wait
 from corral.model.group import DELETING, DRAINED, Group, GroupMember, LifecycleState
-from corral.model.instance import HOST_POOL, Instance, InstanceState, cluster_pool
+from corral.model.instance import Instance, InstanceState, cluster_pool
 from corral.model.metric import Metric, Point
 from corral.model.placement import Slot
 from corral.model.task import Demand, Task
@@ -205,7 +206,8 @@ def _empty_slot(id: str, gpus: int, cpu_units: int, memory_mib: int, attributes:
 
 def host_attributes(tx: Tx[Store]) -> dict[str, str]:
     """The attributes that an instance has from its host. GPUs of other instances count too, because they can become free."""
-    slot = next(iter(tx.store.fleet.pool(HOST_POOL).slots()), None)
+    slots = (slot for pool in host_pools(tx) for slot in tx.store.fleet.pool(pool).slots())
+    slot = next(slots, None)
     if slot is None:
         return {}
     models, is_simulated = tx.store.hosts.gpu_models(tx.store.instances.host_of(slot.id))

@@ -13,7 +13,7 @@ from corral.fleet.leaving_tasks import mark_leaving
 from corral.fleet.private_environments import release_private_objects
 from corral.model.ecs_service import service_of_task
 from corral.model.group import provider_key
-from corral.model.instance import HOST_POOL
+from corral.model.instance import is_host_pool
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
 from corral.model.placement import TASK, Claim, Placement
 from corral.model.run import RunState
@@ -86,7 +86,7 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     if stopped:
         mark_queued(tx, before)  # before the pool is marked, because the next member of the task's array may get a claim
     frees = stopped or _frees_capacity(before.runs, progress.task.runs)
-    if pool.has_claims() or tx.store.claims.roaming:
+    if pool.has_claims() or tx.store.claims.may_come(before.pool):
         # Before a task starts, its time limit counts from its placement, and afterwards from its start. So the start moves the end
         # of the time limit to a later time. Then a reserved slot has room for the oldest claim later, and more of the younger
         # claims can end before that time (`decide/placement/backfill.py`).
@@ -95,7 +95,7 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
             tx.mark(f"pool:{before.pool}")
     if stopped and before.state is not TaskState.STOPPED:
         release_private_objects(tx, before)
-    if stopped and before.pool != HOST_POOL:
+    if stopped and not is_host_pool(before.pool):
         tx.mark(f"instance:{before.instance_id}")  # an instance that is shutting down terminates after its last task
         mark_provider(tx, before, before.instance_id)
     if frees and before.instance_id is not None and before.instance_id in pool:
@@ -104,6 +104,8 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
             # Check the DAEMON services for two reasons. On a draining instance, a daemon task stops when it is the last task. If a
             # process outside Corral uses the GPU of an ended run, tasks do not get this GPU, so a daemon task may not fit any more.
             tx.mark(f"daemons:{before.pool}")
+            if stopped and slot.draining:
+                tx.mark(f"instance:{before.instance_id}")  # a host moves to another cluster after its last task
 
 
 def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
