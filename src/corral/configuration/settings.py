@@ -15,6 +15,7 @@ from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 UP, SCALING, HISTORY, OUTPUTS, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "outputs", "run", "cost", "instance-types"
 JOIN, HOSTS = "join", "hosts"
+SHIP, SHARED_FOLDERS = "ship", "shared-folders"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
 OUTPUTS_MAX_MIB = 1_000_000_000
@@ -186,11 +187,18 @@ _RUN = (
 
 _HOSTS = (number(HOSTS, "certificate_days", 30, CERTIFICATE_DAYS_MAX, "how many days a certificate of a joined host is valid"),)
 
+_SHIP = (
+    whole(SHIP, "folder_mib", 1024, OUTPUTS_MAX_MIB, "how many MiB a folder of `corral run --ship` has at most"),
+    whole(SHIP, "total_mib", 20_480, OUTPUTS_MAX_MIB, "how many MiB of shipped folders are stored at most"),
+    whole(SHIP, "days", 30, HISTORY_DAYS_MAX, "how many days shipped folders are stored"),
+    texts(SHARED_FOLDERS, "paths", "folders that all hosts share, which `corral run --ship` does not send"),
+)
+
 _COST = (
     number(COST, "gpu_hour", 0, PRICE_MAX, "the price of a GPU-hour of this machine in US dollars, for `corral cost`; 0: none"),
 )
 
-_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_COST)
+_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_COST)
 SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in _ALL}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES)
 UP_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _UP}  # the options of `corral up`, by key

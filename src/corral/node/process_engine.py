@@ -23,6 +23,7 @@ import msgspec
 from corral.core.errors import Refused
 from corral.model.agent_protocol import Execute, ImagePush
 from corral.model.run import Observed, RunSpec
+from corral.model.shipped_folder import VARIABLE as SHIPPED_FOLDER
 from corral.node import node_folder, procfs
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
@@ -67,9 +68,13 @@ def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
 
 
 def launch_of(spec: RunSpec, ours: Mapping[str, str], data: Path) -> Launch:
+    command = spec.command
+    if manifest := spec.environment.get(SHIPPED_FOLDER):  # this program fetches the folder, and becomes the command
+        fetch = [sys.executable, "-I", "-m", "corral.node.shipped_folder", str(data / "shipped"), manifest]
+        command = [*fetch, *command]
     return Launch(
         run_id=spec.run_id,
-        command=spec.command,
+        command=command,
         environment={**environment_for(spec, ours), RUN_VARIABLE: run_mark(data, spec.run_id)},
         working_directory=spec.working_directory,
         stop_grace_s=spec.stop_grace_s,

@@ -262,7 +262,7 @@ async def _serve(options: ServerOptions) -> None:
         names,
         blobs,
         BodyReceiver(blobs),
-        TaskEndpoints(state, agents),
+        TaskEndpoints(state, agents, blobs),
         limits.memory,
         MetricsPage(lanes, agents.history, clock),
     )

@@ -6,6 +6,7 @@ the task. The URLs of the other endpoints contain a secret. All endpoints of a t
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import UTC, datetime
 from functools import partial
@@ -16,20 +17,23 @@ from msgspec import Struct
 
 from corral import aws
 from corral.access.caller import Caller
+from corral.blobs import Blobs
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
 from corral.fleet.spot_interruptions import notice_of
 from corral.model.instance import Instance
 from corral.model.json_documents import read_json
+from corral.model.shipped_folder import PATH
 from corral.model.task import Task
 from corral.server.agents.connections import Agents
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
-from corral.services.ecs import task_metadata, task_protection
+from corral.services.ecs import shipped_folders, task_metadata, task_protection
 from corral.services.ecs.errors import InvalidParameterException, TaskNotFound
 from corral.store import Store
 
 _CREDENTIALS = re.compile(r"/v2/credentials/([0-9a-f]{32})")
+_SHIPPED = re.compile(rf"{PATH}([0-9a-f]{{32}})/([0-9a-f]{{64}})")
 _METADATA = re.compile(r"/v[34]/(([0-9a-f]{32})-[0-9a-f]{32})((?:/.*)?)")
 _PROTECTION = re.compile(r"/api/(([0-9a-f]{32})-[0-9a-f]{32})/task-protection/v1/state")
 _PAGES = frozenset({"", "/task", "/taskWithTags", "/stats", "/task/stats"})
@@ -47,14 +51,17 @@ StatsUnavailable = api_error("StatsUnavailable", 503)
 
 
 class TaskEndpoints:
-    def __init__(self, state: Lane[Store], agents: Agents) -> None:
+    def __init__(self, state: Lane[Store], agents: Agents, blobs: Blobs) -> None:
         self.state = state
+        self.blobs = blobs
         self.agents = agents
 
     def exchange(self, request: aws.Request) -> CredentialsRequest | MetadataRequest | ProtectionRequest | None:
         """Return the request object for the endpoint at this path. Return None if there is no such endpoint."""
         if match := _CREDENTIALS.fullmatch(request.path):
             return CredentialsRequest(request, match[1], self)
+        if match := _SHIPPED.fullmatch(request.path):
+            return ShippedRequest(request, match[1], self, key=match[2])
         if match := _METADATA.fullmatch(request.path):
             return MetadataRequest(request, match[1], match[2], match[3].rstrip("/"), self)
         if match := _PROTECTION.fullmatch(request.path):
@@ -106,6 +113,24 @@ class CredentialsRequest(TaskExchange, eq=False):
 
     def refuse(self, error: ApiError) -> aws.Response:
         return _refusal(error)
+
+
+class ShippedRequest(CredentialsRequest, eq=False, kw_only=True):
+    """A request for a part of the folder that `corral run --ship` has sent."""
+
+    key: str
+    action: str = "ecs:GetShippedFolder"
+
+    async def run(self, caller: Caller) -> aws.Response:
+        _must_be_get(self.request)
+        slices = await self.endpoints.state.submit(partial(shipped_folders.slices, task_id=self.task_id, key=self.key))
+        blobs = self.endpoints.blobs
+        try:
+            with blobs.reading([each.blob for each in slices]):
+                content = await asyncio.to_thread(blobs.read, slices)
+        except FileNotFoundError:
+            raise NotFound(shipped_folders.GONE) from None
+        return aws.Response(200, [("content-type", "application/octet-stream")], content)
 
 
 class MetadataRequest(TaskExchange, eq=False):

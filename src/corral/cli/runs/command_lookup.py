@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from corral.cli.client import data_folder
-from corral.cli.client.endpoint import Endpoint, NotCorral, get_status
+from corral.cli.client.endpoint import Endpoint, NotCorral, call, get_status
 from corral.cli.printing.errors import CommandNotExecutable, CommandNotFound
 from corral.cli.printing.output import print_message
 
@@ -39,16 +39,18 @@ HEAD_BYTES = 256  # of a file: as much as the kernel reads to find the interpret
 
 
 def refuse_missing_command(
-    endpoint: Endpoint, command: Sequence[str], folder: str, environment: Mapping[str, str], *, waits_for_runs: bool = False
-) -> None:
+    endpoint: Endpoint, command: Sequence[str], folder: str, environment: Mapping[str, str], *, waits_for_runs: bool = False,
+    host: str | None = None,
+) -> None:  # fmt: skip
     """Raise CommandNotFound or CommandNotExecutable if the run could not execute its command.
 
-    With `waits_for_runs`, only print a message: a run that this one waits for may create the command.
+    Only a run on this machine is checked: another host can have other programs. `host` is the name that its host must have. With
+    `waits_for_runs`, only print a message: a run that this one waits for may create the command.
     """
     try:
         check_command(command, folder, environment)
     except (CommandNotFound, CommandNotExecutable) as error:
-        if not _is_on_this_machine(endpoint):
+        if not _is_on_this_machine(endpoint) or _may_run_elsewhere(endpoint, host):
             return
         if not waits_for_runs:
             raise
@@ -64,6 +66,15 @@ def _is_on_this_machine(endpoint: Endpoint) -> bool:
     except NotCorral:
         return False
     return data_folder.serves(int(about["pid"]), Path(about["data"]))
+
+
+def _may_run_elsewhere(endpoint: Endpoint, name: str | None) -> bool:
+    """Whether a run can be placed on a host that has joined from another machine. `name` is the name that its host must have."""
+    try:
+        hosts = call(endpoint, "DescribeHosts", {})[0]["hosts"]
+    except NotCorral:
+        return False
+    return any(host["joined"] and host["connected"] for host in hosts if name in (None, host["name"]))
 
 
 def check_command(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:

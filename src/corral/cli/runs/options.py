@@ -45,6 +45,7 @@ AFTER_ANY_TAG = "corral:after-any"
 REQUEUE_TAG = "corral:requeue"
 GPU_IDS_TAG = "corral:gpu-ids"
 GIT_TAG = "corral:git"
+SHIPPED_TAG = "corral:shipped"  # what --ship did with the folder
 TAG_MAX = 256  # characters of a tag's value
 DEPENDENCIES_MAX = 100  # tasks and arrays that one task can wait for
 TRUE = "true"
@@ -70,6 +71,7 @@ class RunArguments(NamedTuple):
     gpu_ids: str | None
     gpu_model: str | None
     host: str | None
+    ship: bool
     array: ArraySpec | None
     after: tuple[str, ...]
     after_any: tuple[str, ...]
@@ -133,6 +135,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--gpu-model", metavar="MODEL", help="Run on a host that has only GPUs of this model, for example H200."),
     click.option("--host", metavar="NAME", help="Run on this host: `corral status` shows their names."),
+    click.option("--ship", is_flag=True, help="Send this folder, without what .gitignore names, to the host of the run."),
     click.option("--array", type=ARRAY, help="One task per index: 0-99, 0-99%8 (8 at once), 0-99:2, 0,2,5-9. See $CORRAL_INDEX."),
     click.option(
         "--after", metavar="TASK", multiple=True, shell_complete=complete_tasks("RUNNING", "WAITING"),
@@ -208,6 +211,8 @@ def check_options(options: RunArguments, *, is_file: bool) -> None:
         raise click.UsageError("--image cannot be used with FILE.json, which names its images.")
     if is_file and options.workdir is not None:
         raise click.UsageError("--workdir cannot be used with FILE.json: set workingDirectory in the file.")
+    if options.ship and (is_file or not options.runs_here):
+        raise click.UsageError("--ship requires a command that runs as a process, not FILE.json or --image.")
     if options.runs_here and options.workdir is not None and not options.workdir.is_dir():
         raise click.BadParameter(f"'{options.workdir}' is not a folder.", param_hint="--workdir")
 
@@ -241,7 +246,7 @@ def check_endpoint(endpoint: Endpoint, options: RunArguments, *, is_file: bool) 
 
 
 def queue_tags(
-    endpoint: Endpoint, options: RunArguments, name: str | None, cluster: str, now: datetime, git: str
+    endpoint: Endpoint, options: RunArguments, name: str | None, cluster: str, now: datetime, git: str, shipped: str = ""
 ) -> list[dict[str, str]]:
     """Return the tags of the task, except the tag of its array. On AWS, return only the tag with the name of the task.
 
@@ -266,6 +271,8 @@ def queue_tags(
         tags[GPU_IDS_TAG] = options.gpu_ids
     if git:
         tags[GIT_TAG] = git
+    if shipped:
+        tags[SHIPPED_TAG] = shipped
     for key, given in ((AFTER_TAG, options.after), (AFTER_ANY_TAG, options.after_any)):
         tags |= dependency_tags(key, [each for run in given for each in _dependencies(endpoint, run, cluster)])
     return _pairs(tags)

@@ -34,10 +34,12 @@ from corral.cli.runs.submission import ArrayPart, Submission, run_tasks
 from corral.cli.runs.values import ArraySpec
 
 if TYPE_CHECKING:
+    from corral.cli.runs.ship import Shipped
     from corral.cli.runs.terminal import RunTerminal
 
 CONTAINER = "main"
 LOG_GROUP = "/corral/run"
+SHIPPED_FOLDER = "CORRAL_SHIPPED_FOLDER"  # the variable with the manifest of a shipped folder: model/shipped_folder.py
 
 
 class RunCommand(click.Command):
@@ -94,7 +96,7 @@ def run(ctx: click.Context, /, data: DataFolder, command: tuple[str, ...], **giv
         terminal = RunTerminal(has_terminal=os.isatty(0) and os.isatty(out), out=out)
     try:
         wanted = terminal.wrap(command) if terminal else list(command)
-        submission = _prepare(endpoint, options, command, wanted, git, constraints, is_file=is_file)
+        submission = _prepare(endpoint, data, options, command, wanted, git, constraints, is_file=is_file)
         if terminal:
             terminal.listen()
         submit_and_wait(
@@ -169,7 +171,7 @@ def _names_a_file(command: tuple[str, ...]) -> bool:
 
 
 def _prepare(
-    endpoint: Endpoint, options: RunArguments, command: tuple[str, ...], wanted: list[str], git: GitCommit,
+    endpoint: Endpoint, data: DataFolder, options: RunArguments, command: tuple[str, ...], wanted: list[str], git: GitCommit,
     constraints: list[dict[str, str]], *, is_file: bool,
 ) -> Submission:  # fmt: skip
     """Register the task definition, and return it with the other parameters of RunTask.
@@ -178,7 +180,7 @@ def _prepare(
     terminal.
     """
     cluster, name = options.cluster or endpoint.cluster, options.name
-    folder = options.folder
+    folder, shipped = options.folder, None
     for word in (*command, folder or ""):
         if not is_text(word):
             raise CliError(f"{word!a} is not UTF-8, but a command and its folder must be: rename it, or put it into a script.")
@@ -188,9 +190,10 @@ def _prepare(
     else:
         if options.runs_here:
             awaits = bool(options.after or options.after_any)
-            refuse_missing_command(endpoint, command, folder or os.curdir, values, waits_for_runs=awaits)
+            refuse_missing_command(endpoint, command, folder or os.curdir, values, waits_for_runs=awaits, host=options.host)
         name = name or default_name(command or (image_name(str(options.image)),))
-        definition, override = _definition(endpoint, family_of(name), _container(options, wanted)), {}
+        shipped = _shipped(endpoint, data, options)
+        definition, override = _definition(endpoint, family_of(name), _container(options, wanted, shipped)), {}
     if constraints:  # in the definition, so that `corral rerun` has them, too
         definition["placementConstraints"] = [*definition.get("placementConstraints", ()), *constraints]
     named = {"name": tasks.first_essential(definition), **override}
@@ -198,9 +201,17 @@ def _prepare(
     reply = client(endpoint, "ecs").register_task_definition(**definition)
     now = server_time(reply)
     assert now is not None, "every HTTP response has a Date header"
-    tags = queue_tags(endpoint, options, name, cluster, now, git.read())
+    tags = queue_tags(endpoint, options, name, cluster, now, git.read(), shipped.text if shipped is not None else "")
     name = name or str(definition["family"])
     return Submission(endpoint, cluster, name, reply["taskDefinition"], override if len(override) > 1 else None, tags)
+
+
+def _shipped(endpoint: Endpoint, data: DataFolder, options: RunArguments) -> Shipped | None:
+    if not options.ship:
+        return None
+    from corral.cli.runs.ship import ship  # it needs botocore
+
+    return ship(endpoint, data, Path(options.folder or os.curdir))
 
 
 def _gpu_requirement(options: RunArguments) -> dict[str, Any]:
@@ -212,7 +223,11 @@ def _gpu_requirement(options: RunArguments) -> dict[str, Any]:
     return {"resourceRequirements": [{"type": "GPU", "value": gpus}]} if gpus != "0" else {}
 
 
-def _container(options: RunArguments, command: list[str]) -> dict[str, Any]:
+def _container(options: RunArguments, command: list[str], shipped: Shipped | None) -> dict[str, Any]:
+    """Return the definition of the container. A shipped folder is part of it, so that `corral rerun` runs in the same folder."""
+    place: dict[str, Any] = {"workingDirectory": options.folder} if options.folder else {}
+    if shipped is not None and shipped.manifest:
+        place = {"environment": [{"name": SHIPPED_FOLDER, "value": shipped.manifest}]}
     return {
         "name": CONTAINER,
         "image": options.image or HOST_IMAGE,
@@ -221,7 +236,7 @@ def _container(options: RunArguments, command: list[str]) -> dict[str, Any]:
         "cpu": options.cpu or 0,
         **({"memory": options.memory} if options.memory else {"memoryReservation": tasks.RESERVED_MIB}),
         **_gpu_requirement(options),
-        **({"workingDirectory": options.folder} if options.folder else {}),
+        **place,
     }
 
 

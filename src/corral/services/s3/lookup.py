@@ -13,6 +13,7 @@ from corral.model.http_dates import http_date
 from corral.model.objects import NULL, Bucket, ObjectVersion, number_in
 from corral.model.principal import acting_service
 from corral.model.private_environment import BUCKET
+from corral.model.shipped_folder import BUCKET as SHIPPED_FOLDERS
 from corral.services.s3.errors import (
     AccessDenied,
     KeyTooLongError,
@@ -27,21 +28,24 @@ from corral.store import Store
 KEY_MAX_BYTES = 1024
 PAGE_MAX = 1_000
 S3 = "s3.amazonaws.com"
+PRIVATE = {BUCKET: "the environment variables", SHIPPED_FOLDERS: "the folders"}
 
 
 def existing_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller, *, puts_object: bool = False) -> Bucket:
     """The bucket that a request names. If the request has an `ExpectedBucketOwner`, the caller's account must match.
 
-    The bucket BUCKET is private. It has the environment variables that `corral run` stores. Every caller may put an object there,
-    but only the root user may do anything else.
+    The buckets PRIVATE are private: they have what `corral run` stores. Every caller may put an object there, but only the root
+    user may do anything else.
     """
     bucket = tx.store.buckets.get(params["Bucket"])
     if bucket is None:
         raise NoSuchBucket("The specified bucket does not exist", BucketName=params["Bucket"])
     if params.get("ExpectedBucketOwner", caller.account) != caller.account:
         raise AccessDenied("Access Denied")
-    if bucket.name == BUCKET and not puts_object and not caller.is_root:
-        raise AccessDenied(f"Only the root user can access the bucket {BUCKET}, which contains the environment variables of runs.")
+    if bucket.name in PRIVATE and not puts_object and not caller.is_root:
+        raise AccessDenied(
+            f"Only the root user can access the bucket {bucket.name}, which contains {PRIVATE[bucket.name]} of runs."
+        )
     return bucket
 
 
