@@ -94,6 +94,8 @@ def refusals(calls: Calls, code: bytes) -> None:
     wrong = {"FunctionName": "answers", "RevisionId": "none"}
     calls.refused("UpdateFunctionConfiguration", "PreconditionFailedException", **wrong, Timeout=1)
     calls.refused("UpdateFunctionCode", "PreconditionFailedException", **wrong, ZipFile=code)
+    large = {"InvocationType": "Event", "Payload": b'"' + b"a" * 1_100_000 + b'"'}
+    calls.refused("Invoke", "RequestTooLargeException", FunctionName="answers", **large)
     calls.refused("Invoke", "InvalidRequestContentException", FunctionName="answers", Payload=b"{")
     calls.refused("UpdateFunctionCode", "InvalidParameterValueException", FunctionName="answers", ZipFile=b"none")
     long = {"Action": "lambda:InvokeFunction", "Principal": "sns.amazonaws.com", "SourceArn": f"arn:aws:sns:::{'a' * 900}"}

@@ -66,6 +66,8 @@ def refusals(calls: Calls, arn: str, subscription: str) -> None:
         "TagResource", "TagLimitExceededException", ResourceArn=arn, Tags=[{"Key": f"k{n}", "Value": ""} for n in range(51)]
     )
     calls.refused("CreateTopic", "TagLimitExceededException", Name="tags", Tags=[{"Key": f"k{n}", "Value": ""} for n in range(51)])
+    typed = {"Id": "1", "Message": "a", "MessageAttributes": {"a": {"DataType": "Wrong", "StringValue": "b"}}}
+    calls.refused("PublishBatch", "InvalidParameterValueException", TopicArn=arn, PublishBatchRequestEntries=[typed])
     batch = {
         "BatchEntryIdsNotDistinctException": [{"Id": "1", "Message": "a"}] * 2,
         "EmptyBatchRequestException": [],
