@@ -401,6 +401,11 @@ def test_policies_retain_resources() -> None:
     bad = resources(Later={**queue(QueueName="l2"), "DeletionPolicy": "RetainExceptOnCreate"}, Bad=queue(DelaySeconds=5000))
     assert world.create(bad).status is StackStatus.ROLLBACK_COMPLETE
     assert len(world.call("sqs", "ListQueues")["QueueUrls"]) == 3
+    bad = resources(Kept={**queue(QueueName="k2"), "DeletionPolicy": "Retain"}, Bad=queue(DelaySeconds=5000))
+    assert world.create(bad, "excepted", retain_except_on_create=True).status is StackStatus.ROLLBACK_COMPLETE
+    assert len(world.call("sqs", "ListQueues")["QueueUrls"]) == 3
+    assert world.create(bad, "kept").status is StackStatus.ROLLBACK_COMPLETE
+    assert len(world.call("sqs", "ListQueues")["QueueUrls"]) == 4
     world.check()
 
 

@@ -118,6 +118,8 @@ class Stack(Struct, frozen=True):
     disable_rollback: bool = False
     on_failure: str = "ROLLBACK"  # of CreateStack: ROLLBACK, DELETE or DO_NOTHING
     timeout_minutes: int | None = None
+    # Of the last operation: its rollback also deletes those new resources that have the DeletionPolicy Retain.
+    retain_except_on_create: bool = False
     client_token: str = ""  # of the last operation
     termination_protection: bool = False
     policy: str = ""  # the stack policy, as JSON; it is stored but not enforced

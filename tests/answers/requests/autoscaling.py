@@ -24,6 +24,7 @@ def requests(calls: Calls) -> None:
     instances(calls)
     settings(calls)
     policies(calls)
+    all_members(calls)
     for name in ("AccountLimits", "AdjustmentTypes", "AutoScalingNotificationTypes", "LifecycleHookTypes", "MetricCollectionTypes"):
         calls(f"Describe{name}")
     calls("DescribeScalingProcessTypes")
@@ -115,6 +116,58 @@ def settings(calls: Calls) -> None:
     calls.twice("PutWarmPool", SAME, **GROUP, MinSize=0)
     calls("DescribeWarmPool", **GROUP)
     calls.twice("DeleteWarmPool", MISSING, **GROUP)
+
+
+def all_members(calls: Calls) -> None:
+    """Members that are shown as they were given: of a launch configuration, a group of several types, and their policies."""
+    metadata = {"HttpTokens": "required", "HttpEndpoint": "enabled"}
+    disk = {"VolumeSize": 8, "VolumeType": "gp3", "Iops": 3000, "Throughput": 125, "Encrypted": True, "DeleteOnTermination": True}
+    disks = [{"DeviceName": "/dev/xvda", "Ebs": disk}, {"DeviceName": "/dev/xvdb", "NoDevice": True}]
+    image = {"ImageId": "ami-0123456789abcdef0", "InstanceType": "g5.xlarge"}
+    calls(
+        "CreateLaunchConfiguration",
+        LaunchConfigurationName="members",
+        **image,
+        BlockDeviceMappings=disks,
+        MetadataOptions=metadata,
+    )
+    calls("DescribeLaunchConfigurations", LaunchConfigurationNames=["members"])
+    calls("DeleteLaunchConfiguration", LaunchConfigurationName="members")
+    calls.of("ec2").create_launch_template(LaunchTemplateName="members", LaunchTemplateData=image)
+    template = {"LaunchTemplateName": "members", "Version": "1"}
+    one = {"InstanceType": "g5.xlarge", "WeightedCapacity": "1"}
+    override = {"InstanceType": "g5.2xlarge", "WeightedCapacity": "2", "LaunchTemplateSpecification": template}
+    mixed = {
+        "LaunchTemplate": {"LaunchTemplateSpecification": template, "Overrides": [one, override]},
+        "InstancesDistribution": {"SpotMaxPrice": "1", "OnDemandPercentageAboveBaseCapacity": 100},
+    }
+    group = {"AutoScalingGroupName": "members"}
+    policy = {"MinHealthyPercentage": 100, "MaxHealthyPercentage": 200}
+    sizes = {"MinSize": 0, "MaxSize": 1, "AvailabilityZones": ["us-east-1a"], "InstanceMaintenancePolicy": policy}
+    calls("CreateAutoScalingGroup", **group, **sizes, MixedInstancesPolicy=mixed)
+    calls("DescribeAutoScalingGroups", AutoScalingGroupNames=["members"])
+    step = {"PolicyType": "StepScaling", "AdjustmentType": "PercentChangeInCapacity", "MinAdjustmentMagnitude": 1}
+    calls(
+        "PutScalingPolicy",
+        **group,
+        PolicyName="s",
+        **step,
+        StepAdjustments=[{"MetricIntervalLowerBound": 0, "ScalingAdjustment": 5}],
+    )
+    metric = {"Namespace": "N", "MetricName": "M", "Statistic": "Average", "Unit": "Count", "Period": 60}
+    target = {"CustomizedMetricSpecification": metric | {"Dimensions": [{"Name": "a", "Value": "b"}]}}
+    tracking = {**target, "TargetValue": 5.0, "DisableScaleIn": True}
+    calls("PutScalingPolicy", **group, PolicyName="t", PolicyType="TargetTrackingScaling", TargetTrackingConfiguration=tracking)
+    calls("DescribePolicies", **group)
+    checkpoints = {
+        "CheckpointPercentages": [50, 100],
+        "CheckpointDelay": 60,
+        "MinHealthyPercentage": 0,
+        "MaxHealthyPercentage": 100,
+    }
+    calls("StartInstanceRefresh", **group, Preferences=checkpoints, DesiredConfiguration={"MixedInstancesPolicy": mixed})
+    calls("DescribeInstanceRefreshes", **group)
+    calls("DeleteAutoScalingGroup", **group, ForceDelete=True)
 
 
 def policies(calls: Calls) -> None:

@@ -53,6 +53,7 @@ def requests(calls: Calls) -> None:
     signal = {"LogicalResourceId": "T", "UniqueId": "u", "Status": "SUCCESS"}
     calls.twice_refused("SignalResource", INVALID, **stack, **signal)
     refusals(calls)
+    all_members(calls)
     eventually(lambda: complete(calls, "answers"), "the stack is complete")
     calls("DeleteStack", StackName="importing")
     eventually(lambda: absent(calls, "importing"), "the stack is deleted")
@@ -77,6 +78,31 @@ def changes(calls: Calls) -> None:
     calls.twice("ExecuteChangeSet", "InvalidChangeSetStatusException", lambda: complete(calls, "answers"), **change)
 
 
+def all_members(calls: Calls) -> None:
+    """Members that only some stacks and change sets have."""
+    topic = {"Type": "AWS::SNS::Topic", "Properties": {"DisplayName": {"Ref": "P"}}, "Metadata": {"a": "b"}}
+    parameters = {"P": {"Type": "String", "Default": "a"}}
+    body = json.dumps({"AWSTemplateFormatVersion": "2010-09-09", "Parameters": parameters, "Resources": {"T": topic}})
+    stack = {"StackName": "members"}
+    triggers = {"RollbackTriggers": [], "MonitoringTimeInMinutes": 1}
+    calls("GetTemplateSummary", TemplateBody=body)
+    more: dict[str, Any] = {"TimeoutInMinutes": 5, "RetainExceptOnCreate": True, **CAPABLE}
+    calls("CreateStack", **stack, TemplateBody=body, **more)
+    complete(calls, "members")
+    calls("DescribeStacks", **stack)
+    calls("DescribeStackResource", **stack, LogicalResourceId="T")
+    change = {**stack, "ChangeSetName": "full"}
+    given = {"Parameters": [{"ParameterKey": "P", "UsePreviousValue": True}], "RollbackConfiguration": triggers, **CAPABLE}
+    other = body.replace('{"a": "b"}', '{"a": "c"}')
+    calls("CreateChangeSet", **change, TemplateBody=other, Description="d", OnStackFailure="ROLLBACK", **given)
+    described = lambda: calls.of("cloudformation").describe_change_set(**change)["Status"]  # noqa: E731
+    eventually(lambda: described() in ("FAILED", "CREATE_COMPLETE"), "the change set is complete")
+    calls("DescribeChangeSet", **change)
+    calls("ListChangeSets", **stack)
+    calls("DeleteChangeSet", **change)
+    calls("DeleteStack", **stack)
+
+
 def refusals(calls: Calls) -> None:
     role = {
         "Resources": {
@@ -96,6 +122,7 @@ def refusals(calls: Calls) -> None:
     eventually(
         lambda: calls.of("cloudformation").describe_change_set(**empty)["Status"] == "FAILED", "the change set has no changes"
     )
+    calls("ListChangeSets", StackName="answers")
     calls.refused("ExecuteChangeSet", "InvalidChangeSetStatusException", **empty)
     calls.refused("GetTemplateSummary", INVALID, StackName="none")
 

@@ -141,16 +141,19 @@ def restoration(resource: StackResource, is_replaced: Callable[[ResourceVersion,
     return Restoration.RECORD if same else Restoration.UPDATE
 
 
-def is_retained(resource: StackResource, *, on_create: bool) -> bool:
+def is_retained(resource: StackResource, *, on_create: bool, except_on_create: bool = False) -> bool:
     """Whether a policy keeps the resource when its stack deletes it.
 
-    `on_create` is True if the operation that created the resource is rolled back. A leftover is a resource whose logical id now
-    belongs to another resource. If the leftover is the old resource of a replacement, its UpdateReplacePolicy decides. If it is the
-    new resource of a replacement that was rolled back, it is not retained.
+    `on_create` is True if the operation that created the resource is rolled back. With `except_on_create`, which is a parameter of
+    the operation, Retain means RetainExceptOnCreate. A leftover is a resource whose logical id now belongs to another resource.
+    If the leftover is the old resource of a replacement, its UpdateReplacePolicy decides. If it is the new resource of a
+    replacement that was rolled back, it is not retained.
     """
     if resource.leftover:
         return not resource.is_new and resource.version.update_replace_policy == "Retain"
     policy = resource.version.deletion_policy
+    if on_create and except_on_create:
+        return False
     return policy == "Retain" or (policy == "RetainExceptOnCreate" and not on_create)
 
 

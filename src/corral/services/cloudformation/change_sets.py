@@ -123,6 +123,7 @@ def execute_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
         change_set_id=found.id,
         client_token=params.get("ClientRequestToken", ""),
         disable_rollback=params.get("DisableRollback", False) or found.on_stack_failure == "DO_NOTHING",
+        retain_except_on_create=params.get("RetainExceptOnCreate", False),
     )
     if found.type == "CREATE":
         stack_operations.begin_create(tx, caller, spec, stack=stack)

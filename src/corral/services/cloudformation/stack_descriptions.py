@@ -83,6 +83,7 @@ def _described(stack: Stack) -> dict[str, Any]:
         "Parameters": shown_parameters(version.parameters, version.resolved_ssm, version.no_echo),
         "StackStatusReason": stack.status_reason,
         "TimeoutInMinutes": stack.timeout_minutes,
+        "RetainExceptOnCreate": stack.retain_except_on_create,
         "Capabilities": list(version.capabilities),
         "Outputs": [_output(output) for output in version.outputs],
         "RoleARN": version.role_arn,

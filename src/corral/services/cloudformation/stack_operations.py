@@ -47,6 +47,7 @@ class StackSpec(Struct, frozen=True):
     disable_rollback: bool = False
     on_failure: str = ROLLBACK
     timeout_minutes: int | None = None
+    retain_except_on_create: bool = False
     client_token: str = ""
     termination_protection: bool = False
     policy: str = ""  # the stack policy; empty: an update does not change it
@@ -86,6 +87,7 @@ def begin_create(
         disable_rollback=spec.disable_rollback,
         on_failure=DO_NOTHING if spec.disable_rollback else spec.on_failure,
         timeout_minutes=spec.timeout_minutes,
+        retain_except_on_create=spec.retain_except_on_create,
         client_token=spec.client_token,
         termination_protection=spec.termination_protection,
         policy=spec.policy,
@@ -116,6 +118,7 @@ def begin_update(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec) -
         updated_at_s=tx.now_s,
         disable_rollback=spec.disable_rollback,
         timeout_minutes=None,
+        retain_except_on_create=spec.retain_except_on_create,
         client_token=spec.client_token,
         policy=spec.policy or stack.policy,
         change_set_id=spec.change_set_id,

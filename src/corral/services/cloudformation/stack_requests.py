@@ -75,6 +75,7 @@ def stack_spec(
         role_arn=params.get("RoleARN") or (earlier.role_arn if earlier is not None else ""),
         notification_arns=tuple(topics),
         disable_rollback=params.get("DisableRollback", False),
+        retain_except_on_create=params.get("RetainExceptOnCreate", False),
         client_token=params.get("ClientRequestToken", ""),
         policy=checked_policy(params["StackPolicyBody"]) if "StackPolicyBody" in params else "",
         writer=caller.writer or (earlier.writer if earlier is not None and _uses_previous(params) else None),
@@ -258,6 +259,7 @@ def rollback_stack(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         return reply
     stack = find_stack(tx, caller, params["StackName"], missing=absent_stack)
     checked_role(tx, caller, params)
+    stack = stack.but(retain_except_on_create=params.get("RetainExceptOnCreate", stack.retain_except_on_create))
     stack_operations.rollback_stack(tx, caller, stack, client_token=params.get("ClientRequestToken", ""))
     return remember(tx, caller, "RollbackStack", params, {"StackId": stack.id})
 

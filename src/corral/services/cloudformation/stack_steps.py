@@ -136,7 +136,7 @@ def begin_delete(tx: Tx[Store], stack: Stack, resource: StackResource) -> None:
     excepted = stack.status is StackStatus.DELETE_IN_PROGRESS and resource.logical_id in stack.excepted
     if resource.physical_id is None:
         set_deleted(tx, stack, resource, ResourceStatus.DELETE_COMPLETE)
-    elif excepted or is_retained(resource, on_create=on_create):
+    elif excepted or is_retained(resource, on_create=on_create, except_on_create=stack.retain_except_on_create):
         set_deleted(tx, stack, resource, ResourceStatus.DELETE_SKIPPED)
     else:
         step = StackStep(DELETE, tx.now_s)
