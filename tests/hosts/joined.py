@@ -39,13 +39,14 @@ class Server:
     def wait_until_up(self, name: str) -> None:
         eventually(lambda: self.described(name).get("state") == "UP", f"{name} is up")
 
-    def run(self, command: list[str], gpus: int = 0, host: str = "") -> str:
+    def run(self, command: list[str], gpus: int = 0, host: str = "", tags: dict[str, str] | None = None) -> str:
         """Start a task, and return its ARN. Its output is in the log group /tests."""
         ecs = self.corral.client("ecs")
         definition = container(command, gpus, log_prefix="p")
         arn = ecs.register_task_definition(family="test", containerDefinitions=[definition])["taskDefinition"]["taskDefinitionArn"]
         constraints = [{"type": "memberOf", "expression": f"attribute:corral.host-name == {host}"}] if host else []
-        [task] = ecs.run_task(taskDefinition=arn, placementConstraints=constraints)["tasks"]
+        given = [{"key": key, "value": value} for key, value in (tags or {}).items()]
+        [task] = ecs.run_task(taskDefinition=arn, placementConstraints=constraints, tags=given)["tasks"]
         return str(task["taskArn"])
 
     def state(self, arn: str) -> str:
@@ -78,10 +79,10 @@ class JoinedHost:
         self._gpus = gpus
         self._door = door or server.door
 
-    def join(self, token: str) -> subprocess.CompletedProcess[str]:
+    def join(self, token: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Join, and do not start the agent."""
         command = [sys.executable, "-m", "corral.node.join", "--data", str(self.folder), "--server", self._door]
-        return subprocess.run([*command, "--name", self.name], input=f"{token}\n", capture_output=True, text=True)
+        return subprocess.run([*command, "--name", self.name, *options], input=f"{token}\n", capture_output=True, text=True)
 
     def joined(self, **params: Any) -> JoinedHost:
         done = self.join(self._server.token(**params))
@@ -112,6 +113,12 @@ class JoinedHost:
     def kill(self, *modules: str) -> None:
         """kill -9."""
         _kill([pid for module in modules for pid in self.pids(module)])
+
+    def end(self) -> None:
+        """End the agent as Ctrl-C does, and wait until its spawner has ended, too. No task may run."""
+        for pid in self.pids("corral.node"):
+            os.kill(pid, signal.SIGTERM)
+        eventually(lambda: not self.pids("corral.node") and not self.pids("corral.node.spawner"), f"the end of {self.name}")
 
     def clear(self) -> None:
         end_host(self.folder)

@@ -14,13 +14,16 @@ from corral.fleet import hosts, instances
 from corral.model.agent_protocol import SILENT_S
 from corral.model.instance import InstanceState, host_instance_id, host_pool
 from corral.model.joined_host import JoinedHost, JoinToken, differing_sources
-from corral.model.run import Observed
+from corral.model.run import STOP_GRACE_S, Observed
+from corral.model.settings import Settings
 from corral.model.stop_reasons import HOST_DRAINED, HOST_FORGOTTEN
+from corral.model.task import ecs_arn
 from corral.node.fingerprint import fingerprint
 from corral.services.corral import hosts as host_operations
 from corral.services.corral import joining, status
 from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
+from corral.services.ecs.host_loss import FENCE_MARGIN_S
 from each import check_each
 from services.test_instance_slots import P3
 from simulation.clients import CALLER
@@ -33,8 +36,8 @@ MACHINE = {"machine-id": "m", "board-uuid": "b"}
 class Fleet(Small):
     """A core with joined hosts, and the orders that they get."""
 
-    def __init__(self, *gpus: int) -> None:
-        super().__init__()
+    def __init__(self, *gpus: int, **settings: Any) -> None:
+        super().__init__(settings=Settings(**settings))
         self.orders: list[tuple[str, Any]] = []
         for number, has in enumerate(gpus):
             self.joins(number)
@@ -81,8 +84,9 @@ class Fleet(Small):
                 self.beat(number)
             self.ask(lambda tx: None)
 
-    def start(self, gpus: int = 1) -> str:
-        [task] = self.call("RunTask", taskDefinition=f"needs-{gpus}")["tasks"]
+    def start(self, gpus: int = 1, **tags: str) -> str:
+        given = [{"key": f"corral:{name.replace('_', '-')}", "value": value} for name, value in tags.items()]
+        [task] = self.call("RunTask", taskDefinition=f"needs-{gpus}", tags=given)["tasks"]
         return str(task["taskArn"].rpartition("/")[2])
 
     def task(self, task_id: str) -> Any:
@@ -233,6 +237,42 @@ def test_a_forgotten_name_is_free_and_its_host_gets_another_one() -> None:
     for name, text in (("box0", "taken"), ("a b", "not valid")):
         with pytest.raises(ApiError, match=text):
             fleet.call("rename_host", host="h0", name=name)
+
+
+def test_a_silent_host_is_lost_after_the_time_of_its_cluster_and_its_fences() -> None:
+    def lost_after_s(**tags: str) -> float:
+        fleet = Fleet(1, lost_after={"default": 60.0})
+        began_s, task = fleet.clock.now_s(), fleet.start(**tags)
+        while fleet.task(task).state != "STOPPED":
+            assert fleet.clock.now_s() < began_s + 1000.0
+            fleet.clock.advance(1.0)
+            fleet.ask(lambda tx: None)
+        assert "60 s of lost_after" in str(fleet.task(task).stopped_reason)
+        assert fleet.described()["box0"]["state"] == "LOST"
+        fleet.hello_of(0, 1)
+        assert fleet.described()["box0"]["state"] == "UP"
+        return fleet.clock.now_s() - began_s
+
+    assert 60 <= lost_after_s() < 64
+    assert 60 <= lost_after_s(fence_after="10") < 64
+    assert 100 + STOP_GRACE_S + FENCE_MARGIN_S <= lost_after_s(fence_after="100") < 104 + STOP_GRACE_S + FENCE_MARGIN_S
+
+
+def test_a_host_with_fenced_tasks_is_forgotten_when_they_have_ended() -> None:
+    fleet = Fleet(1)
+    task = fleet.start(fence_after="100")
+    with pytest.raises(ApiError, match="cannot be changed"):
+        fleet.call("TagResource", resourceArn=ecs_arn("123456789012", "us-east-1", f"task/default/{task}"),
+                   tags=[{"key": "corral:fence-after", "value": "20"}])  # fmt: skip
+    fleet.pass_silence()
+    with pytest.raises(ApiError, match="tasks with a fence, which end by themselves in at most 1"):
+        fleet.call("forget_host", host="box0")
+    fleet.clock.advance(100 + STOP_GRACE_S)
+    fleet.call("forget_host", host="box0")
+    fleet = Fleet(1)
+    fleet.start(fence_after="100")
+    fleet.pass_silence()
+    fleet.call("forget_host", host="box0", now=True)
 
 
 def test_deregistration_of_a_silent_host_forgets_it() -> None:

@@ -92,3 +92,8 @@ def signature_error(protocol: str, refused: SignatureRefused) -> ApiError:
     if protocol == "rest-xml":
         return error_class(code, status)(S3_TEXTS.get(refused.reason, refused.message), **refused.members)
     return error_class(code, status)(refused.message)
+
+
+def expired_token() -> ApiError:
+    """Return S3's error for temporary credentials that have expired."""
+    return signature_error("rest-xml", SignatureRefused("expired", ""))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from corral.configuration.settings import INSTANCE_TYPES, SETTINGS, TABLES, ConfigurationSetting, defaults
+from corral.configuration.settings import HAND_WRITTEN, SETTINGS, TABLES, ConfigurationSetting, defaults
 from corral.configuration.toml_edit import UnchangeableToml, key_line, parse_toml, set_value, unset_value
 from corral.core.errors import Refused
 from corral.process.data_folder import CONFIGURATION, CONFIGURATION_NEW, validate_folder
@@ -37,7 +37,7 @@ class ConfigurationFile:
             if table not in TABLES:
                 tables = ", ".join(f"[{known}]" for known in TABLES)
                 raise self.error(table, f"the table [{table}] is unknown. Corral reads {tables}")
-            if table == INSTANCE_TYPES:
+            if table in HAND_WRITTEN:
                 continue
             known = [setting.key for setting in SETTINGS.values() if setting.table == table]
             if not isinstance(content, dict):
@@ -95,8 +95,8 @@ def find_setting(name: str) -> ConfigurationSetting:
     wanted = name.replace("-", "_")
     similar = [known for known in SETTINGS if wanted in (known, known.partition(".")[2])] or get_close_matches(wanted, SETTINGS, 3)
     advice = f"Did you mean {' or '.join(similar)}?" if similar else "`corral config` lists all settings."
-    if name.partition(".")[0] == INSTANCE_TYPES:
-        advice = f"Edit [{INSTANCE_TYPES}] by hand: `corral config path` prints the path of the file."
+    if (table := name.partition(".")[0]) in HAND_WRITTEN:
+        advice = f"Edit [{table}] by hand: `corral config path` prints the path of the file."
     raise ConfigurationError(f"there is no setting '{name}'. {advice}")
 
 

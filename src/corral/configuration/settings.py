@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 UP, SCALING, HISTORY, OUTPUTS, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "outputs", "run", "cost", "instance-types"
-JOIN, HOSTS = "join", "hosts"
+JOIN, HOSTS, CLUSTERS = "join", "hosts", "clusters"
 SHIP, SHARED_FOLDERS = "ship", "shared-folders"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
@@ -200,7 +200,8 @@ _COST = (
 
 _ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_COST)
 SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in _ALL}
-TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES)
+TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES, CLUSTERS)
+HAND_WRITTEN = (INSTANCE_TYPES, CLUSTERS)  # tables whose keys are names: `server/configuration.py` reads them
 UP_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _UP}  # the options of `corral up`, by key
 JOIN_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _JOIN}  # the options of `corral join`
 

@@ -77,6 +77,7 @@ class RunSpec(Struct, frozen=True):
     # The environment files with the variables of `corral run`. They replace variables in `environment`, except `fixed_variables`.
     private_files: list[tuple[Slice, ...]] = field(default_factory=list)
     fixed_variables: list[str] = field(default_factory=list)
+    fence_s: float | None = None  # end the run if the server has not answered the host for so long (`node/fences.py`)
     output_file: str = ""  # the name of the file in which the host keeps the output after the run; empty: it is not kept
 
 

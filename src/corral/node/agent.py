@@ -56,6 +56,7 @@ from corral.node.inotify import FolderWatch
 from corral.node.kept_outputs import SWEEP_S, KeptOutputs
 from corral.node.link import Connect, Link, Message
 from corral.node.log_shipper import LogShipper
+from corral.node.procfs import boot_s
 from corral.node.report_builder import ReportBuilder
 from corral.node.usage import UsageHistory, usage_of
 from corral.version import full_version
@@ -316,8 +317,11 @@ class Agent:
         if self._core is None:
             raise ConnectionResetError
         self._response = asyncio.get_running_loop().create_future()
+        sent_boot_s = boot_s()
         self._core.send_message(message)
-        return await self._response
+        answer = await self._response
+        self._engine.answered(sent_boot_s)
+        return answer
 
     def _received(self, message: ToAgent) -> None:
         if message.ack is not None:

@@ -40,6 +40,7 @@ from corral.node.docker_settings import LABEL_RUN
 from corral.node.docker_task_resources import TaskResources, address
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
+from corral.node.fences import FencedContainer
 from corral.node.link import Connect
 
 FOLLOW_AFTER_S = 0.1  # output is followed from this time after the start; the output of a shorter run is read once, at its end
@@ -136,6 +137,25 @@ class DockerEngine:
                 self._spawn(self._launcher.launch(run, spec, self._available, self._running))
             elif known.answer is not None and not known.answer.done() and not spec.image_may_ask:
                 known.answer.set_result(spec)
+
+    def fence_of(self, spec: RunSpec) -> FencedContainer | None:
+        """Return the fence of a run. None: it has no fence, or its engine is on another machine."""
+        path = self.host.removeprefix("unix://")
+        if spec.fence_s is None or path == self.host:
+            return None
+        name = settings.container_name(self._host_id, spec.run_id)
+        return FencedContainer(spec.run_id, spec.fence_s, spec.stop_grace_s, path, name)
+
+    def fenced(self) -> list[FencedContainer]:
+        """Return the fences of the containers of an earlier agent."""
+        path = self.host.removeprefix("unix://")
+        return [
+            FencedContainer(
+                run_id, run.record.fence_s, run.record.stop_grace_s, path, settings.container_name(self._host_id, run_id)
+            )
+            for run_id, run in self._runs.by_id.items()
+            if run.known.alive and run.record.fence_s is not None and path != self.host
+        ]
 
     def stop(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:

@@ -42,6 +42,7 @@ class RunRecord(Struct, frozen=True):
     stop_grace_s: float
     has_terminal: bool
     has_volumes: bool  # the container mounts volumes that are removed when the task has ended
+    fence_s: float | None = None  # end the container if the server has not answered for so long (`fences.py`)
 
 
 class CreateContext(Struct, frozen=True):
@@ -132,13 +133,14 @@ def read_record(labels: Mapping[str, str]) -> RunRecord:
         stop_grace_s=float(record.get("stop_grace_s", 30.0)),
         has_terminal=bool(record.get("has_terminal")),
         has_volumes=bool(record.get("has_volumes")),
+        fence_s=record.get("fence_s"),
     )
 
 
 def record_of(spec: RunSpec) -> RunRecord:
     terminal = bool(_container(spec).get("pseudoTerminal"))
     own = any(LABEL_TASK in volume["Labels"] for volume in volumes(spec, ""))
-    return RunRecord(spec.ships_logs, tuple(spec.gpu_ids), spec.stop_grace_s, terminal, own)
+    return RunRecord(spec.ships_logs, tuple(spec.gpu_ids), spec.stop_grace_s, terminal, own, spec.fence_s)
 
 
 def labels(spec: RunSpec, host_id: str) -> dict[str, str]:

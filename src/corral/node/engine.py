@@ -86,6 +86,10 @@ class Engine(Protocol):
         """
         ...
 
+    def answered(self, sent_boot_s: float) -> None:
+        """The server has answered a message that the agent has sent at this time since the boot (`fences.py`)."""
+        ...
+
     def observe(self) -> Mapping[str, Known]:
         """Return every run that is not forgotten: ordered, alive and ended runs, including runs that earlier agents started."""
         ...

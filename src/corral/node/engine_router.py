@@ -46,12 +46,15 @@ class EngineRouter:
         self._uses_docker = wanted or (self._runtime == "auto" and (await self._docker.answers() or self._docker.was_used))
         if self._uses_docker:
             await self._docker.open(changed)
+            self._process.fence_containers(self._docker.fenced())
             log.info("containers: %s", self.docker)
 
     def start(self, specs: Iterable[RunSpec]) -> None:
         specs = list(specs)
         self._process.start([spec for spec in specs if not self._is_for_docker(spec)])
-        self._docker.start([spec for spec in specs if self._is_for_docker(spec)])
+        containers = [spec for spec in specs if self._is_for_docker(spec)]
+        self._process.fence_containers(each for spec in containers if (each := self._docker.fence_of(spec)) is not None)
+        self._docker.start(containers)
 
     def _is_for_docker(self, spec: RunSpec) -> bool:
         return self._uses_docker and spec.settings is not None
@@ -73,6 +76,9 @@ class EngineRouter:
         engine = self._docker if order.run.run_id in self._docker.observe() else self._process
         await engine.execute(order, connect)
 
+    def answered(self, sent_boot_s: float) -> None:
+        self._process.answered(sent_boot_s)
+
     def observe(self) -> Mapping[str, Known]:
         containers = self._docker.observe()
         return {**self._process.observe(), **containers} if containers else self._process.observe()
@@ -84,6 +90,7 @@ class EngineRouter:
         run_ids = list(run_ids)
         self._process.forget(run_ids)
         self._docker.forget(run_ids)
+        self._process.unfence_containers(run_ids)
 
     async def close(self, *, quit: bool, remove: bool = False) -> None:
         await self._process.close(quit=quit, remove=remove)

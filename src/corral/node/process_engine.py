@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from corral.model.shipped_folder import VARIABLE as SHIPPED_FOLDER
 from corral.node import node_folder, procfs
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
+from corral.node.fences import FencedContainer
 from corral.node.json_lines import JsonLines, attach
 from corral.node.link import Connect
 from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_VARIABLE, FromSpawner, Launch, SpawnedRun, run_mark
@@ -83,6 +84,7 @@ def launch_of(spec: RunSpec, ours: Mapping[str, str], data: Path) -> Launch:
         memory_mib=spec.memory_mib,
         cpu_units=spec.cpu_units,
         has_output_file=bool(spec.output_file),
+        fence_s=spec.fence_s,
     )
 
 
@@ -150,6 +152,9 @@ class ProcessEngine:
         self._pinging: asyncio.Task[None] | None = None
         self._pinged_at: float | None = None  # when the last ping was sent; None: the spawner has answered it
         self._connected_pid: int | None = None  # the spawner of the current or the last connection
+        self._fenced: set[str] = set()  # runs with a fence
+        self._fenced_containers: dict[str, FencedContainer] = {}
+        self._answered_boot_s: float | None = None  # when the agent sent the last message that the server has answered
         self.problem = ""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -167,12 +172,38 @@ class ProcessEngine:
         for launch in launches:
             self._ordered[launch.run_id] = launch
             self._known[launch.run_id] = Known(Observed(launch.run_id), launch.ships_logs, tuple(launch.gpu_ids))
+        if any(launch.fence_s is not None for launch in launches):
+            self._fenced.update(launch.run_id for launch in launches if launch.fence_s is not None)
+            self._send_answered()
         self._send([{"start": encode_launch(launch)} for launch in launches])
 
     def stop(self, run_ids: Iterable[str]) -> None:
         stopping = [run_id for run_id in run_ids if run_id in self._known and self._known[run_id].alive]
         self._stopping.update(stopping)
         self._send([{"stop": run_id} for run_id in stopping])
+
+    def answered(self, sent_boot_s: float) -> None:
+        """The server has answered a message that the agent has sent at this time."""
+        self._answered_boot_s = sent_boot_s
+        if self._fenced or self._fenced_containers:
+            self._send_answered()
+
+    def fence_containers(self, containers: Iterable[FencedContainer]) -> None:
+        """Let the spawner end containers if the server does not answer."""
+        found = {each.run_id: each for each in containers}
+        self._fenced_containers |= found
+        if found:
+            self._send_answered()
+            self._send([{"fence": asdict(each)} for each in found.values()])
+
+    def unfence_containers(self, run_ids: Iterable[str]) -> None:
+        known = [run_id for run_id in run_ids if self._fenced_containers.pop(run_id, None) is not None]
+        if known:
+            self._send([{"unfence": known}])
+
+    def _send_answered(self) -> None:
+        if self._answered_boot_s is not None:
+            self._send([{"answered": self._answered_boot_s}])
 
     def signal(self, run_ids: Iterable[str], name: str) -> None:
         alive = [run_id for run_id in run_ids if run_id in self._known and self._known[run_id].alive]
@@ -236,6 +267,8 @@ class ProcessEngine:
                 self._connected_pid = self._spawner_pid()
                 async with asyncio.timeout(SPAWNER_START_MAX_S):  # in Python 3.11, `wait_for` can lose a cancellation
                     await self._complete
+                self._send_answered()
+                self._send([{"fence": asdict(each)} for each in self._fenced_containers.values()])
                 # Send the orders only now, because the list of runs shows which orders the spawner already knows.
                 self._send([{"start": encode_launch(launch)} for launch in self._ordered.values()])
                 self._send([{"stop": run_id} for run_id in self._stopping])
@@ -316,7 +349,10 @@ class ProcessEngine:
         for run in runs:
             known = known_of(run)
             self._ordered.pop(run.run_id, None)
+            if run.fence_s is not None and known.alive:
+                self._fenced.add(run.run_id)
             if not known.alive:
+                self._fenced.discard(run.run_id)
                 self._stopping.discard(run.run_id)
                 self._sessions.end([run.run_id])
             if self._known.get(run.run_id) != known:

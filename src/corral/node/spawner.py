@@ -36,8 +36,9 @@ from typing import Any
 from corral.core.clock import Clock, WallClock
 from corral.core.errors import Refused
 from corral.model.run_signals import SIGNALS
-from corral.model.stop_reasons import OUT_OF_MEMORY, STOPPED_BEFORE_START
+from corral.model.stop_reasons import FENCED, OUT_OF_MEMORY, STOPPED_BEFORE_START
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
+from corral.node.fences import FencedContainer, Fences
 from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
 from corral.node.kept_sockets import KeptSockets
@@ -87,6 +88,7 @@ class Spawner:
         self._quitting = False
         self._no_run_since_boot_s = boot_s()
         self._guard = GuardProcess(data)
+        self._fences = Fences(data, self._at, self._fenced)
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._journal = RunJournal(data / "journal", boot_id)
         left = replay(data / "journal", boot_id)
@@ -108,6 +110,7 @@ class Spawner:
             if unfinished.has_ended:
                 self._ended(unfinished.run)
             else:
+                self._fences.add(unfinished.run.run_id, unfinished.run.fence_s)
                 self._adopted.add(unfinished.run.run_id)
                 self._adopt(unfinished.run, unfinished.pids)
 
@@ -206,7 +209,7 @@ class Spawner:
 
     def _is_done(self) -> bool:
         is_used = self._clients.by_fd or boot_s() < self._idle_since_boot_s() + IDLE_S
-        return not (self._alive or self._starts) and (self._quitting or not is_used)
+        return not (self._alive or self._starts or self._fences.containers) and (self._quitting or not is_used)
 
     def _idle_since_boot_s(self) -> float:
         return max(self._no_run_since_boot_s, self._clients.closed_at_boot_s)
@@ -234,6 +237,13 @@ class Spawner:
             match message:
                 case {"start": {"run_id": str() as run_id} as launch}:
                     self._order(launch_from(run_id, launch))
+                case {"answered": float() as sent_boot_s}:
+                    self._fences.answered(sent_boot_s)
+                case {"fence": dict() as fenced}:
+                    self._fences.add_container(FencedContainer(**fenced))
+                case {"unfence": list() as run_ids}:
+                    for run_id in run_ids:
+                        self._fences.remove(run_id)
                 case {"ping": _}:
                     reply = b'{"pong":true}\n'
                 case {"stop": str() as run_id}:
@@ -258,7 +268,10 @@ class Spawner:
         if not RUN_ID.fullmatch(launch.run_id):
             _log(f"not a run id: {launch.run_id[:200]!r}")
             return
-        self._runs[launch.run_id] = SpawnedRun(launch.run_id, launch.stop_grace_s, launch.ships_logs, launch.gpu_ids)
+        self._runs[launch.run_id] = SpawnedRun(
+            launch.run_id, launch.stop_grace_s, launch.ships_logs, launch.gpu_ids, fence_s=launch.fence_s
+        )
+        self._fences.add(launch.run_id, launch.fence_s)
         self._alive += 1
         if self._alive == 1:
             self._guard.wake()
@@ -335,6 +348,12 @@ class Spawner:
         self._signal(run, signal.SIGCONT)  # the output guard may have paused the run
         self._at(boot_s() + run.stop_grace_s, lambda: self._kill(run_id))
 
+    def _fenced(self, run_id: str) -> None:
+        run = self._runs.get(run_id)
+        if run is not None and run.alive and run.main_ended_at_s is None and run.kill_at_boot_s is None:
+            self._runs[run_id] = run.but(reason=FENCED)
+            self._stop(run_id)
+
     def _send_signal(self, run_id: str, name: str) -> None:
         run = self._runs.get(run_id)
         if name not in SIGNALS:
@@ -387,6 +406,7 @@ class Spawner:
 
     def _main_ended(self, run_id: str, exit_code: int | None, reason: str | None) -> None:
         run = self._runs[run_id]
+        reason = reason or run.reason
         if reason is None and exit_code and self._cgroups.ran_out_of_memory(run):
             reason = OUT_OF_MEMORY
         run = run.but(main_ended_at_s=self._clock.now_s(), exit_code=exit_code, reason=reason)
@@ -428,6 +448,7 @@ class Spawner:
         if not self._alive:
             self._no_run_since_boot_s = boot_s()
         self._cgroups.release(run)
+        self._fences.remove(run.run_id)
         self._adopted.discard(run.run_id)
         self._put(run.but(stopped_at_s=self._clock.now_s(), group=None))
 

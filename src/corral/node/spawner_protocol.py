@@ -7,6 +7,9 @@ agent → spawner     {"start": Launch}       start a process; a second start wi
                     {"stop": "run id"}      send SIGTERM, and SIGKILL after the run's grace period
                     {"signal": "SIGINT", "run": "run id"}   send this signal to the process group of a run that is alive
                     {"forget": ["run id"]}  remove these ended runs, their output and their work folders
+                    {"answered": seconds}   when the agent sent the last message that the server has answered (`fences.py`)
+                    {"fence": FencedContainer}  end this container if the server does not answer
+                    {"unfence": ["run id"]}
                     {"ping": true}          request the response {"pong": true}
                     {"quit": true}          exit when no run is alive any more
 spawner → agent     {"runs": [SpawnedRun], "all": bool}     at first the state of every known run (the last line has
@@ -45,6 +48,7 @@ class Launch:
     cpu_units: int = 0
     has_output_file: bool = False  # the agent has created the output file, because the output is kept (`kept_outputs.py`)
     fault: str | None = None  # why the process cannot start; if set, the run ends at once with this reason
+    fence_s: float | None = None  # end the run if the server has not answered for so long (`fences.py`)
 
 
 def launch_from(run_id: str, fields: dict[str, Any]) -> Launch:
@@ -78,6 +82,7 @@ class SpawnedRun:
     exit_code: int | None = None
     reason: str | None = None
     group: str | None = None  # the cgroup of the run, while the run is alive
+    fence_s: float | None = None  # of the Launch
     start_number: int = 0  # counts the starts of one spawner, to find out after its death which of them happened
 
     @property

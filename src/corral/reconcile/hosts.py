@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from corral.core.transactions import Tx
 from corral.fleet.instances import host_changed
 from corral.model.agent_protocol import SILENT_S
 from corral.model.ecs_service import service_of_task
-from corral.model.stop_reasons import HOST_DRAINED
+from corral.model.stop_reasons import HOST_DRAINED, HOST_LOST_IN_TIME
 from corral.model.task import StopCode
+from corral.services.ecs.host_loss import fences_end_at_s, lose
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
@@ -15,17 +18,34 @@ from corral.store import Store
 def reconcile_host(tx: Tx[Store], host_id: str) -> None:
     """Record that a host is silent if it has not reported for SILENT_S seconds.
 
-    A silent host gets no new work. Its tasks keep their GPUs, because their processes can still be alive.
+    A silent host gets no new work. Its tasks keep their GPUs, because their processes can still be alive. It is lost only if its
+    cluster has `lost_after`.
     """
     host = tx.store.hosts.get(host_id)
-    if host is None or not host["connected"]:
+    if host is None or host["lost_at"] is not None:
+        return
+    if not host["connected"]:
+        _lose_in_time(tx, host)
         return
     silent_at_s = host["seen_at"] + SILENT_S
     if tx.now_s >= silent_at_s:
         tx.store.hosts.silent(host_id)
         host_changed(tx, host_id)
+        _lose_in_time(tx, host)
     else:
         tx.due(f"host:{host_id}", silent_at_s)
+
+
+def _lose_in_time(tx: Tx[Store], host: dict[str, Any]) -> None:
+    """Give up a silent host when `lost_after` of its cluster is over, and the fences of its tasks have ended them."""
+    after_s = tx.settings.lost_after.get(tx.store.hosts.options()[host["id"]].options.cluster)
+    if after_s is None or tx.store.joined_hosts.find(host["id"]) is None:
+        return
+    at_s = max(host["seen_at"] + after_s, fences_end_at_s(tx, host["id"]))
+    if tx.now_s >= at_s:
+        lose(tx, host["id"], HOST_LOST_IN_TIME.format(f"{after_s:g}"))
+    else:
+        tx.due(f"host:{host['id']}", at_s)
 
 
 def end_drain(tx: Tx[Store], host_id: str) -> None:

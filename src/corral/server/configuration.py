@@ -7,6 +7,9 @@ port = 4600                                            # the options of `corral 
 p3.16xlarge = {gpus = 4}                               # an AWS type, with fewer GPUs
 lab.large = {gpus = 2, vcpus = 16, memory_gib = 64}    # a type that AWS does not have
 
+[clusters]
+train = {lost_after = 600}                             # seconds after which a silent host of the cluster is lost
+
 [scaling]
 busy_wait_s = 900                                      # seconds
 
@@ -22,11 +25,13 @@ from typing import Any
 from msgspec import Struct, field
 
 from corral.configuration.file import ConfigurationFile, read_file
-from corral.configuration.settings import HISTORY, INSTANCE_TYPES, OUTPUTS, SCALING, defaults
+from corral.configuration.settings import CLUSTERS, HISTORY, INSTANCE_TYPES, OUTPUTS, SCALING, defaults
+from corral.model.agent_protocol import SILENT_S
 from corral.model.instance import TypeMapping
 from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 TYPE_NAME = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
+LOST_AFTER, LOST_AFTER_MIN_S, LOST_AFTER_MAX_S = "lost_after", 2 * SILENT_S, 30 * 86_400.0
 FIELDS = ("gpus", "vcpus", "memory_gib")
 GPUS_MAX, VCPUS_MAX, MEMORY_MAX_GIB = 1024, 65_536, 1_048_576.0
 
@@ -35,6 +40,7 @@ class Configuration(Struct, frozen=True):
     """The content of corral.toml, with defaults for missing keys."""
 
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)
+    lost_after: dict[str, float] = field(default_factory=dict)  # cluster → seconds
     values: dict[str, Any] = field(default_factory=defaults)  # all other settings by name, for example `up.port`
 
     @property
@@ -58,7 +64,22 @@ def read_configuration(data: Path) -> Configuration:
         raise file.error(
             INSTANCE_TYPES, f"{INSTANCE_TYPES} is not a table. Write [{INSTANCE_TYPES}] and one line per type below it"
         )
-    return Configuration({name: _mapping(file, name, value) for name, value in _by_type(types).items()}, values)
+    return Configuration({name: _mapping(file, name, value) for name, value in _by_type(types).items()}, _lost_after(file), values)
+
+
+def _lost_after(file: ConfigurationFile) -> dict[str, float]:
+    clusters, found = file.document.get(CLUSTERS, {}), {}
+    if not isinstance(clusters, dict):
+        raise file.error(CLUSTERS, f"{CLUSTERS} is not a table. Write [{CLUSTERS}] and one line per cluster below it")
+    for name, about in clusters.items():
+        if not isinstance(about, dict) or about.keys() - {LOST_AFTER}:
+            raise file.error(name, f"{name} needs a table with {LOST_AFTER}: {name} = {{{LOST_AFTER} = 600}}")
+        value = about.get(LOST_AFTER)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not LOST_AFTER_MIN_S <= value <= LOST_AFTER_MAX_S:
+            limits = f"from {LOST_AFTER_MIN_S:.0f} to {LOST_AFTER_MAX_S:.0f}"
+            raise file.error(name, f"{LOST_AFTER} of {name} is {value!r}, but it must be a number of seconds {limits}")
+        found[name] = float(value)
+    return found
 
 
 def _by_type(types: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.model.blob import StoredBlob
 from corral.model.settings import Settings
+from corral.model.task import TaskState
 from corral.server.authentication import Authentication
 from corral.server.cors import BucketCors
 from corral.server.http.connection import HttpConnection
@@ -89,6 +90,9 @@ class S3Requests:
             body.set_bounds(admission.min_bytes, admission.max_bytes)
 
         def commit(trailers: Mapping[str, str], blob: StoredBlob, tx: Tx[Any]) -> Any:
+            task = tx.store.tasks.get(caller.task_id) if caller.task_id is not None else None
+            if caller.task_id is not None and (task is None or task.state is TaskState.STOPPED):
+                raise aws.expired_token()  # the task has stopped while its upload was received
             stated = {f"Checksum{CHECKSUM_HEADERS[name]}": value for name, value in trailers.items() if name in CHECKSUM_HEADERS}
             return operation(tx, {**params, **stated, "Body": blob}, caller)
 

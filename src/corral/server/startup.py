@@ -182,6 +182,7 @@ async def _serve(options: ServerOptions) -> None:
         gpu_ids=configuration.values["run.gpu_ids"],
         history=configuration.history,
         outputs=configuration.outputs,
+        lost_after=configuration.lost_after,
         gpu_hour_price=float(configuration.values["cost.gpu_hour"]),
         blobs_folder=str(data / "blobs"),
     )
@@ -383,7 +384,7 @@ def _reset_host_timeouts(tx: Tx[Store]) -> None:
     for host in tx.store.hosts.all():
         if host["connected"]:
             tx.store.hosts.seen([host["id"]], tx.now_s)
-            tx.due(f"host:{host['id']}", tx.now_s)
+        tx.due(f"host:{host['id']}", tx.now_s)
 
 
 def _check_node(folder: Path) -> None:

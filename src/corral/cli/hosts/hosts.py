@@ -113,14 +113,15 @@ def rename(outer: DataFolder, name: str, new: str, data: DataFolder) -> None:
 @hosts.command(short_help="Give up a SILENT host and its tasks.")
 @data_option
 @click.argument("name")
+@click.option("--now", is_flag=True, help="Do not wait until tasks with corral:fence-after have ended by themselves.")
 @click.pass_obj
-def forget(outer: DataFolder, name: str, data: DataFolder) -> None:
+def forget(outer: DataFolder, name: str, data: DataFolder, now: bool) -> None:
     """Give up a host that is SILENT, and is not expected back: its tasks are STOPPED, and services and jobs start again elsewhere.
 
     Use it only if the machine is off, or cannot reach anything that its tasks could damage: Corral cannot stop them there. Their
     credentials are void at once. If the machine returns, it stops what is left of them before it gets new tasks.
     """
-    forgotten, _ = call(find_endpoint(data if data.chosen else outer), "ForgetHost", {"host": name})
+    forgotten, _ = call(find_endpoint(data if data.chosen else outer), "ForgetHost", {"host": name, "now": now})
     print_text(f"{forgotten['name']} is forgotten")
     if forgotten["tasks"]:
         print_message(f"{count(forgotten['tasks'], 'task')} on it stopped. If it returns, it ends what is left of them.")

@@ -129,15 +129,16 @@ def _folder(outer: DataFolder, data: DataFolder) -> DataFolder:
 def _settings(data: DataFolder) -> list[dict[str, Any]]:
     """Return all settings with their values, and where each value comes from."""
     from corral.configuration.file import read_file
-    from corral.configuration.settings import INSTANCE_TYPES, SETTINGS
+    from corral.configuration.settings import HAND_WRITTEN, SETTINGS
 
     file = read_file(data.path)
     stored, about = file.stored(), data_folder.running(data)
     running = {f"up.{name}": value for name, value in (about["options"] if about else {}).items()}
     shown = [_shown(file, setting, stored, running) for setting in SETTINGS.values()]
-    types = file.document.get(INSTANCE_TYPES, {})
-    if isinstance(types, dict):
-        shown += [{"name": f"{INSTANCE_TYPES}.{name}", "value": value, "source": FILE} for name, value in types.items()]
+    for table in HAND_WRITTEN:
+        entries = file.document.get(table, {})
+        if isinstance(entries, dict):
+            shown += [{"name": f"{table}.{name}", "value": value, "source": FILE} for name, value in entries.items()]
     return shown
 
 

@@ -63,7 +63,7 @@ def forget_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     Its certificate stays valid. If its machine returns, it stops what is left of these tasks, and then gets work again.
     """
     host = _find(tx, params["host"])
-    if why := host_loss.why_not_forgotten(tx, host["id"]):
+    if why := host_loss.why_not_forgotten(tx, host["id"], now=params.get("now", False)):
         raise HostInUseException(f"Host {host['name']} {why}.")
     return _named(host) | {"tasks": host_loss.forget(tx, host["id"], HOST_FORGOTTEN)}
 

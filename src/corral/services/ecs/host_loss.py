@@ -14,10 +14,15 @@ from corral.core.transactions import Tx
 from corral.fleet import instances
 from corral.fleet.hosts import wake_pools
 from corral.fleet.instances import host_changed
+from corral.model.agent_protocol import SILENT_S
 from corral.model.instance import host_instance_id
 from corral.model.run import Observed, RunState
 from corral.services.ecs.host_reports import apply_reports
+from corral.services.ecs.task_spec import fence_s, spec_of
 from corral.store import Store
+
+# The agent may have sent a message later than the server has stored (`seen_at`), and the spawner looks once a second.
+FENCE_MARGIN_S = SILENT_S
 
 
 def lose(tx: Tx[Store], host_id: str, reason: str) -> None:
@@ -56,11 +61,31 @@ def forget(tx: Tx[Store], host_id: str, reason: str) -> int:
     return count
 
 
-def why_not_forgotten(tx: Tx[Store], host_id: str) -> str:
-    """Return why a host cannot be forgotten, as the end of a sentence. Empty: it can."""
+def fences_end_at_s(tx: Tx[Store], host_id: str) -> float:
+    """Return when all tasks of a silent host that have a fence have been ended by it. 0: no task has one."""
+    host, ends = tx.store.hosts.get(host_id), [0.0]
+    for task in tx.store.tasks.on_host(host_id):
+        after_s = fence_s(task.details.get("tags", ()))
+        if host is not None and after_s is not None:
+            grace_s = max((container.stop_grace_s for container in spec_of(tx, task).containers.values()), default=0.0)
+            ends.append(host["seen_at"] + after_s + grace_s + FENCE_MARGIN_S)
+    return max(ends)
+
+
+def why_not_forgotten(tx: Tx[Store], host_id: str, *, now: bool = False) -> str:
+    """Return why a host cannot be forgotten, as the end of a sentence. Empty: it can.
+
+    With `now`, it can be forgotten although a fence may not have ended its tasks yet.
+    """
     host = tx.store.hosts.get(host_id)
     if tx.store.joined_hosts.find(host_id) is None:
         return "is the machine of the server: restart the server, which finds out what has become of its tasks"
     if host is not None and host["connected"]:
         return "is connected: only a host that is SILENT can be forgotten. `corral hosts drain` takes its tasks away"
+    left_s = fences_end_at_s(tx, host_id) - tx.now_s
+    if left_s > 0 and not now:
+        return (
+            f"has tasks with a fence, which end by themselves in at most {left_s:.0f} s. Forget it then, or with --now if the "
+            "machine is off"
+        )
     return ""

@@ -35,7 +35,7 @@ from corral.services.ecs.placement_rules import placement_rules
 from corral.services.ecs.task_capacity import Capacity
 from corral.services.ecs.task_progress import mark_provider, start_runs
 from corral.services.ecs.task_queue import open_queue, rank_of
-from corral.services.ecs.task_spec import TaskSpec, longest_time_of, task_spec, time_limit_s, wants_gpu_indexes
+from corral.services.ecs.task_spec import TaskSpec, fence_s, longest_time_of, task_spec, time_limit_s, wants_gpu_indexes
 from corral.store import Store
 
 PAUSED = Unplaceable("AGENT", "Corral is stopping all tasks: `corral down --stop-tasks` was called")
@@ -287,6 +287,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
     limit_s = None
     if request.tags:
         limit_s = time_limit_s(request.tags)
+        fence_s(request.tags)  # raises an error if the value of the tag is not valid
         wants_gpu_indexes(request.tags, tx.settings.gpu_ids)  # raises an error if the value of the tag is not valid
     runs = spec.runs
     if capacity.launch_type == "FARGATE":

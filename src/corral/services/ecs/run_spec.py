@@ -24,7 +24,7 @@ from corral.services.ecr.image_names import RegistryPull, own_image, pull_from_h
 from corral.services.ecr.image_storage import image_refusal
 from corral.services.ecs.host_access import ONLY_IN_DOCKER, gives_host, refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
-from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, wants_gpu_indexes
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, fence_s, wants_gpu_indexes
 from corral.store import Store
 from corral.store.hosts import StoredOptions
 
@@ -93,6 +93,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         environment_files=files[: len(container.environment_files)],
         private_files=files[len(container.environment_files) :],
         fixed_variables=list(own_environment) if container.private_files else [],
+        fence_s=fence_s(task.details.get("tags", ())),
         output_file=_output_file(tx.settings, task, run) if log is not None else "",
     )
     refused = _not_isolated(tx, task, spec) or _kept_from_host(tx, task, spec)

@@ -39,7 +39,7 @@ from corral.model.task_queue import QueuedTask, QueueState, TaskArray, array_key
 from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.queue_reasons import name_of_run
 from corral.services.ecs.task_progress import mark_provider
-from corral.services.ecs.task_spec import TIME_LIMIT_TAG, longest_time_of, spec_of, time_limit_s
+from corral.services.ecs.task_spec import FENCE_TAG, TIME_LIMIT_TAG, fence_s, longest_time_of, spec_of, time_limit_s
 from corral.store import Store
 
 TIMES = "start-times:"  # the key of the reconciler that gives claims to tasks whose start time has come
@@ -311,6 +311,10 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
     requeues = options.requeues if REQUEUE_TAG in changed or queued is None else queued.requeues
     if task.state is not TaskState.PROVISIONING and TIME_LIMIT_TAG in changed:
         raise InvalidParameterException(f"The tag {TIME_LIMIT_TAG} of a task that has started cannot be changed: it has no effect.")
+    if FENCE_TAG in changed:
+        if task.state is not TaskState.PROVISIONING:
+            raise InvalidParameterException(f"The tag {FENCE_TAG} of a task that has started cannot be changed: it has no effect.")
+        fence_s(task.details["tags"])  # raises an error if the value is not valid
     if task.state is not TaskState.PROVISIONING:  # the other options count again only if the task is requeued
         if queued is not None:
             tx.store.task_queue.change(queued.but(requeues=requeues))

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from corral.core.transactions import Tx
 from corral.decide.placement.backfill import longest_time_s
 from corral.decide.tasks.lifecycle import NO_RULES
+from corral.model.agent_protocol import HEARTBEAT_S
 from corral.model.constant_result import ConstantResult
 from corral.model.private_environment import is_private
 from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
@@ -40,6 +41,8 @@ CACHED_SPECS_MAX = 256  # a spec and what is kept with it have about 20 KB
 MIB_PER_GB = 1024
 RESTART_PERIOD_S = 300
 HEALTH_CHECK_DEFAULTS = {"interval": 30, "timeout": 5, "retries": 3}
+FENCE_TAG = "corral:fence-after"
+FENCE_MIN_S, FENCE_MAX_S = 2 * HEARTBEAT_S, 30 * 86_400.0  # a host reports every HEARTBEAT_S
 TIME_LIMIT_TAG = "corral:time-limit"
 GPU_IDS_TAG = "corral:gpu-ids"
 GPU_UUIDS, GPU_INDEXES = "uuid", "index"
@@ -338,6 +341,22 @@ def time_limit_s(tags: Iterable[dict[str, str]]) -> float | None:
     if not 0 < limit_s < math.inf:
         raise InvalidParameterException(f"The tag {TIME_LIMIT_TAG} must be a positive number of seconds, not '{given}'.")
     return limit_s
+
+
+def fence_s(tags: Iterable[dict[str, str]]) -> float | None:
+    """The time without an answer of the server after which the host ends a task, if a tag of the task sets it."""
+    given = next((tag.get("value", "") for tag in tags if tag.get("key") == FENCE_TAG), None)
+    if given is None:
+        return None
+    try:
+        after_s = float(given)
+    except ValueError:
+        after_s = math.nan
+    if not FENCE_MIN_S <= after_s <= FENCE_MAX_S:
+        raise InvalidParameterException(
+            f"The tag {FENCE_TAG} must be a number of seconds from {FENCE_MIN_S:.0f} to {FENCE_MAX_S:.0f}, not '{given}'."
+        )
+    return after_s
 
 
 def longest_time_of(task: Task, spec: TaskSpec) -> float | None:
