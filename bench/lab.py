@@ -77,6 +77,8 @@ def main() -> int:
             _measure(cluster, machines[-1])
             if not given.no_docker:
                 _pull(cluster, machines[-1])
+            cluster.check_revoked(machines[-1])
+            print(f"{machines[-1].name} is revoked: its connections have ended, and it gets no others")
         except AssertionError as wrong:
             print(f"WRONG: {wrong}")
             return 1
@@ -92,8 +94,17 @@ def _survive(cluster: Cluster, machines: list[Machine], rounds: int, rng: random
     for machine in machines:
         cluster.until(machine, "UP")
     tasks = {machine: cluster.work(machine) for machine in machines}
-    for task in tasks.values():
-        cluster.first_line(task)
+    followers = {}
+    for machine, task in tasks.items():
+        cluster.check_first_line(machine, task)
+        cluster.check_exec(machine, task)
+        cluster.check_stranger(machine)
+        followers[machine] = cluster.cli.begin("logs", "-f", task.rpartition("/")[2])
+        followers[machine].until("stdout", "line 0\n")
+    print(
+        "endpoint, role, metadata and a large presigned object through each gateway, exec on each host, no stranger: right",
+        flush=True,
+    )
     for number in range(rounds):
         event, machine = EVENTS[number % len(EVENTS)] if number < len(EVENTS) else rng.choice(EVENTS), rng.choice(machines)
         began = time.monotonic()
@@ -106,6 +117,10 @@ def _survive(cluster: Cluster, machines: list[Machine], rounds: int, rng: random
         cluster.stop(machine)
         cluster.until_stopped(machine, task)
         cluster.check_all(machine, task)
+        shown = followers[machine].until("stdout", f"\n{cluster.lines(task)[-1]}\n").splitlines()
+        followers[machine].interrupt()
+        followers[machine].end()
+        assert shown == cluster.lines(task)[: len(shown)], f"logs -f of {machine.name}"
         print(
             f"{machine.name}: {len(cluster.lines(task)) - 3} lines and {len(cluster.objects(machine))} objects, each exactly once"
         )

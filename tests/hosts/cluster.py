@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,44 @@ WORKER = Path(__file__).parent / "worker.py"
 ROLE = "arn:aws:iam::123456789012:role/worker"
 BUCKET, GROUP = "lab", "/tests"
 TYPES = ("p3.2xlarge", "p3.8xlarge", "p3.16xlarge", "g4dn.xlarge", "g4dn.12xlarge", "g5.xlarge", "g5.12xlarge", "p4d.24xlarge")
+
+# Sends a request through the gateway and waits until the connection ends. Then no other request is answered.
+UNTIL_CLOSED = """
+import socket, sys
+def ask():
+    connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    connection.settimeout(30)
+    connection.sendall(b"GET /_corral/health HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n")
+    try:
+        return connection, connection.recv(4096)
+    except ConnectionError:
+        return connection, b""
+connection, first = ask()
+assert first.startswith(b"HTTP/1.1 200"), first
+print("open", flush=True)
+try:
+    assert not connection.recv(1)
+except ConnectionError:
+    pass
+assert not ask()[1]
+print("closed", flush=True)
+"""
+WITHOUT_CERTIFICATE = """
+import socket, ssl, sys
+tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+tls.set_alpn_protocols(["corral-gateway/1"])
+answer = b""
+try:
+    connection = tls.wrap_socket(socket.create_connection((sys.argv[1], int(sys.argv[2]))))
+    connection.settimeout(30)
+    connection.sendall(b"GET /_corral/health HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n")
+    while data := connection.recv(4096):
+        answer += data
+except ConnectionError:
+    pass
+assert b"HTTP/1.1 200" not in answer, answer
+"""
 
 
 class Cluster:
@@ -75,6 +114,32 @@ class Cluster:
             return self.lines(task) if self.logs.describe_log_groups(logGroupNamePrefix=GROUP)["logGroups"] else []
 
         return json.loads(eventually(found, "the first line of a worker")[0])  # type: ignore[no-any-return]
+
+    def check_first_line(self, machine: Machine, task: str) -> None:
+        """Check what the worker has found at the addresses of the server: all of them lead through the gateway."""
+        assert self.first_line(task) == {
+            "host": machine.name,
+            "endpoint": self.corral.url,
+            "role": f"arn:aws:sts::123456789012:assumed-role/worker/{task.rpartition('/')[2]}",
+            "large": True,
+            "metadata": task,
+        }
+
+    def check_exec(self, machine: Machine, task: str) -> None:
+        assert self.cli("exec", task.rpartition("/")[2], "--", "hostname").stdout == f"{machine.name}\n"
+
+    def check_stranger(self, machine: Machine) -> None:
+        """Without a certificate, no request is served."""
+        machine.run(sys.executable, "-c", WITHOUT_CERTIFICATE, self.lab.address, str(self.door_port))
+
+    def check_revoked(self, machine: Machine) -> None:
+        """Revoke a host. Its open connections through the gateway end, and it gets no new ones."""
+        asking = machine.command(sys.executable, "-c", UNTIL_CLOSED, self.corral.url.rpartition(":")[2])
+        with subprocess.Popen(asking, stdout=subprocess.PIPE, text=True) as watching:
+            assert watching.stdout is not None
+            assert watching.stdout.readline() == "open\n"
+            self.cli("hosts", "revoke", machine.name)
+            assert watching.communicate(timeout=60)[0] == "closed\n"
 
     def objects(self, machine: Machine) -> list[str]:
         pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{machine.name}/done/")

@@ -993,6 +993,7 @@ def everything() -> list[Checker]:
     from simulation.group_checkers import group_checkers
     from simulation.handover_checkers import CountedOnce, NothingIsLeft, PoliciesAreAsked, StreamsAreOpen  # they are checkers too
     from simulation.history_checkers import RecordedOnce
+    from simulation.joined_hosts import RevokedGetNothing
     from simulation.service_checkers import service_checkers
 
     others: list[Checker] = [
@@ -1003,6 +1004,6 @@ def everything() -> list[Checker]:
         OldestFirst(), NoOvertaking(), KeptForTheOldest(), RulesHold(), WithheldIsNotGiven(), AllIsAll(),
         RunsWhatWasRegistered(), WaitsAreAnswered(),
         NoFaultsOfOurs(), WaitingHasAReason(), OwnersHold(), InstancesOnlyForward(), CountedOnce(), PoliciesAreAsked(),
-        StreamsAreOpen(), NothingIsLeft(), RecordedOnce(), *service_checkers(), *group_checkers(),
+        StreamsAreOpen(), NothingIsLeft(), RecordedOnce(), RevokedGetNothing(), *service_checkers(), *group_checkers(),
     ]  # fmt: skip
     return [RowReader(others), *others]

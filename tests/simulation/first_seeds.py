@@ -59,4 +59,7 @@ FIRST_SEEDS = {
     "containers do not wait for their dependencies": 6,
     "a failed command hands over": 4,
     "a hand-over is done twice": 4,
+    "a revoked host may return": 6,
+    "revoking a host frees its GPUs": 1,
+    "a host whose network is cut loses its leases": 8,
 }

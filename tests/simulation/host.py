@@ -276,6 +276,8 @@ class Host:
         self.size = size
         self.boot_id = "boot-0"
         self.dead = False  # for ever
+        self.has_joined = world.plan.with_joined and number > 0
+        self.cut_until = 0.0  # its network is cut until then
         self.hello_at = 0.0
         self.cluster = LAB if world.plan.with_clusters and number == len(world.plan.hosts) - 1 else DEFAULT_CLUSTER
         self._moves = world.plan.with_clusters and 0 < number < len(world.plan.hosts) - 1

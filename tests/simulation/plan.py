@@ -59,6 +59,7 @@ class Plan:
     with_groups: float  # the share of requests that concern Auto Scaling groups
     with_alarms: bool  # alarms scale the groups
     with_clusters: bool  # hosts are in two clusters, and move between them
+    with_joined: bool = False  # all hosts but the first have joined from other machines
 
 
 def draw(rng: Random, more: Random, cluster: Random) -> Plan:

@@ -24,6 +24,7 @@ from corral.services.logs.ingestion import open_streams
 from corral.store import Store
 from simulation.agenda import Steps, Waiting, go
 from simulation.host import Agent
+from simulation.joined_hosts import serves_hello
 from simulation.lanes import LANES, Crash, SimLane, SimStore, empty_database
 from simulation.link import Connection
 
@@ -103,6 +104,7 @@ class Plane:
             for name in LANES
         }
         self._connections: dict[str, AgentLink] = {}
+        self.store.joined_hosts.close_connections = self._close
         world.note("core", "starts", self.life)
         try:
             forget_finished([lane.store for lane in self.lanes.values()])
@@ -166,10 +168,14 @@ class Plane:
     def _next_trouble(self, lane: str) -> str | None:
         return self.trouble.pop(lane, None)
 
+    def _close(self, host_id: str) -> None:
+        if (connection := self._connections.get(host_id)) is not None:
+            connection.break_off()
+
     # The conversation with agents
 
     def accept(self, agent: Agent) -> AgentLink | None:
-        if not self.up:
+        if not self.up or self.world.agenda.now < agent.host.cut_until:
             return None
         connection = self.link(self.world, agent)
         go(self._serve(connection))
@@ -185,7 +191,10 @@ class Plane:
         self._connections[hello.host_id] = connection
         if stale is not None:
             stale.break_off()
-        answer = yield self.submit(lambda tx: self.world.parts.hello(tx, hello))
+        has_joined = next(host.has_joined for host in self.world.hosts if host.id == hello.host_id)
+        answer = yield self.submit(
+            lambda tx: serves_hello(tx, hello, self.world) if has_joined else self.world.parts.hello(tx, hello)
+        )
         if not isinstance(answer, Exception):
             self.world.note("core", "welcomes", hello.host_id, len(hello.runs))
             connection.down.send({"welcome": {}})

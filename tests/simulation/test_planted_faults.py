@@ -39,6 +39,7 @@ from simulation.first_seeds import FIRST_SEEDS
 from simulation.group_faults import GROUP_FAULTS
 from simulation.history_checkers import HISTORY_FAULTS
 from simulation.host import Engine
+from simulation.joined_hosts import hello_of_a_revoked_host, revoking_frees, with_joined_hosts
 from simulation.lanes import SimMetricStore, SimStore, with_part
 from simulation.plan import Plan
 from simulation.plane import AgentLink, Plane
@@ -486,6 +487,9 @@ PLANTED: dict[str, Parts] = {
     "all containers are stopped at once": Parts(handlers={**HANDLERS, "StopTask": stops_all_at_once}),
     "time limits are not checked": Parts(reconcilers={**STATE, "task": lambda tx, task_id: None}),
     "no host is ever silent": Parts(reconcilers={**STATE, "host": no_host_is_silent}),
+    "a revoked host may return": Parts(hello=hello_of_a_revoked_host, tune=with_joined_hosts),
+    "revoking a host frees its GPUs": Parts(handlers={**HANDLERS, "RevokeHost": revoking_frees}, tune=with_joined_hosts),
+    "a host whose network is cut loses its leases": Parts(reconcilers={**STATE, "host": silence_ends_runs}, tune=with_joined_hosts),
     **SERVICE_FAULTS,
     **GROUP_FAULTS,
     **HISTORY_FAULTS,

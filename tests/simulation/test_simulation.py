@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from simulation.checkers import everything
-from simulation.world import simulate
+from simulation.joined_hosts import with_joined_hosts
+from simulation.world import Parts, simulate
 
 SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "40"))
 START = int(os.environ.get("CORRAL_SIM_START", "0"))
@@ -42,6 +43,15 @@ def test_nothing_bad_happens_and_everything_ends(first: int) -> None:
             happened.update(what for what in EVENTS if any(what in line for line in trace))
     if RICH_SEEDS[0] == first and RICH_SEEDS[-1] < START + SEEDS:
         assert happened == set(EVENTS), set(EVENTS) - happened
+
+
+def test_hosts_that_have_joined_are_cut_off_and_revoked_and_return() -> None:
+    happened: set[str] = set()
+    for seed in range(START, START + max(1, SEEDS // 4)):
+        print(f"seed {seed}")
+        trace = simulate(seed, everything(), Parts(tune=with_joined_hosts)).trace
+        happened.update(what for what in ("fault cut", "fault revoke", "joins again") if any(what in line for line in trace))
+    assert len(happened) == 3, happened
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

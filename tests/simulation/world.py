@@ -24,6 +24,7 @@ from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.store.fleet import PoolIndex
 from memory_files import MEMORY
+from simulation import joined_hosts
 from simulation import plan as plans
 from simulation.agenda import Agenda, Stuck
 from simulation.checkers import listeners, matches_all
@@ -181,6 +182,7 @@ class World:
         for host in self.hosts:
             for gpu_id in list(host.foreign):
                 host.somebody_computes(gpu_id)
+            host.cut_until = 0.0
             if host in living:
                 if host.agent is not None:
                     host.agent.cut()  # whatever stood still comes anew
@@ -191,6 +193,9 @@ class World:
 
     def _stop_the_endless(self) -> None:
         if self.plane.up:
+            for host in self.hosts:
+                if host.has_joined and not host.dead:
+                    joined_hosts.join_again(host)
             self.clients.release_all()
             rows = self.plane.store.execute(
                 "SELECT id, cluster, definition_arn FROM task WHERE desired = 'RUNNING' AND task_group NOT LIKE 'service:%' "
@@ -345,6 +350,9 @@ class World:
                 self.clock.set_wall(step_s)
                 if self.plane.up:
                     self.plane.wall_clock_set(step_s)
+            case "cut" | "revoke":
+                joined = self.rng.choice([each for each in self.hosts if each.has_joined])
+                joined_hosts.cut(joined) if fault == "cut" else joined_hosts.revoke(joined)
             case "hold" if host.gpus:
                 self.clients.hold(host.id, self.rng.choice(host.gpus).gpu_id)
             case "foreign process" if host.gpus:
