@@ -134,14 +134,17 @@ class Core(Generic[S]):
                         tx._changed.update(dict.fromkeys(command.keys))  # wake the next command that waits in turn for these keys
                     # Before the next command, so that older tasks get freed capacity first. A reconciler that needs the results of
                     # a slow function runs at once, because the next transaction does not have them.
-                    self._reconcile_marked(tx, outcome, partial(self._is_past, inf if has_results else commands_end_s))
+                    if tx._marks:
+                        self._reconcile_marked(tx, outcome, partial(self._is_past, inf if has_results else commands_end_s))
                     tx.now_s = self._instant()
-                is_over = is_over or self._reconciler_time(tx, self.timer() - began_s, is_awaited=bool(ran))
-                by_time = self._reconcile_due(tx, outcome, now_s, is_over) or by_time
-                woken = self._parked.take_changed(tx._changed)
-                todo += woken
-                self._taken += woken
-                tx._changed.clear()
+                if tx._marks or tx._late_marks or self._is_due(now_s):
+                    is_over = is_over or self._reconciler_time(tx, self.timer() - began_s, is_awaited=bool(ran))
+                    by_time = self._reconcile_due(tx, outcome, now_s, is_over) or by_time
+                if tx._changed:
+                    woken = self._parked.take_changed(tx._changed)
+                    todo += woken
+                    self._taken += woken
+                    tx._changed.clear()
                 if not todo or self.timer() >= commands_end_s:
                     break
             for key in (*tx._marks, *tx._late_marks):
@@ -167,7 +170,8 @@ class Core(Generic[S]):
         sizes = tx._sizes()
         tx.final = command.waits_until_s is not None and command.waits_until_s <= tx.now_s
         tx._command = command
-        tx.results |= command.results
+        if command.results:
+            tx.results |= command.results
         self.store.savepoint()
         try:
             answer = command.run(tx)
@@ -220,6 +224,10 @@ class Core(Generic[S]):
             now_s = self._last_s + INSTANT_S
         self._last_s = now_s
         return now_s
+
+    def _is_due(self, now_s: float) -> bool:
+        due_s = self.store.next_due_s()
+        return due_s is not None and due_s <= now_s
 
     def _is_past(self, end_s: float) -> bool:
         return self.timer() >= end_s

@@ -78,12 +78,14 @@ class CallRunner:
 
         A caller's large bodies are parsed one after the other, so that callers take turns.
         """
-        if not call.is_compressed and call.effort() is aws.Effort.SMALL:
+        effort = None if call.is_compressed else call.effort()
+        if effort is aws.Effort.SMALL:
             return call.params()
         async with self._turn(caller):
-            if call.is_compressed:
+            if effort is None:
                 call = await self.off_loop(call.decompressed)
-            if call.effort() is aws.Effort.HUGE:
+                effort = call.effort()
+            if effort is aws.Effort.HUGE:
                 return await self._decoded(self._parsers.params(call))
             return await self._decoded(self.off_loop(call.params))
 

@@ -59,7 +59,7 @@ def _embedded_points(tx: Tx[LogStore], batches: Sequence[tuple[Sequence[tuple[in
     """
     marked = [([event for event in events if MARK in event[1]], region) for events, region in batches]
     if sum(len(message) for events, _ in marked for _, message in events) <= PARSED_HERE_CHARACTERS:
-        return [batch_points(events, region, limit) for events, region in marked]
+        return [batch_points(events, region, limit) if events else [] for events, region in marked]
     name = ("emf", tuple((region, *events) for events, region in marked))
     return tx.result_of(name, lambda: [batch_points(events, region, limit) for events, region in marked])
 
