@@ -13,6 +13,7 @@ import msgspec
 import orjson
 
 NESTING_MAX = 64  # maximum depth of lists and objects inside each other
+FAULT = "_jsonFault"  # the parameter with the result of `json_fault` that a parser process adds to a request
 UNCOUNTED_MAX_CHARACTERS = 64 * 1024  # a document of this size has few enough values, whatever it contains
 # The maximum number of lists, of names in objects, and of values. They are counted by characters that a text may contain as well.
 MARKS_MAX = (("[", 30_000), (":", 40_000), (",", 150_000))
@@ -46,8 +47,17 @@ def has_many_values(text: str | bytes) -> bool:
     return any(text.count(mark) > most for mark, most in MARKS_MAX)
 
 
-def check_json(document: bytes) -> None:
-    """Raise ValueError if a document is not JSON. It may have any number of values, because no value is built."""
+def json_fault(document: bytes) -> str:
+    """Return why a document is not JSON, or an empty text. The document may have any number of values."""
+    try:
+        _check_json(document)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _check_json(document: bytes) -> None:
+    """Raise ValueError if a document is not JSON. If it has many values, none is built. This takes up to 60 ms for 6 MB."""
     if not has_many_values(document):
         read_json(document)
         return

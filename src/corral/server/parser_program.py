@@ -20,6 +20,7 @@ from corral.aws.http import Request
 from corral.aws.recognition import ApiCall, codecs_of
 from corral.aws.wire_errors import ParseError, to_api_error
 from corral.core.errors import ApiError
+from corral.model.json_documents import FAULT, json_fault
 
 LENGTH = struct.Struct(">Q")
 VERSION = 2  # the version of the format: later ones look for equal objects, which takes time
@@ -28,6 +29,7 @@ MEMORY_MAX_BYTES = 2 * 1024**3
 PIECE_ELEMENTS = 100
 ELEMENTS_MAX = 10_000  # no operation of AWS accepts more elements in one list or map
 VALUES_MAX = 400_000
+JSON_MEMBERS = {("lambda", "Invoke"): "Payload"}  # operation → the member of bytes that must be JSON, which is checked here, too
 TOO_LARGE = "Parsing the request takes too much memory: send a smaller request."
 
 
@@ -64,6 +66,8 @@ def answer(
     except ApiError as error:
         yield (error.code, error.status, error.message, error.members), None
         return
+    if document := params.get(JSON_MEMBERS.get((service, operation), "")):
+        params[FAULT] = json_fault(document)
     pieces = list(_taken_out(params, ()))
     yield params, len(pieces)
     yield from pieces

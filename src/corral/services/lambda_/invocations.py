@@ -17,7 +17,7 @@ from corral.access.caller import Caller
 from corral.core.commands import Wait
 from corral.core.transactions import Tx
 from corral.model.function import INVOCATIONS, Invocation, InvocationOrder, InvocationOutcome, InvocationState
-from corral.model.json_documents import check_json, read_json
+from corral.model.json_documents import FAULT, json_fault, read_json
 from corral.model.metric import Metric, Point
 from corral.model.principal import role_session
 from corral.services.cloudwatch.metric_writes import hand_over_points
@@ -88,11 +88,9 @@ def _payload(params: dict[str, Any], max_bytes: int) -> bytes:
     payload: bytes = params.get("Payload") or b""
     if len(payload) > max_bytes:
         raise errors.RequestTooLargeException(f"Request must be smaller than {max_bytes} bytes for the InvokeFunction operation")
-    try:
-        if payload:
-            check_json(payload)
-    except ValueError as error:
-        raise errors.InvalidRequestContentException(f"Could not parse request body into json: {error}") from None
+    fault = params[FAULT] if FAULT in params else json_fault(payload) if payload else ""
+    if fault:
+        raise errors.InvalidRequestContentException(f"Could not parse request body into json: {fault}")
     return payload
 
 
