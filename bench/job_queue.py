@@ -92,7 +92,7 @@ def _dispatch(core: Simulated) -> tuple[float, float]:
     first, began, cpu = len(core.placed), time.perf_counter(), time.process_time()
     while len(core.placed) < first + DISPATCHES:
         before = len(core.placed)
-        core.run([lambda tx: tx.mark("pool:hosts")])
+        core.run([lambda tx: tx.mark("pool:hosts:default")])
         assert len(core.placed) > before, "no job was dispatched"
     part = DISPATCHES / (len(core.placed) - first)
     return (time.perf_counter() - began) * part, (time.process_time() - cpu) * part

@@ -57,7 +57,7 @@ def test_a_run_chooses_its_host_and_the_model_of_its_gpus(cli: Cli) -> None:
     assert [each["type"] for each in definition["placementConstraints"]] == ["memberOf", "memberOf"]
     for words, error in (
         (("--host", "nope"), f"there is no host nope: the hosts are {host['name']}."),
-        (("--gpu-model", "V100"), f"no host has only GPUs of the model V100: the hosts have {model}."),
+        (("--gpu-model", "V100"), f"no host has GPUs of the model V100: the hosts have {model}."),
         (("--gpu-model", 'a"'), "--gpu-model 'a\"' is not valid"),
     ):
         assert error in " ".join(cli("run", *words, "--", "true", code=1).stderr.split()), words

@@ -45,6 +45,8 @@ class Slot(Struct):
     # GPUs that tasks share → their memory in MiB that is not allocated to a task. They are in `positions`, and not in `gpus`.
     shared: dict[str, int] = field(default_factory=dict)
     excluded: int = 0  # the number of GPUs of a host that --exclude-gpus names; they are not in the other members
+    gpu_models: dict[str, str] | None = None  # GPU id → model; None: the GPUs of the instance, and the lent ones, have one model
+    lent_models: tuple[str, ...] = ()  # the model of each lent GPU; empty if all GPUs have one model
     moves_to: str = ""  # the cluster to which a host moves after its last task; it is draining until then
     lent_memory_mib: int = 0  # the memory of the largest GPU that another instance owns now
     host_id: str = ""  # the host of the instance; empty: a host that no other slot has

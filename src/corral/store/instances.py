@@ -432,6 +432,7 @@ class Instances:
                 withheld[gpu_id] = _in_use(foreign)
         usable = [gpu_id for gpu_id in offered if gpu_id not in withheld]
         lent = [row for row in rows if instance.is_host and row[3] != instance.id and not row[1]]
+        is_mixed = len(models | {row[4] for row in lent}) > 1
         slot = Slot(
             id=instance.id,
             total=Demand(
@@ -464,6 +465,8 @@ class Instances:
                 if allocated_mib and gpu_id in positions
             },
             excluded=sum(row[1] for row in rows) if instance.is_host else 0,
+            gpu_models={row[0]: row[4] for row in rows if row[0] in gpu_memory} if is_mixed else None,
+            lent_models=tuple(row[4] for row in lent) if is_mixed else (),
             moves_to=moves_to,
             lent_memory_mib=max((row[7] for row in lent), default=0),
             host_id=instance.host_id or "",

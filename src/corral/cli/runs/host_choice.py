@@ -31,7 +31,7 @@ def placement_constraints(endpoint: Endpoint, options: RunArguments) -> list[dic
 
 
 def model_pattern(model: str) -> str:
-    """Return a pattern of all model names that contain this one. A host with several models has a comma in the attribute."""
+    """Return a pattern of all model names that contain this one. If a host has several models, each is compared with it."""
     escaped = "".join(each if each.isalnum() or each in " _-:@" else f"[{each}]" for each in model)
     return f"(?i)[^,]*{escaped}[^,]*"
 
@@ -40,12 +40,10 @@ def _require_a_host(hosts: list[dict[str, Any]], name: str | None, model: str | 
     named = [host for host in hosts if name in (None, host["name"])]
     if not named:
         raise CliError(f"there is no host {name}: {_listed('the hosts are', (host['name'] for host in hosts))}.")
-    models = {", ".join(sorted({gpu["model"] for gpu in host["gpus"]})) for host in named} - {""}
+    models = {gpu["model"] for host in named for gpu in host["gpus"]}
     if model and not any(re.fullmatch(model_pattern(model), each) for each in models):
         where = f"host {name} has" if name else "the hosts have"
-        raise CliError(
-            f"no host has only GPUs of the model {model}: {_listed(where, models)}. --wait-anyway waits for such a host."
-        )
+        raise CliError(f"no host has GPUs of the model {model}: {_listed(where, models)}. --wait-anyway waits for such a host.")
 
 
 def _listed(what: str, names: Any) -> str:

@@ -133,7 +133,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--gpu-ids", type=click.Choice(["uuid", "index"]), help="How CUDA_VISIBLE_DEVICES names the GPUs (default: uuid)."
     ),
-    click.option("--gpu-model", metavar="MODEL", help="Run on a host that has only GPUs of this model, for example H200."),
+    click.option("--gpu-model", metavar="MODEL", help="Use GPUs of this model, for example H200."),
     click.option("--host", metavar="NAME", help="Run on this host: `corral status` shows their names."),
     click.option("--ship", is_flag=True, help="Send this folder, without what .gitignore names, to the host of the run."),
     click.option("--array", type=ARRAY, help="One task per index: 0-99, 0-99%8 (8 at once), 0-99:2, 0,2,5-9. See $CORRAL_INDEX."),

@@ -35,7 +35,7 @@ from math import inf
 from corral.decide.placement.gpu_choice import gpus_for
 from corral.decide.placement.shared_room import SharedRoom
 from corral.decide.placement.slot_fit import has_gpus
-from corral.decide.placement.strategies import allows
+from corral.decide.placement.strategies import allows, usable_part
 from corral.model.placement import Ending, Opening, Placement, Pool, Slot
 from corral.model.task import ALL_GPUS, Demand
 
@@ -74,6 +74,7 @@ def first_opening(pool: Pool, demand: Demand) -> Opening | None:
     for slot_id in slot_ids:
         slot = pool.slot(slot_id)
         if slot.takes_tasks and (is_allowed is None or is_allowed(slot)):
+            slot = usable_part(slot, demand)
             at_s = _time_of_room(slot, pool.endings(slot_id), demand, _free(slot, demand), first_at_s)[0]
             if -inf < at_s < inf and (first is None or (at_s, slot_id) < (first_at_s, first.id)):
                 first, first_at_s = slot, at_s
@@ -105,7 +106,7 @@ def place_before(pool: Pool, demand: Demand, opening: Opening, ends_at_s: float)
     Return None if the younger claim does not fit on the slot now, or if neither of the two cases of the module docstring applies.
     `ends_at_s` is when the longest time of the younger claim ends.
     """
-    slot, spare = pool.slot(opening.slot_id), opening.spare
+    slot, spare = usable_part(pool.slot(opening.slot_id), demand), opening.spare
     if demand.nodes or not (slot.takes_tasks and has_gpus(slot, demand)):
         return None
     if slot.memory_mib < demand.memory_mib or slot.cpu_units < demand.cpu_units:

@@ -20,7 +20,7 @@ from corral.decide.placement.gpu_choice import gpus_for, most_gpu_memory
 from corral.decide.placement.multi_node import could_hold_together, place_together, why_not_together
 from corral.decide.placement.reservations import reserve
 from corral.decide.placement.slot_fit import allowed_slots, amounts, best_fit, covers, gpu_needs, has_gpus, is_open, is_unsorted
-from corral.decide.placement.strategies import first_choice, select, select_by_attributes
+from corral.decide.placement.strategies import first_choice, names_gpu_model, select, select_by_attributes, usable_part
 from corral.model.placement import Claim, Placement, Pool, Reservation, Slot, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
@@ -148,6 +148,8 @@ def could_hold(pool: Pool, demand: Demand) -> bool:
     """Whether the demand would fit on an empty slot of the pool. The nodes of a multi-node job may use several slots."""
     if demand.nodes:
         return could_hold_together(pool, demand)
+    if names_gpu_model(demand.rules):
+        return any(covers(usable_part(slot, demand).whole, demand) for slot in pool.slots())
     return any(covers(total, demand) for total in pool.totals())
 
 
@@ -160,7 +162,8 @@ def why_never(pool: Pool, demand: Demand) -> Unplaceable | None:
     if could_hold(pool, demand) or any(covers(size, demand) for size in withheld):
         return None
     sizes = [*pool.totals(), *withheld]
-    if all(size.gpus < demand.least_gpus or size.gpu_memory_mib < demand.gpu_memory_mib for size in sizes):
+    too_few = all(size.gpus < demand.least_gpus or size.gpu_memory_mib < demand.gpu_memory_mib for size in sizes)
+    if too_few or names_gpu_model(demand.rules):
         lacking = "GPU"
     else:
         lacking = "MEMORY" if all(size.memory_mib < demand.memory_mib for size in sizes) else "CPU"
@@ -267,8 +270,14 @@ def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> Un
     free_gpus = pool.free_gpus
     has_rules = demand.rules is not None and bool(demand.rules.member_of or demand.rules.distinct or demand.rules.instance_group)
     if has_rules and demand.rules is not None:
-        free_gpus = sum(group.gpus * len(ids) for group in allowed_slots(pool, demand).groups(1) for ids in group.fitting(0, 0))
-        free = _what_rules_leave(pool, demand.rules, free_gpus)
+        if names_gpu_model(demand.rules) and any(slot.gpu_models is not None for slot in pool.slots()):
+            allowed = [slot_id for group in allowed_slots(pool, demand).groups() for slot_id in group.roomiest()]
+            parts = [usable_part(pool.slot(slot_id), demand) for slot_id in allowed]
+            free_gpus = sum(len(part.gpus) for part in parts)
+            free = _what_rules_leave(pool, demand.rules, f"{free_gpus} of {sum(part.whole.gpus for part in parts)} such GPUs")
+        else:
+            free_gpus = sum(group.gpus * len(ids) for group in allowed_slots(pool, demand).groups(1) for ids in group.fitting(0, 0))
+            free = _what_rules_leave(pool, demand.rules, f"{free_gpus} GPUs")
     else:
         free = f"{free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}{_of_cluster(pool)}"
     if reservation is not None and _find(pool, demand, None) is not None:
@@ -276,7 +285,7 @@ def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> Un
     lacking = _lacking(pool, demand, None)  # without the reservation it would not fit either, so that is not the reason
     if lacking == "GPU" and demand.gpu_memory_mib:
         allowed = [slot_id for group in allowed_slots(pool, demand).groups() for slot_id in group.roomiest()]
-        most_mib = max([most_gpu_memory(pool.slot(slot_id)) for slot_id in allowed], default=0)
+        most_mib = max([most_gpu_memory(usable_part(pool.slot(slot_id), demand)) for slot_id in allowed], default=0)
         if most_mib:
             return UnmetDemand(f"no GPU has more than {most_mib} MiB of memory left to share; {free}", needs)
     if lacking == "GPU" and demand.gpus == ALL_GPUS:
@@ -355,7 +364,7 @@ def _reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None
     return next((reservation for head in waiting if (reservation := reserve(pool, head)) is not None), None)
 
 
-def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: int) -> str:
+def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: str) -> str:
     """Describe how many hosts the placement constraints allow, and how many GPUs are free on them."""
     given = [f"memberOf ({expression})" for expression in rules.member_of]
     given += [f"the Auto Scaling group {rules.instance_group} of the capacity provider"] if rules.instance_group else []
@@ -372,7 +381,7 @@ def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: int) -> str:
         text += f", {there if left.allowed else 'each'} with a task of {group} already (distinctInstance)"
         if not left.allowed:
             return text
-    return f"{text}; {free_gpus} GPUs free on {'it' if left.allowed == 1 else 'them'}"
+    return f"{text}; {free_gpus} free on {'it' if left.allowed == 1 else 'them'}"
 
 
 def _hosts(count: int) -> str:
@@ -395,7 +404,8 @@ def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str
         return place_together(pool, demand, reservation)
     slot_id = best_fit(pool, demand, reservation) if demand.rules is None else _preferred(pool, demand, reservation, seed)
     if slot_id is not None:
-        return Placement(slot_id, gpus_for(pool.slot(slot_id), demand))
+        slot = pool.slot(slot_id)
+        return Placement(slot_id, gpus_for(slot if slot.gpu_models is None else usable_part(slot, demand), demand))
     if reservation is None or reservation.opening is None:
         return None
     return place_before(pool, demand, reservation.opening, ends_at_s)
@@ -424,7 +434,9 @@ def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
     if demand.rules is not None and not select(pool, demand.rules).allowed:
         return "distinctInstance" if select_by_attributes(pool, demand.rules).allowed else "memberOf"
     room = allowed_slots(pool, demand)
-    if is_unsorted(demand) and not any(has_gpus(pool.slot(at), demand) for group in room.groups() for at in group.roomiest()):
+    if is_unsorted(demand) and not any(
+        has_gpus(usable_part(pool.slot(at), demand), demand) for group in room.groups() for at in group.roomiest()
+    ):
         return "GPU"
     memory_mib = [
         left for group in room.groups(demand.idle_gpus) if (left := _most_memory(pool, group, demand, reservation)) is not None
@@ -442,7 +454,7 @@ def _most_memory(pool: Pool, group: SlotGroup, demand: Demand, reservation: Rese
     left: int | None = None
     for slot_id in group.roomiest():
         memory_mib = pool.slot(slot_id).memory_mib
-        if demand.gpu_memory_mib and not has_gpus(pool.slot(slot_id), demand):
+        if is_unsorted(demand) and not has_gpus(usable_part(pool.slot(slot_id), demand), demand):
             continue
         older = None if reservation is None else reservation.wanted.get(slot_id)
         if older is None:

@@ -12,6 +12,7 @@ from corral.decide.placement.backfill import earliest_room_s, first_opening
 from corral.decide.placement.gpu_choice import most_gpu_memory
 from corral.decide.placement.multi_node import reserve_together
 from corral.decide.placement.slot_fit import allowed_slots, covers, is_unsorted
+from corral.decide.placement.strategies import usable_part
 from corral.model.placement import Claim, Pool, Reservation, Slot, SlotGroup
 from corral.model.task import ALL_GPUS, Demand
 
@@ -32,9 +33,11 @@ def reserve(pool: Pool, claim: Claim) -> Reservation | None:
     best: tuple[tuple[int, int, int], str] | None = None
     for group in _reservable_groups(pool, demand):
         fitting = chain.from_iterable(group.fitting(demand.memory_mib, demand.cpu_units))  # on these slots, only GPUs are missing
-        candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if covers(pool.slot(slot_id).whole, demand))
+        candidates = (
+            slot_id for slot_id in chain(fitting, group.roomiest()) if covers(usable_part(pool.slot(slot_id), demand).whole, demand)
+        )
         for candidate in candidates if is_unsorted(demand) else islice(candidates, 1):
-            slot = pool.slot(candidate)
+            slot = usable_part(pool.slot(candidate), demand)
             near = (_near_gpus(slot, demand), min(slot.memory_mib, demand.memory_mib), min(slot.cpu_units, demand.cpu_units))
             if best is None or near > best[0]:
                 best = near, candidate
@@ -44,7 +47,8 @@ def reserve(pool: Pool, claim: Claim) -> Reservation | None:
     if opening is None:
         return Reservation(claim, {best[1]: demand})
     wanted = {opening.slot_id: demand}
-    if best[1] != opening.slot_id and earliest_room_s(pool.slot(best[1]), pool.endings(best[1]), demand) < opening.at_s:
+    nearest = usable_part(pool.slot(best[1]), demand)
+    if best[1] != opening.slot_id and earliest_room_s(nearest, pool.endings(best[1]), demand) < opening.at_s:
         wanted[best[1]] = demand
     return Reservation(claim, wanted, opening)
 

@@ -6,7 +6,7 @@ A reservation keeps the free resources of one or more slots for an older claim, 
 from __future__ import annotations
 
 from corral.decide.placement.gpu_choice import fullest_shared, shared_gpu
-from corral.decide.placement.strategies import select
+from corral.decide.placement.strategies import names_gpu_model, select, usable_part
 from corral.model.placement import FreeSlots, Pool, Reservation, Slot
 from corral.model.task import ALL_GPUS, Demand
 
@@ -53,7 +53,9 @@ def _best_shared_fit(pool: Pool, demand: Demand, reservation: Reservation | None
 def is_open(pool: Pool, slot_id: str, demand: Demand, reservation: Reservation | None) -> bool:
     """Whether the demand fits on a slot now, and either no older claim reserves the slot or `leaves_enough` is true."""
     slot = pool.slot(slot_id)
-    if not (has_gpus(slot, demand) and slot.memory_mib >= demand.memory_mib and slot.cpu_units >= demand.cpu_units):
+    if not (
+        has_gpus(usable_part(slot, demand), demand) and slot.memory_mib >= demand.memory_mib and slot.cpu_units >= demand.cpu_units
+    ):
         return False
     older = None if reservation is None else reservation.wanted.get(slot_id)
     return older is None or leaves_enough(slot, demand, older)
@@ -68,15 +70,20 @@ def has_gpus(slot: Slot, demand: Demand) -> bool:
 
 
 def leaves_enough(slot: Slot, demand: Demand, older: Demand) -> bool:
-    """Whether a demand may use a reserved slot: it needs no GPUs, and it leaves enough CPU and memory for the older claim.
+    """Whether a demand may use a reserved slot: it takes no GPU, CPU or memory that the older claim needs.
 
-    A demand that needs no CPU takes no CPU from the older claim, and the same is true for memory.
+    A demand that needs no CPU takes no CPU from the older claim, and the same is true for memory. If a host has GPUs of two models,
+    one demand can need GPUs of one model, and the other of the other model.
     """
     return (
-        demand.gpus == 0
+        (demand.gpus == 0 or (slot.gpu_models is not None and _other_models(slot, demand, older)))
         and (not demand.cpu_units or slot.cpu_units - demand.cpu_units >= older.cpu_units)
         and (not demand.memory_mib or slot.memory_mib - demand.memory_mib >= older.memory_mib)
     )
+
+
+def _other_models(slot: Slot, demand: Demand, older: Demand) -> bool:
+    return usable_part(slot, demand).gpu_memory.keys().isdisjoint(usable_part(slot, older).gpu_memory)
 
 
 def covers(total: Demand, demand: Demand) -> bool:
@@ -95,7 +102,9 @@ def allowed_slots(pool: Pool, demand: Demand) -> FreeSlots:
 
 def is_unsorted(demand: Demand) -> bool:
     """Whether each slot must be checked, because no index sorts the slots for such a demand."""
-    return bool(demand.gpu_memory_mib) or (demand.gpus == ALL_GPUS and demand.rules is not None)
+    if demand.rules is None:
+        return bool(demand.gpu_memory_mib)
+    return bool(demand.gpu_memory_mib) or demand.gpus == ALL_GPUS or names_gpu_model(demand.rules)
 
 
 def gpu_needs(demand: Demand) -> Demand:

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from corral.decide.placement.shared_room import SharedRoom
 from corral.decide.placement.slot_fit import covers
-from corral.decide.placement.strategies import allows
+from corral.decide.placement.strategies import allows, names_gpu_model
 from corral.decide.tasks.lifecycle import duration_text
 from corral.model.placement import Claim, Pool, Slot
 from corral.model.task import ALL_GPUS, Demand
@@ -70,7 +70,8 @@ def _starts(pool: Pool, claims: Sequence[Claim], now_s: float) -> list[float | N
     found: list[float | None] = []
     for claim in claims:
         demand, rules = claim.demand, claim.demand.rules
-        if demand.nodes or demand.gpu_memory_mib or (rules is not None and rules.depends_on_tasks):
+        of_model = names_gpu_model(rules) and any(plan.slot.gpu_models is not None for plan in plans)
+        if demand.nodes or demand.gpu_memory_mib or of_model or (rules is not None and rules.depends_on_tasks):
             break
         able = plans if rules is None else [plan for plan in plans if allows(rules)(plan.slot)]
         able = [plan for plan in able if covers(plan.slot.whole, demand)]

@@ -6,7 +6,7 @@ A part is a set of slots with equal values of the attributes over which tasks ar
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import accumulate, chain, takewhile
@@ -21,6 +21,7 @@ from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadP
 from corral.model.task import ALL_GPUS, BINPACK, RANDOM, SPREAD, Demand, PlacementRules
 
 ZONE = "ecs.availability-zone"  # a host is in every region, so the zone of its own slot depends on the region of the cluster
+GPU_MODEL = "corral.gpu-model"  # the attribute with the models of the GPUs of a container instance
 DRAWS_MAX = 16  # after this many random attempts, choose from a list of all slots that fit
 
 IsOpen = Callable[[str], bool]  # slot id → whether the demand fits the slot and no older claim reserves the slot
@@ -90,16 +91,60 @@ def _sorting(rules: PlacementRules) -> CompiledRules:
 def allows(rules: PlacementRules) -> Callable[[Slot], bool]:
     """Return a function that says whether the constraints allow a slot."""
     queries = [parse_instance_query(expression) for expression in rules.member_of]
+    by_model = names_gpu_model(rules)
 
     def is_allowed(slot: Slot) -> bool:
         if rules.instance_group and slot.instance_group != rules.instance_group:
             return False
         if rules.distinct and rules.group in slot.tasks:
             return False
+        if by_model and slot.gpu_models is not None:
+            return bool(_allowed_models(slot, slot.gpu_models, rules))
         values = values_of(slot, rules.scope)
         return all(query.matches(values) for query in queries)
 
     return is_allowed
+
+
+def names_gpu_model(rules: PlacementRules | None) -> bool:
+    """Whether a memberOf constraint depends on the model of GPUs."""
+    return rules is not None and any(GPU_MODEL in expression for expression in rules.member_of)
+
+
+def usable_part(slot: Slot, demand: Demand) -> Slot:
+    """Return the slot with only those of its GPUs that the memberOf constraints of a demand allow.
+
+    If a slot has GPUs of several models, the constraints are evaluated once for each model, as if the slot had only this model. The
+    task gets GPUs of the models for which they are true.
+    """
+    rules = demand.rules
+    of_gpus = slot.gpu_models
+    if of_gpus is None or rules is None or not demand.gpus or not names_gpu_model(rules):
+        return slot
+    models = _allowed_models(slot, of_gpus, rules)
+    gpu_memory = {gpu_id: mib for gpu_id, mib in slot.gpu_memory.items() if of_gpus[gpu_id] in models}
+    offered = [gpu_id for gpu_id in gpu_memory if gpu_id not in slot.withheld]
+    largest_mib = max((gpu_memory[gpu_id] for gpu_id in offered), default=0)
+    return replace(
+        slot,
+        total=Demand(len(offered), slot.total.cpu_units, slot.total.memory_mib, gpu_memory_mib=largest_mib),
+        gpus=[gpu_id for gpu_id in slot.gpus if gpu_id in gpu_memory],
+        positions={gpu_id: at for gpu_id, at in slot.positions.items() if gpu_id in gpu_memory},
+        withheld={gpu_id: why for gpu_id, why in slot.withheld.items() if gpu_id in gpu_memory},
+        shared={gpu_id: left_mib for gpu_id, left_mib in slot.shared.items() if gpu_id in gpu_memory},
+        gpu_memory=gpu_memory,
+        lent=sum(model in models for model in slot.lent_models),
+    )
+
+
+def _allowed_models(slot: Slot, of_gpus: Mapping[str, str], rules: PlacementRules) -> set[str]:
+    queries = [parse_instance_query(expression) for expression in rules.member_of]
+    found = set()
+    for model in {*of_gpus.values(), *slot.lent_models}:
+        values = values_of(replace(slot, attributes={**slot.attributes, GPU_MODEL: model}), rules.scope)
+        if all(query.matches(values) for query in queries):
+            found.add(model)
+    return found
 
 
 def _spread_over(rules: PlacementRules, field: str) -> Callable[[Slot], str] | None:
@@ -184,9 +229,9 @@ def _open_ones(shapes: Iterable[Sequence[str]], demand: Demand, is_open: IsOpen,
 
     Only `reserved` slots are reserved, so one of `reserved` + 1 slots of a shape is not reserved. For a demand for all GPUs of a
     slot, each slot must be tried, because slots of one shape can differ in their total number of GPUs. For a demand that shares a
-    GPU, each slot must be tried, too, because slots of one shape can differ in the memory of their GPUs.
+    GPU, and for one that needs GPUs of a model, each slot must be tried, too, because slots of one shape can differ in their GPUs.
     """
-    tries_all = demand.gpus == ALL_GPUS or demand.gpu_memory_mib
+    tries_all = demand.gpus == ALL_GPUS or demand.gpu_memory_mib or names_gpu_model(demand.rules)
     for ids in shapes:
         for slot_id in ids if tries_all else ids[: reserved + 1]:
             if is_open(slot_id):
