@@ -99,6 +99,8 @@ def _survive(cluster: Cluster, machines: list[Machine], rounds: int, rng: random
         cluster.check_first_line(machine, task)
         cluster.check_exec(machine, task)
         cluster.check_stranger(machine)
+    cluster.check_source(machines[-1], machines[0], tasks[machines[-1]])
+    for machine, task in tasks.items():
         followers[machine] = cluster.cli.begin("logs", "-f", task.rpartition("/")[2])
         followers[machine].until("stdout", "line 0\n")
     print(

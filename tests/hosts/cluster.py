@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from command import BIN, Cli
+from corral.access import sessions
+from corral.model.principal import role_session
 from eventually import eventually
 from harness import Corral, container
 from hosts.lab import Lab, Machine
@@ -39,6 +41,14 @@ except ConnectionError:
     pass
 assert not ask()[1]
 print("closed", flush=True)
+"""
+LIST_ROLES = """
+import boto3, botocore.exceptions
+try:
+    boto3.client("iam").list_roles()
+    print("allowed")
+except botocore.exceptions.ClientError as error:
+    print(error.response["Error"]["Code"])
 """
 WITHOUT_CERTIFICATE = """
 import socket, ssl, sys
@@ -124,6 +134,32 @@ class Cluster:
             "large": True,
             "metadata": task,
         }
+
+    def check_source(self, machine: Machine, other: Machine, task: str) -> None:
+        """For policies, requests through a gateway come from the address of its host. `task` is a running task.
+
+        Policies apply to tasks in containers, so the requests have the credentials of such a task.
+        """
+        iam, task_id = self.corral.client("iam"), task.rpartition("/")[2]
+        here = {
+            "Effect": "Allow",
+            "Action": "iam:ListRoles",
+            "Resource": "*",
+            "Condition": {"IpAddress": {"aws:SourceIp": machine.address}},
+        }
+        trust = {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
+        documents = [json.dumps({"Version": "2012-10-17", "Statement": [each]}) for each in (trust, here)]
+        iam.create_role(RoleName="here", AssumeRolePolicyDocument=documents[0])
+        iam.put_role_policy(RoleName="here", PolicyName="own", PolicyDocument=documents[1])
+        key = bytes.fromhex(json.loads((self.corral.data / "sessions.json").read_text())["key"])
+        principal = role_session("123456789012", "here", task_id, "root")
+        made = sessions.issue(key, b"inside", principal, 4_000_000_000, task_id, confined=True)
+        credentials = {
+            "AWS_ACCESS_KEY_ID": made.session.access_key_id, "AWS_SECRET_ACCESS_KEY": made.secret_key,
+            "AWS_SESSION_TOKEN": made.token, "AWS_ENDPOINT_URL": self.corral.url, "AWS_DEFAULT_REGION": "us-east-1",
+        }  # fmt: skip
+        asked = [each.run(sys.executable, "-c", LIST_ROLES, environment=credentials).strip() for each in (machine, other)]
+        assert asked == ["allowed", "AccessDenied"], asked
 
     def check_exec(self, machine: Machine, task: str) -> None:
         assert self.cli("exec", task.rpartition("/")[2], "--", "hostname").stdout == f"{machine.name}\n"

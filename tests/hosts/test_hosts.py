@@ -40,6 +40,7 @@ def test_two_hosts_join_and_survive_a_cut_network_and_kills(cluster: Cluster) ->
         cluster.check_first_line(machine, task)
     cluster.check_exec(two, tasks[two])
     cluster.check_stranger(two)
+    cluster.check_source(two, one, tasks[two])
     task = tasks[two].rpartition("/")[2]
 
     follower = cli.begin("logs", "-f", task)

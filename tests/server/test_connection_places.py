@@ -21,7 +21,7 @@ from corral.server.http.connection_limits import (
     ConnectionLimits,
     Place,
 )
-from corral.server.http.peers import peer_name
+from corral.server.http.peers import RemoteHost, peer_name
 from corral.server.http.unverified_memory import WAITING_MAX, UnverifiedMemory
 from eventually import DEADLINE_S
 
@@ -39,12 +39,12 @@ class Address(asyncio.BaseTransport):
 class Client:
     """A connection without a socket."""
 
-    def __init__(self, limits: ConnectionLimits, address: str, *, is_new: bool = False) -> None:
+    def __init__(self, limits: ConnectionLimits, address: str, *, is_new: bool = False, host: RemoteHost | None = None) -> None:
         self.is_new = is_new
         self.idle_s = 0
         self.error: ApiError | None = None
         self.is_closed = False
-        self.place: Place = limits.connected(self, Address(address))
+        self.place: Place = limits.connected(self, Address(address), host)
 
     def turn_away(self, error: ApiError) -> None:
         self.error, self.is_closed = error, True
@@ -66,6 +66,16 @@ def test_the_peer_with_the_most_strangers_makes_room_and_its_idlest_first() -> N
     for client in few + many + new:
         client.place.give_back()
     assert limits.count == 0 and not limits._peers
+
+
+def test_clients_behind_a_gateway_count_for_their_host() -> None:
+    """The connections of gateways come from the door, which is on this machine. Its own clients do not make room for them."""
+    limits = ConnectionLimits(MAX)
+    local = [Client(limits, "127.0.0.1") for _ in range(10)]
+    other = [Client(limits, "127.0.0.1", host=RemoteHost("b", "192.0.2.9")) for _ in range(10)]
+    many = [Client(limits, "127.0.0.1", host=RemoteHost("a", "192.0.2.8")) for _ in range(MAX)]
+    assert not any(client.is_closed for client in local + other)
+    assert sum(client.is_closed for client in many) == 20
 
 
 def test_new_connections_stay_open_for_a_while_if_all_places_are_verified() -> None:
