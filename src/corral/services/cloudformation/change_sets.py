@@ -63,7 +63,7 @@ def create_change_set(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         stack = stack_operations.review_stack(tx, caller, spec)
     values = spec.parameters
     secrets = secrets_of(tx, stack) | parameter_secrets(values.no_echo, values.texts, values.values)
-    has_changes = is_new or stack_operations.is_changed(tx, caller, stack, spec)
+    has_changes = is_new or stack_operations.is_changed(tx, caller, stack, spec, changes)
     change_set = ChangeSet(
         id=f"arn:aws:cloudformation:{caller.region}:{caller.account}:changeSet/{name}/{tx.ids.uuid()}",
         name=name,

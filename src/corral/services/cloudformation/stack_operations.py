@@ -6,7 +6,7 @@ in each transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -278,21 +278,25 @@ def planned_changes(tx: Tx[Store], caller: Caller, stack: Stack | None, spec: St
     return planned(tx, wanted, evaluated)
 
 
-def is_changed(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec) -> bool:
-    """Whether an update would change anything: resources, outputs, or settings of the stack itself."""
+def is_changed(tx: Tx[Store], caller: Caller, stack: Stack, spec: StackSpec, changes: Sequence[Change]) -> bool:
+    """Whether an update would change anything: resources (`changes`), outputs, or settings of the stack itself."""
     wanted = stack.but(version=_version(spec, 0))
     return _is_changed(
-        tx, stack, wanted, spec, lambda: make_evaluation(Lookups(tx, caller), wanted, spec.parameters, spec.template)
+        tx, stack, wanted, spec, lambda: make_evaluation(Lookups(tx, caller), wanted, spec.parameters, spec.template), changes
     )
 
 
-def _is_changed(tx: Tx[Store], stack: Stack, wanted: Stack, spec: StackSpec, evaluate: Callable[[], Evaluation]) -> bool:
+def _is_changed(
+    tx: Tx[Store], stack: Stack, wanted: Stack, spec: StackSpec, evaluate: Callable[[], Evaluation], changes: Sequence[Change] = ()
+) -> bool:
     new, old = wanted.version, stack.version
     if any(getattr(new, setting) != getattr(old, setting) for setting in ("tags", "role_arn", "notification_arns", "rollback")):
         return True
     refers = any(resource.version.revision for resource in tx.store.stacks.resources(stack.id).values())
     if not refers and (spec.template, new.values) == (tx.store.stacks.template(stack.id, old.number)[1], old.values):
         return False
+    if changes:
+        return True
     evaluated = evaluate()
     if planned(tx, wanted, evaluated, only_first=True):
         return True
