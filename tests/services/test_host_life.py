@@ -24,6 +24,7 @@ from corral.services.corral import joining, status
 from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.host_loss import FENCE_MARGIN_S
+from corral.services.ecs.stop_all import stop_all
 from each import check_each
 from services.test_instance_slots import P3
 from simulation.clients import CALLER
@@ -351,6 +352,14 @@ def test_a_drained_host_gets_no_tasks_and_stops_them_at_its_deadline() -> None:
     assert fleet.task(task).stopped_reason == HOST_DRAINED
     with pytest.raises(ApiError, match="deadline"):
         fleet.call("drain_host", host="box0", deadline=-1.0)
+
+
+def test_the_stop_of_all_tasks_names_hosts_that_do_not_respond() -> None:
+    fleet = Fleet(2, 1)
+    tasks = [fleet.start(), fleet.start(), fleet.start()]
+    fleet.pass_silence(1)
+    answer = fleet.ask(lambda tx: stop_all(tx, "down", 15.0))
+    assert answer["silent"] == {"box0": [fleet.host_of(task) for task in tasks].count("h0")}
 
 
 def test_orders_of_hosts_that_do_not_exist_are_refused() -> None:

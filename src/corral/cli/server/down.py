@@ -8,8 +8,10 @@ import select
 import shutil
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import click
@@ -25,6 +27,7 @@ GONE_S = 20.0
 KILLED_S = 10.0
 STOP_TASKS_S = 600.0
 LOCK_POLL_S = 0.05
+SILENT_S = 20.0  # a host that is SILENT when the command begins, or becomes so, may return for so long
 STOP_POLL_S = 0.1
 PAUSE_S = 15.0  # if this command is killed, the server starts tasks again after this time
 
@@ -33,6 +36,9 @@ class StoppedTasks(NamedTuple):
     tasks: int = 0  # the tasks that were stopped
     services: int = 0  # services that will start tasks again
     jobs: int = 0  # Batch jobs that wait for capacity
+    silent: Mapping[str, int] = MappingProxyType(
+        {}
+    )  # the tasks on hosts that do not respond; they stop when their host connects again
 
 
 @click.command()
@@ -59,7 +65,7 @@ def down(data: DataFolder, stop_tasks: bool, purge: bool, yes: bool, as_json: bo
         _confirm(data)
     stop_tasks = stop_tasks or purge
     watch = os.pidfd_open(pid)  # a pidfd always refers to this process, even if another process gets its id later
-    ended = _stop_all(endpoint_of_folder(data)) if stop_tasks else StoppedTasks()
+    ended = _stop_all(endpoint_of_folder(data), purge=purge) if stop_tasks else StoppedTasks()
     left = 0 if stop_tasks else _unfinished(data)
     stop_server(data, pid, watch)
     if purge:
@@ -136,6 +142,7 @@ def _report(
 ) -> None:
     ended = ended or StoppedTasks()
     if as_json:
+        left = sum(ended.silent.values()) or left
         counts = {"tasksStopped": ended.tasks, "tasksLeft": left, "servicesLeft": ended.services, "jobsLeft": ended.jobs}
         print_json({"stopped": stopped, "data": str(data.path), **counts, "purged": purged})
         return
@@ -145,6 +152,10 @@ def _report(
     print_text(f"Corral on {data.path} is down.")
     if ended.tasks:
         print_text(f"{count(ended.tasks, 'task')} stopped.")
+    if ended.silent:
+        print_message(
+            f"{_on_hosts(ended.silent)}: when it connects to the next `{data_folder.start_command(data)}`, they are stopped"
+        )
     if purged:
         print_text(f"All data in {data.path} except corral.toml is deleted.")
     elif ended.services or ended.jobs:
@@ -153,6 +164,11 @@ def _report(
     if left:
         keeps = "keeps running" if left == 1 else "keep running"
         print_text(f"{count(left, 'task')} {keeps}; `{data_folder.start_command(data)}` collects the results.")
+
+
+def _on_hosts(silent: Mapping[str, int]) -> str:
+    tasks = [f"{count(number, 'task')} on {name}" for name, number in silent.items()]
+    return f"{' and '.join(tasks)} did not stop, because the host does not respond"
 
 
 def _unfinished(data: DataFolder) -> int:
@@ -168,12 +184,13 @@ def alive_tasks(endpoint: Endpoint) -> int:
     return sum(number for state, number in get_status(endpoint)[0]["tasks"].items() if state != "STOPPED")
 
 
-def _stop_all(endpoint: Endpoint) -> StoppedTasks:
+def _stop_all(endpoint: Endpoint, *, purge: bool) -> StoppedTasks:
     """Stop all tasks of all regions, and wait until they have stopped. Until the server ends, it starts no task.
 
-    If this fails or is interrupted, the server starts tasks again.
+    If this fails or is interrupted, the server starts tasks again. Tasks on hosts that do not respond are not waited for, because
+    they stop when their host connects again. With `purge`, no server would stop them then, so this fails.
     """
-    ended, deadline_s = 0, time.monotonic() + STOP_TASKS_S
+    ended, began_s = 0, time.monotonic()
     try:
         while True:
             page = call(endpoint, "StopAllTasks", {"pause": PAUSE_S, "reason": "corral down --stop-tasks"})[0]
@@ -182,7 +199,15 @@ def _stop_all(endpoint: Endpoint) -> StoppedTasks:
             ended += page["stopped"]
             if not page["running"]:
                 return StoppedTasks(ended, page["services"], page["jobs"])
-            if time.monotonic() > deadline_s:
+            silent, waited_s = page["silent"], time.monotonic() - began_s
+            if page["running"] == sum(silent.values()) and waited_s > SILENT_S:
+                if not purge:
+                    return StoppedTasks(ended, page["services"], page["jobs"], silent)
+                raise CliError(
+                    f"{_on_hosts(silent)}, so nothing was deleted: the server could not stop them later. Connect it, or give it "
+                    f"up with `corral hosts forget {next(iter(silent))}`. Corral is still running, and starts tasks again."
+                )
+            if waited_s > STOP_TASKS_S:
                 left = f"{count(page['running'], 'task')} did not stop within {STOP_TASKS_S:.0f} s"
                 raise CliError(f"{left}: `corral ps` shows them. Corral is still running, and starts tasks again.")
             time.sleep(STOP_POLL_S)

@@ -32,9 +32,15 @@ def stop_all(tx: Tx[Store], reason: str, pause_s: float) -> dict[str, Any]:
     return {
         "stopped": len(task_ids),
         "running": counts.get("PENDING", 0) + counts.get("RUNNING", 0),
+        "silent": {host["name"]: count for host in tx.store.hosts.all() if (count := _unreachable(tx, host))},
         "services": tx.store.ecs_services.count_wanted(),
         "jobs": sum(line.count for region, queue in lines.queues() for line in lines.lines_of(region, queue)),
     }
+
+
+def _unreachable(tx: Tx[Store], host: dict[str, Any]) -> int:
+    """Return the number of tasks on a host that is not connected. They stop when it connects again."""
+    return 0 if host["connected"] else len(tx.store.tasks.on_host(host["id"]))
 
 
 def pause(tx: Tx[Store], pause_s: float) -> None:
