@@ -18,6 +18,7 @@ from corral.model.instance import host_instance_id
 from corral.model.principal import root_user
 from corral.services.autoscaling import handlers as autoscaling
 from corral.services.cloudwatch import handlers as cloudwatch
+from corral.services.ecs.task_spec import FENCE_TAG
 from corral.services.logs import handlers as logs
 from corral.store import HOLD_PREFIX, Store
 from simulation.host import ENDLESS
@@ -319,6 +320,8 @@ class Clients:
         again = rng.random() < 0.7
         if again:
             params["clientToken"] = f"token-{number}"
+        if self.world.plan.with_loss and rng.random() < 0.5:
+            params["tags"] = [{"key": FENCE_TAG, "value": str(rng.choice((10, 20)))}]
         self.ask("RunTask", params, again=again)
 
     def _send(self, request: Request) -> None:

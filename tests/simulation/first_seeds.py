@@ -5,6 +5,10 @@ may be the first to catch a fault: the test then tries the seeds that follow and
 """
 
 FIRST_SEEDS = {
+    "a host that returns gets work before its old work has ended": 14,
+    "a host is lost before the fences of its tasks": 16,
+    "a connected host is forgotten": 6,
+    "the engine ignores fences": 16,
     "a hand-over is tried once": 2,
     "no host is ever silent": 6,
     "client tokens are forgotten": 4,

@@ -59,6 +59,7 @@ class Engine:
         self.runs: dict[str, Process] = {}
         self._boots = 0
         self._pids = 1000
+        self.answered_at = 0.0  # when the agent sent the last message that the core has answered
 
     def start(self, spec: RunSpec) -> None:
         known = self.runs.get(spec.run_id)
@@ -117,6 +118,8 @@ class Engine:
             return
         self._pids += 1
         process.pid, process.started_at_s = self._pids, world.clock.wall_s()
+        if process.spec.fence_s is not None:
+            self._fence(process, process.spec.fence_s)
         world.note("engine", self.host.id, "started", process.spec.run_id, process.spec.gpu_ids)
         world.tell("run_started", self.host, process)
         if world.faulty and world.rng.random() < plan.says_failed:
@@ -129,6 +132,21 @@ class Engine:
             end = partial(self._end, process, None if lost else code, "its end was not observed" if lost else None)
             self._later(world.rng.expovariate(1 / plan.run_s), end)
         self._tell(process)
+
+    def _fence(self, process: Process, after_s: float) -> None:
+        """Stop a run when the core has not answered for so long, also without an agent."""
+        if process.stopped_at_s is not None or process.stopping:
+            return
+        if self.world.agenda.now >= self.answered_at + after_s:
+            self.world.note("engine", self.host.id, "fences", process.spec.run_id)
+            self.stop(process.spec.run_id)
+        else:
+            self._later(1.0, partial(self._fence, process, after_s))
+
+    def lose_power(self) -> None:
+        for process in self.runs.values():
+            if process.stopped_at_s is None:
+                self._note_end(process, None, "the power failed")
 
     def _end(self, process: Process, exit_code: int | None, reason: str | None) -> None:
         if process.stopped_at_s is None:
@@ -159,6 +177,7 @@ class Agent:
         self._health: dict[str, str | None] = {}  # of runs that it was told to look at
         self._sampled: dict[str, None] = {}  # GPUs that others began or ceased to use
         self._reported_at = 0.0
+        self._sent_at = 0.0
 
     @property
     def lives(self) -> bool:
@@ -166,6 +185,9 @@ class Agent:
 
     def connect(self) -> None:
         if not self.lives or self._connection is not None:
+            return
+        if self.world.agenda.now < self.host.away_until:
+            self.world.agenda.at(self.host.away_until, self.connect)
             return
         self._connection = self.world.plane.accept(self)
         if self._connection is None:
@@ -177,6 +199,7 @@ class Agent:
         self._unanswered = [self._with_health(seen) for seen in self.host.engine.observe()]
         # A socket of this machine: what an earlier connection said is read before what a later one says.
         hello = self.host.hello(self._unanswered)
+        self._sent_at = self.world.agenda.now
         self.host.hello_at = self._connection.up.send({"hello": hello}, not_before=self.host.hello_at)
         self._beat(self._connection)
 
@@ -221,6 +244,7 @@ class Agent:
 
     def _answered(self) -> None:
         ended = [seen.run_id for seen in self._unanswered or () if seen.stopped_at_s is not None]
+        self.host.engine.answered_at = self._sent_at
         self.world.tell("end_acknowledged", self.host, ended)
         self.host.engine.forget(ended)
         self._unanswered = None
@@ -236,6 +260,7 @@ class Agent:
         self._changed.clear()
         self._sampled.clear()
         self._reported_at = self.world.agenda.now
+        self._sent_at = self.world.agenda.now
         self._connection.up.send({"report": Report(runs=self._unanswered, gpus=samples)})
 
     def _look_after(self, spec: RunSpec) -> None:
@@ -279,6 +304,7 @@ class Host:
         self.has_joined = world.plan.with_joined and number > 0
         self.cut_until = 0.0  # its network is cut until then
         self.hello_at = 0.0
+        self.away_until = 0.0  # until then, no network
         self.cluster = LAB if world.plan.with_clusters and number == len(world.plan.hosts) - 1 else DEFAULT_CLUSTER
         self._moves = world.plan.with_clusters and 0 < number < len(world.plan.hosts) - 1
         self.engine: Engine = world.parts.engine(world, self)
@@ -326,4 +352,6 @@ class Host:
 
     def die(self) -> None:
         self.crash_agent()
+        if self.world.plan.with_loss:
+            self.engine.lose_power()
         self.dead = True

@@ -41,6 +41,7 @@ from simulation.history_checkers import HISTORY_FAULTS
 from simulation.host import Engine
 from simulation.joined_hosts import hello_of_a_revoked_host, revoking_frees, with_joined_hosts
 from simulation.lanes import SimMetricStore, SimStore, with_part
+from simulation.loss_faults import LOSS_FAULTS
 from simulation.plan import Plan
 from simulation.plane import AgentLink, Plane
 from simulation.service_faults import SERVICE_FAULTS
@@ -491,6 +492,7 @@ PLANTED: dict[str, Parts] = {
     "revoking a host frees its GPUs": Parts(handlers={**HANDLERS, "RevokeHost": revoking_frees}, tune=with_joined_hosts),
     "a host whose network is cut loses its leases": Parts(reconcilers={**STATE, "host": silence_ends_runs}, tune=with_joined_hosts),
     **SERVICE_FAULTS,
+    **LOSS_FAULTS,
     **GROUP_FAULTS,
     **HISTORY_FAULTS,
 }

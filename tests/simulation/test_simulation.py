@@ -15,6 +15,7 @@ import pytest
 
 from simulation.checkers import everything
 from simulation.joined_hosts import with_joined_hosts
+from simulation.loss_faults import many_losses
 from simulation.world import Parts, simulate
 
 SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "40"))
@@ -31,6 +32,9 @@ EVENTS = (
     "CreateAutoScalingGroup", "SetDesiredCapacity", "PutScalingPolicy", "hands over action results",
     "services are quiet",
 )  # fmt: skip
+
+
+LOSSES = ("away", " fences ", "is connected", "tasks with a fence, which")
 
 
 @pytest.mark.parametrize("first", range(START, START + SEEDS, CHUNK))
@@ -52,6 +56,16 @@ def test_hosts_that_have_joined_are_cut_off_and_revoked_and_return() -> None:
         trace = simulate(seed, everything(), Parts(tune=with_joined_hosts)).trace
         happened.update(what for what in ("fault cut", "fault revoke", "joins again") if any(what in line for line in trace))
     assert len(happened) == 3, happened
+
+
+@pytest.mark.parametrize("first", range(START, START + SEEDS, CHUNK))
+def test_lost_hosts_and_their_late_returns(first: int) -> None:
+    happened: set[str] = set()
+    for seed in range(CHUNK // 2 + first // 2, CHUNK + first // 2):
+        print(f"seed {seed}")
+        trace = simulate(seed, everything(), Parts(tune=many_losses)).trace
+        happened.update(what for what in LOSSES if any(what in line for line in trace))
+    assert first or START or happened == set(LOSSES), set(LOSSES) - happened
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

@@ -16,11 +16,14 @@ from corral.core.handovers import Delivery
 from corral.core.ids import SeededIds
 from corral.core.transactions import Reconciler, Tx
 from corral.fleet import hosts
+from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.model.instance import InstanceState, host_pool, is_host_pool
+from corral.model.joined_host import JoinedHost
 from corral.model.placement import INSTANCE, TASK
 from corral.model.settings import ScalingTimes, Settings
+from corral.model.stop_reasons import HOST_FORGOTTEN
 from corral.reconcile import STATE
-from corral.services.ecs import host_reports
+from corral.services.ecs import host_loss, host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.store.fleet import PoolIndex
 from memory_files import MEMORY
@@ -40,7 +43,19 @@ from simulation.service_clients import ServiceClients
 LIVENESS_S = 1500.0
 EVENTS_MAX = 20_000  # in each phase; hundreds are usual
 LOOK_EVERY_S = 5.0
+LOST_AFTER_S, CUT_EVERY_S = 35.0, 8.0
 TAIL = 60  # lines of the trace that come with a failure
+
+
+def forget(tx: Tx[Any], host_id: str) -> int | str:
+    """Forget a host as `corral hosts forget` does, or say why not."""
+    if tx.store.hosts.get(host_id) is None:
+        return "it has not connected"
+    return host_loss.why_not_forgotten(tx, host_id) or host_loss.forget(tx, host_id, HOST_FORGOTTEN)
+
+
+def _put_joined(tx: Tx[Any], host: JoinedHost) -> None:
+    tx.store.joined_hosts.put(host)
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,7 @@ class Parts:
     hello: Callable[..., None] = host_reports.hello
     report: Callable[..., None] = host_reports.report
     heartbeats: Callable[..., None] = hosts.heartbeats
+    forget: Callable[..., Any] = forget
     tune: Callable[[plans.Plan], plans.Plan] = lambda plan: plan  # a rare fault is looked for where it would show
 
 
@@ -70,7 +86,8 @@ class World:
         self.plan = self.parts.tune(plans.draw(self.rng, Random(f"services of {seed}"), Random(f"clusters of {seed}")))
         self.clock = VirtualClock()
         self.agenda = Agenda(self.clock)
-        self.settings = Settings(scaling=ScalingTimes(capacity_provider_in_s=60.0))
+        lost_after = {DEFAULT_CLUSTER: LOST_AFTER_S} if self.plan.with_loss else {}
+        self.settings = Settings(scaling=ScalingTimes(capacity_provider_in_s=60.0), lost_after=lost_after)
         self.ids = SeededIds(Random(self.rng.getrandbits(64)))
         self.trace: list[str] = []
         self.faulty = True
@@ -128,6 +145,9 @@ class World:
         self._stream(self.plan.requests)
         self.log_clients.begin()
         self._break_something()
+        if self.plan.with_loss:
+            self._join_hosts()
+            self._cut_off()
         self._run_until(lambda: self.agenda.now >= self.plan.safety_s)
         self.heal()
         if self.plan.with_services or self.plan.with_groups:
@@ -180,6 +200,7 @@ class World:
         living = [host for host in self.hosts if self.rng.random() < 0.6] or [self.rng.choice(self.hosts)]
         self.note("healed", [host.id[-2:] for host in living])
         for host in self.hosts:
+            host.away_until = 0.0
             for gpu_id in list(host.foreign):
                 host.somebody_computes(gpu_id)
             host.cut_until = 0.0
@@ -325,6 +346,25 @@ class World:
         self.note("fault", fault)
         self._break(fault, self.rng.choice(self.hosts))
         self.agenda.after(self.rng.expovariate(1 / self.plan.fault_every_s), self._break_something)
+
+    def _join_hosts(self) -> None:
+        for host in self.hosts:
+            joined = JoinedHost(host.id, f"host-{host.id[-2:]}", host.id, "t", "s", "", "", "", "", "", 0.0)
+            self.plane.submit(partial(_put_joined, host=joined)).then(lambda answer: None)
+
+    def _cut_off(self) -> None:
+        """Cut the network of a host for some time, or forget one that is silent. The host may return with its tasks."""
+        if not self.faulty:
+            return
+        host, away_s = self.rng.choice(self.hosts), self.rng.choice((5.0, 20.0, 40.0, 60.0))
+        if self.rng.random() < 0.5:
+            self.note("away", host.id, away_s)
+            host.away_until = self.agenda.now + away_s
+            if host.agent is not None:
+                host.agent.cut()
+        elif self.plane.up:
+            self.plane.submit(partial(self.parts.forget, host_id=host.id)).then(partial(self.note, "forgets", host.id))
+        self.agenda.after(self.rng.expovariate(1 / CUT_EVERY_S), self._cut_off)
 
     def _break(self, fault: str, host: Host) -> None:
         match fault:
