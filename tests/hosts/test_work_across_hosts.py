@@ -1,8 +1,9 @@
-"""Work that needs several hosts: multi-node jobs, in the lab."""
+"""Work that needs several hosts, in the lab: a multi-node job, a shipped folder, and the upgrade of a host."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import corral
+from corral.version import full_version
 from eventually import eventually
 from hosts.cluster import Cluster
 from hosts.lab import Lab, why_not
@@ -67,15 +70,25 @@ def run_nodes(cluster: Cluster, gpus: int) -> list[list[Any]]:
     return [json.loads(log["events"][0]["message"]) for log in logs]
 
 
-def test_nodes_of_a_job_meet_across_hosts(cluster: Cluster) -> None:
+def older_version(folder: Path) -> dict[str, str]:
+    """Make a copy of Corral with an older version. Return the environment that uses it."""
+    package = Path(corral.__file__).parent
+    shutil.copytree(package, folder / "corral", ignore=shutil.ignore_patterns("__pycache__"))
+    init = folder / "corral" / "__init__.py"
+    init.write_text(init.read_text().replace(corral.__version__, "0.0.9"))
+    (folder / "corral" / "commit.txt").write_text("0" * 40)
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_jobs_folders_and_upgrades_across_hosts(cluster: Cluster, tmp_path: Path) -> None:
     batch = cluster.corral.client("batch")
     batch.create_compute_environment(computeEnvironmentName="here", type="UNMANAGED", tags={"corral:cluster": "default"})
     order = [{"order": 1, "computeEnvironment": "here"}]
     batch.create_job_queue(jobQueueName="here", priority=1, computeEnvironmentOrder=order)
     token = cluster.token("--uses", "2")
     machines = {name: cluster.lab.add(name) for name in ("gpu-one", "gpu-two")}
-    for machine in machines.values():
-        cluster.join(machine, token)
+    cluster.join(machines["gpu-one"], token, older_version(tmp_path / "older"))
+    cluster.join(machines["gpu-two"], token)
     for machine in machines.values():
         cluster.until(machine, "UP")
     addresses = {host["name"]: host["address"] for host in cluster.corral.own("DescribeHosts")["hosts"]}
@@ -89,3 +102,28 @@ def test_nodes_of_a_job_meet_across_hosts(cluster: Cluster) -> None:
 
     main, other = run_nodes(cluster, 1)
     assert main[0] == other[0] and main[1].startswith("127.") and other[2] == main[1] and main[3] is None
+
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "where.sh").write_text("hostname; pwd\n")
+    sent = cluster.cli("run", "--ship", "--host", "gpu-two", "-w", str(tmp_path / "project"), "--", "sh", "where.sh")
+    host, folder = sent.stdout.split()
+    assert host == "gpu-two" and folder.startswith(str(tmp_path / "gpu-two"))
+
+    task = cluster.work(machines["gpu-one"])
+    cluster.first_line(task)
+    before = {host["name"]: host["agent"] for host in cluster.corral.own("DescribeHosts")["hosts"]}
+    assert before["gpu-one"].startswith("0.0.9 ") and before["gpu-two"] == full_version()
+    done = cluster.cli("hosts", "upgrade")
+    assert sorted(done.stdout.splitlines()) == [
+        f"gpu-one has {full_version()} now",
+        f"gpu-two has {full_version()} already",
+    ]
+    cluster.until_works(machines["gpu-one"])
+    cluster.stop(machines["gpu-one"])
+    cluster.until_stopped(machines["gpu-one"], task)
+    cluster.check_all(machines["gpu-one"], task)
+    machines["gpu-one"].kill("corral.node")
+    cluster.join(machines["gpu-one"], environment={"PYTHONPATH": str(tmp_path / "older")})
+    cluster.until(machines["gpu-one"], "UP")
+    after = {host["name"]: host["agent"] for host in cluster.corral.own("DescribeHosts")["hosts"]}
+    assert after["gpu-one"] == full_version()  # `corral join` of the older installation continues with the upgrade

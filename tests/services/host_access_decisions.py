@@ -146,7 +146,7 @@ ASKS_NOT = {
         PutMetricAlarm PutMetricData SetAlarmState TagResource UntagResource""",
     # Only the root user can create tokens for hosts, accept other machines as hosts, and revoke hosts and tokens.
     "corral": """AcceptHost CreateJoinToken DrainHost ForgetHost InterruptSpotInstance RenameHost ResumeHost RevokeHost
-        RevokeJoinToken RevokeSessions SetGpuFault SignalTask StopAllTasks UpdateWaitingTasks""",
+        RevokeJoinToken RevokeSessions SetGpuFault SignalTask StopAllTasks UpdateWaitingTasks UpgradeHost""",
     "ec2": """AllocateAddress AssociateAddress AssociateDhcpOptions AssociateRouteTable AttachInternetGateway AttachVpnGateway
         AuthorizeSecurityGroupEgress AuthorizeSecurityGroupIngress CreateDefaultSubnet CreateDefaultVpc CreateDhcpOptions
         CreateImage CreateInternetGateway CreateKeyPair CreateLaunchTemplate CreateLaunchTemplateVersion CreateNatGateway

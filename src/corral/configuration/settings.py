@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 UP, SCALING, HISTORY, OUTPUTS, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "outputs", "run", "cost", "instance-types"
-JOIN, HOSTS, CLUSTERS = "join", "hosts", "clusters"
+JOIN, HOSTS, CLUSTERS, UPGRADE = "join", "hosts", "clusters", "upgrade"
 SHIP, SHARED_FOLDERS = "ship", "shared-folders"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
@@ -187,6 +187,11 @@ _RUN = (
 
 _HOSTS = (number(HOSTS, "certificate_days", 30, CERTIFICATE_DAYS_MAX, "how many days a certificate of a joined host is valid"),)
 
+_UPGRADE = (
+    text(UPGRADE, "wheels", "", r"|/.*", "the absolute path of a folder",
+         "a folder on the server with wheels of compiled dependencies, for `corral hosts upgrade`"),
+)  # fmt: skip
+
 _SHIP = (
     whole(SHIP, "folder_mib", 1024, OUTPUTS_MAX_MIB, "how many MiB a folder of `corral run --ship` has at most"),
     whole(SHIP, "total_mib", 20_480, OUTPUTS_MAX_MIB, "how many MiB of shipped folders are stored at most"),
@@ -198,7 +203,7 @@ _COST = (
     number(COST, "gpu_hour", 0, PRICE_MAX, "the price of a GPU-hour of this machine in US dollars, for `corral cost`; 0: none"),
 )
 
-_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_COST)
+_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_UPGRADE, *_COST)
 SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in _ALL}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES, CLUSTERS)
 HAND_WRITTEN = (INSTANCE_TYPES, CLUSTERS)  # tables whose keys are names: `server/configuration.py` reads them

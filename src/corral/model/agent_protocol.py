@@ -8,6 +8,7 @@ Messages are JSON on a link (`node/link.py`). Each message is a `ToCore` or a `T
                     {"report": Report}          changes since the last report; sent after the ack of the last one; may be empty
                     {"measured": Measured}      the response to `measure`
                     {"declined": Declined}      the response to `execute` if the host cannot run the command
+                    {"not_upgraded": "why"}     the response to `upgrade` if the agent stays as it is
                     {"session": "id"}           the first message of a link for a session
     core → agent    {"welcome": {"outputs": OutputLimits, "server": ServerPlace}}  the core has committed the hello
                     {"ack": Ack}                the core has committed the report
@@ -17,6 +18,7 @@ Messages are JSON on a link (`node/link.py`). Each message is a `ToCore` or a `T
                     {"signal": SignalOrder}     send a signal to the processes of living runs
                     {"gpu_fault": GpuFaultOrder}  a fault of a simulated GPU, or the end of a fault
                     {"samples_at_once": bool}   send samples of GPUs at once, or collect them (`CollectedSamples`)
+                    {"upgrade": UpgradeOrder}   upgrade the agent of a joined host, which then connects anew
                     {"quit": "why"}             the agent must exit; its runs continue
 
 On `execute`, the agent opens another link, whose first message is {"session": the id of the session}. So the data of a session
@@ -40,7 +42,8 @@ from corral.model.run import LogTarget, Observed, RunSpec, Usage
 
 DEFAULT_CLUSTER = "default"
 HOST_TYPE = "corral.host"
-PROTOCOL = 1  # hosts and servers with different numbers do not work together
+PROTOCOL = 1  # of this version; an agent says its number in its hello
+PROTOCOLS = frozenset({PROTOCOL})  # that the server serves: this one, and the one before it as soon as there are two
 HEARTBEAT_S = 5.0
 # A host that is silent for this time gets no new tasks. Its runs keep their GPUs, because the runs may be alive.
 SILENT_S = 3 * HEARTBEAT_S
@@ -85,9 +88,21 @@ class SignalOrder(Struct, frozen=True):
     signal: str  # one of `model/run_signals.py`
 
 
+class Wheel(Struct, frozen=True):
+    name: str
+    sha256: str
+
+
+class UpgradeOrder(Struct, frozen=True):
+    """Upgrade the agent of a joined host. The first file is the wheel of Corral, the others are of its dependencies."""
+
+    version: str  # of Corral in the wheel
+    files: list[Wheel]
+
+
 # A StartOrder starts a run, the id of a run stops it, a RunSpec asks for health checks of a run, a ImagePush ends the wait of runs
 # for this image, and None discards earlier orders.
-Order = StartOrder | str | RunSpec | ImagePush | SignalOrder | GpuFaultOrder | None
+Order = StartOrder | str | RunSpec | ImagePush | SignalOrder | GpuFaultOrder | UpgradeOrder | None
 
 
 class HostOrders(Struct):
@@ -97,7 +112,9 @@ class HostOrders(Struct):
     stop: list[str] = field(default_factory=list)  # the ids of the runs to stop
     check: list[RunSpec] = field(default_factory=list)
     pushed: list[ImagePush] = field(default_factory=list)
-    once: list[SignalOrder | GpuFaultOrder] = field(default_factory=list)  # orders that are sent once, if the agent is connected
+    once: list[SignalOrder | GpuFaultOrder | UpgradeOrder] = field(
+        default_factory=list
+    )  # orders that are sent once, if the agent is connected
     replaces_earlier: bool = False  # True: do not send earlier orders that are still queued (see `Tx.reset_orders`)
 
 
@@ -251,6 +268,7 @@ class ToCore(Struct, frozen=True):
     report: Report | None = None
     measured: Measured | None = None
     declined: Declined | None = None
+    not_upgraded: str | None = None
     session: str | None = None
 
 
@@ -262,5 +280,6 @@ class ToAgent(Struct, frozen=True):
     execute: Execute | None = None
     signal: SignalOrder | None = None
     gpu_fault: GpuFaultOrder | None = None
+    upgrade: UpgradeOrder | None = None
     samples_at_once: bool | None = None
     quit: str | None = None

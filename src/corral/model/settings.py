@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from corral.model.agent_protocol import HostOptions
+from corral.model.agent_protocol import HostOptions, UpgradeOrder
 from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import TypeMapping
 from corral.model.session import SessionValidity
@@ -91,6 +91,8 @@ class ServerFacts(Struct, eq=False):
     is_connected: Callable[[str], bool] = lambda host_id: True  # whether the agent of a host is connected
     save_sessions: Callable[[dict[str, Any]], None] = lambda members: None  # write members into sessions.json
     secrets: StoredSecrets = SIMULATED_SECRETS
+    upgrade_order: Callable[[], UpgradeOrder] = lambda: UpgradeOrder("", [])  # the order to upgrade a host to this version
+    upgrade_file: Callable[[str], bytes | None] = lambda digest: None  # a wheel of this order, by its SHA-256
     open_door: Callable[[], dict[str, str]] = dict  # opens the door for other machines; returns its `address` and its `pin`
 
 

@@ -31,7 +31,7 @@ from corral.node.host import kernel_boot_id, this_host
 from corral.node.link import Connect
 from corral.node.process_engine import ProcessEngine
 from corral.process.control_characters import escape_controls
-from corral.process.data_folder import JOINED
+from corral.process.data_folder import JOINED, VERSIONS
 from corral.process.log import log_to_stderr
 from corral.process.log_times import add_times_to_output
 from corral.process.options import parse_options
@@ -49,7 +49,8 @@ class AgentOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     machine: str = ""  # the fingerprint of the machine: machine-id=…,board-uuid=…; empty: read it
 
 
-async def serve(data: Path, options: HostOptions, boot_id: str, machine: dict[str, str]) -> None:
+async def serve(data: Path, options: HostOptions, boot_id: str, machine: dict[str, str]) -> Path | None:
+    """Run the agent. Return the folder of a new version, if it continues with that one."""
     host = this_host(data, boot_id, RandomIds(), machine)
     gpus = detect(options.gpus, host.host_id)
     log.info("host %s: %s", host.host_id, gpus.note)
@@ -91,6 +92,7 @@ async def serve(data: Path, options: HostOptions, boot_id: str, machine: dict[st
             each.result()
     if not running.cancelled():
         running.result()
+    return agent.upgraded
 
 
 async def _connect(gateway: GatewayKeeper, connect: Connect) -> link.Link:
@@ -114,7 +116,15 @@ def main(arguments: list[str] | None = None) -> int:
         lock = node_folder.try_lock(data / "agent.lock")  # held until this process ends
         if lock is None:
             raise Refused(f"another agent is running in {data}; stop it first")
-        uvloop.run(serve(data, options, options.boot_id or kernel_boot_id(), given_or_found(options.machine)))
+        if (data.parent / VERSIONS).exists():
+            from corral.node.upgrade import follow_upgrade
+
+            follow_upgrade(data.parent, sys.argv[1:])
+        upgraded = uvloop.run(serve(data, options, options.boot_id or kernel_boot_id(), given_or_found(options.machine)))
+        if upgraded is not None:
+            from corral.node.upgrade import restart
+
+            restart(upgraded, sys.argv[1:])
     except Refused as why:
         print(escape_controls(f"corral node: {why}"), file=sys.stderr)
         return 1

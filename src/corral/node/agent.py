@@ -13,10 +13,12 @@ import asyncio
 import logging
 import os
 import random
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from corral.core.clock import Clock, WallView
+from corral.core.errors import Refused
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
     IDLE_SAMPLES_S,
@@ -41,6 +44,7 @@ from corral.model.agent_protocol import (
     Report,
     ServerPlace,
     ToAgent,
+    UpgradeOrder,
 )
 from corral.model.gpu import Foreign, GpuHealth
 from corral.model.gpu_metrics import GpuSample
@@ -125,6 +129,8 @@ class Agent:
         self._idle_sampled_at = -IDLE_SAMPLES_S  # when samples of idle GPUs were last kept for a report
         self._problem = ""  # the engine's problem in the last report
         self._quit_reason: str | None = None
+        self._server_port = 0  # on which the gateway leads to the server
+        self.upgraded: Path | None = None  # the folder of a new version, which continues after `run`
 
     async def run(self) -> None:
         """Run until the core sends quit, or until there has been no connection for ALONE_MAX_S and no run is alive."""
@@ -331,7 +337,9 @@ class Agent:
         elif message.welcome is not None:
             self._welcomed = True
             self._kept.set_limits(convert(message.welcome.get("outputs", {}), OutputLimits))
-            self._server_at(convert(message.welcome.get("server", {}), ServerPlace))
+            place = convert(message.welcome.get("server", {}), ServerPlace)
+            self._server_port = place.port
+            self._server_at(place)
             self._responded(None)
         elif message.measure is not None:
             self._spawn(self._measure(message.measure))
@@ -341,6 +349,8 @@ class Agent:
             self._engine.signal(message.signal.runs, message.signal.signal)
         elif message.gpu_fault is not None:
             self._set_fault(message.gpu_fault)
+        elif message.upgrade is not None:
+            self._spawn(self._upgrade(message.upgrade))
         elif message.samples_at_once is not None:
             self._samples_at_once = message.samples_at_once
         elif message.quit is not None:
@@ -348,6 +358,19 @@ class Agent:
             self._lost()
         else:
             log.warning("a message from the core was not understood")  # the text is not logged, because orders may contain secrets
+
+    async def _upgrade(self, order: UpgradeOrder) -> None:
+        from corral.node import upgrade  # imported here because most agents never need it
+
+        core, fetch = self._core, partial(upgrade.fetch_from, self._server_port)
+        try:
+            self.upgraded = await asyncio.to_thread(upgrade.install, self._data.parent, order, fetch, sys.argv[1:])
+            self._quit_reason = f"the agent upgrades to {order.version}"
+            self._lost()
+        except Refused as why:
+            log.warning("not upgraded to %s: %s", order.version, why)
+            if core is not None:
+                core.send_message({"not_upgraded": str(why)})
 
     def _responded(self, ack: Ack | None) -> None:
         if self._response is not None and not self._response.done():

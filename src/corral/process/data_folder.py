@@ -31,6 +31,7 @@ OUTPUTS = "outputs"  # the output of runs (`node/kept_outputs.py`)
 DOOR = "door"  # the keys of the authority that hosts trust, and the socket of the door (`server/door/`)
 AUTHORITY = "authority.pem"  # in `door`: the key with which the server signs the certificates of hosts
 FOLDERS = ("blobs", DOOR, "functions", "node", OUTPUTS)
+VERSIONS = "versions"  # in the folder of a joined host: the versions to which it was upgraded (node/upgrade.py)
 JOINED = "joined.json"  # only in the folder of a host that has joined from another machine (`node/server_access.py`)
 HOST_FILES = (JOINED, AUTHORITY, "host.key", "host.pem")
 FILES = {

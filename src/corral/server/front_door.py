@@ -44,13 +44,14 @@ from corral.server.service_calls import CallRunner, ServiceCall
 from corral.server.service_loading import ServiceLoader
 from corral.server.task_endpoints import TaskEndpoints
 from corral.server.task_permissions import RequiredOperation, TaskPermissions
+from corral.server.upgrade_files import PATH as UPGRADE_PATH
 
 if TYPE_CHECKING:
     from corral.server.pages.objects_page import ObjectsPage
     from corral.server.registry.dispatch import Registry
 
 PUBLIC_ACTIONS = frozenset(
-    {"corral:Health", "s3:Preflight", "sns:GetSigningCertificate", "lambda:GetFunctionCode"}
+    {"corral:Health", "corral:GetUpgradeFile", "s3:Preflight", "sns:GetSigningCertificate", "lambda:GetFunctionCode"}
 )  # these requests need no signature
 UNKNOWN_ACTION = "unknown"
 SIGNING_CERTIFICATES = "/SimpleNotificationService-"
@@ -196,6 +197,8 @@ class FrontDoor:
             page = self._function_code(request, request_id)
         elif request.path.startswith("/_corral/"):
             page = HealthRequest(request, request_id, self._settings)
+            if request.path.startswith(UPGRADE_PATH):
+                page = UpgradeFileRequest(request, request_id, self._settings)
         elif request.path == metrics_page.PATH:
             page = self._metrics.exchange(request, request_id)
         elif request.path.startswith(wait_handles.PREFIXES):
@@ -297,6 +300,18 @@ class HealthRequest(PublicPage):
             raise PageNotFound(f"Corral has no page {self.request.path}: its pages are {HEALTH_PATH} and {OBJECTS_PATH}.")
         content = {"status": "ok", "version": corral.__version__}
         return aws.Response(200, [("content-type", "application/json")], orjson.dumps(content))
+
+
+class UpgradeFileRequest(PublicPage):
+    """A wheel for the upgrade of a host. It contains no secret, and its path its digest."""
+
+    action: str = "corral:GetUpgradeFile"
+
+    async def run(self, caller: Caller) -> aws.Response:
+        content = await asyncio.to_thread(self.settings.server.upgrade_file, self.request.path.removeprefix(UPGRADE_PATH))
+        if content is None:
+            raise PageNotFound("This wheel is not for an upgrade that has begun since the start of the server.")
+        return aws.Response(200, [("content-type", "application/octet-stream")], content)
 
 
 class CertificateRequest(PublicPage):

@@ -90,6 +90,7 @@ from corral.server.last_server import unfinished_server
 from corral.server.metric_publisher import MetricPublisher
 from corral.server.pages.metrics_page import MetricsPage
 from corral.server.task_endpoints import TaskEndpoints
+from corral.server.upgrade_files import UpgradeFiles
 from corral.store import Store
 from corral.store.blob_rows import never_had_blobs
 from corral.telemetry import LogStore, MetricStore
@@ -271,6 +272,8 @@ async def _serve(options: ServerOptions) -> None:
     door = DoorOpener(
         data, state, store, clock, port, settings.account, configuration.values["hosts.certificate_days"], agents.opened, server
     )
+    upgrade_files = UpgradeFiles(configuration.values["upgrade.wheels"])
+    facts.upgrade_order, facts.upgrade_file = upgrade_files.order, upgrade_files.read
     facts.open_door = door.open_from_thread
     if door_listener is not None:
         await door.open(door_listener)

@@ -39,6 +39,7 @@ def requests(calls: Calls) -> None:
     calls.twice_refused("ForgetHost", "HostInUseException", host=host)
     calls.twice_refused("RenameHost", "HostNotFoundException", host=host, name="other")
     calls.twice_refused("AcceptHost", "HostNotFoundException", host=host)
+    calls.twice_refused("UpgradeHost", "HostNotFoundException", host=host)
     calls.all_refused("HostNotFoundException", host="none", name="other")
     refusals(calls)
     calls.twice("StopAllTasks", NOW, pause=0.0)

@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import call, find_endpoint
+from corral.cli.client.endpoint import Endpoint, call, find_endpoint, get_status
 from corral.cli.hosts.token import seconds
 from corral.cli.printing.output import ago, count, parsed_date, print_json, print_message, print_table, print_text
 
 LOCAL = "this machine"
+UPGRADE_MAX_S, UPGRADE_POLL_S = 180.0, 0.5
 
 
 @click.group(invoke_without_command=True, short_help="List the machines on which tasks run.")
@@ -29,6 +30,7 @@ def hosts(context: click.Context, data: DataFolder, as_json: bool) -> None:
     corral hosts forget NAME     give up a SILENT host and its tasks
     corral hosts rename NAME NEW give a host another name
     corral hosts accept NAME     accept a host with another mainboard
+    corral hosts upgrade NAME    upgrade a host to the version of the server
     corral hosts revoke NAME     let a host connect no more
 
     A host that is SILENT gets no new tasks. Its tasks may still run, so they keep their GPUs.
@@ -139,6 +141,53 @@ def accept(outer: DataFolder, name: str, data: DataFolder) -> None:
     """
     accepted, _ = call(find_endpoint(data if data.chosen else outer), "AcceptHost", {"host": name})
     print_text(f"{accepted['name']} is now the machine at {accepted['address']}")
+
+
+@hosts.command(short_help="Upgrade hosts to the version of the server.")
+@data_option
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.pass_obj
+def upgrade(outer: DataFolder, names: tuple[str, ...], data: DataFolder) -> None:
+    """Upgrade the agents of hosts to the version of the server: of all hosts that are UP, or of those named.
+
+    Their tasks continue. A host that lacks a dependency of the new version, or on which it does not start, stays as it is. Wheels
+    of compiled dependencies come from the folder of the setting upgrade.wheels.
+    """
+    endpoint = find_endpoint(data if data.chosen else outer)
+    found = call(endpoint, "DescribeHosts", {})[0]["hosts"]
+    chosen = names or [host["name"] for host in found if host["joined"] and host["state"] == "UP"]
+    if not chosen:
+        print_text("No joined host is UP.")
+    failed = False
+    for name in chosen:
+        ordered, _ = call(endpoint, "UpgradeHost", {"host": name})
+        if ordered["agent"] == ordered["version"]:
+            print_text(f"{ordered['name']} has {ordered['version']} already")
+            continue
+        why = _until_upgraded(endpoint, ordered)
+        failed = failed or bool(why)
+        print_text(
+            f"{ordered['name']} stays at {ordered['agent']}: {why}" if why else f"{ordered['name']} has {ordered['version']} now"
+        )
+    if failed:
+        raise SystemExit(1)
+
+
+def _until_upgraded(endpoint: Endpoint, ordered: dict[str, Any]) -> str:
+    """Wait until the agent of a host has connected with the new version. Return why it has not."""
+    from time import monotonic, sleep
+
+    give_up_at = monotonic() + UPGRADE_MAX_S
+    while monotonic() < give_up_at:
+        hosts = call(endpoint, "DescribeHosts", {})[0]["hosts"]
+        host = next((each for each in hosts if each["id"] == ordered["id"]), None)
+        if host is not None and host["agent"] == ordered["version"] and host["state"] == "UP":
+            return ""
+        for problem in get_status(endpoint, tasks=1)[0]["problems"]:
+            if problem["part"] == "upgrade" and problem["host"] == f"host {ordered['name']}":
+                return str(problem["problem"])
+        sleep(UPGRADE_POLL_S)
+    return f"it has not connected with the new version within {UPGRADE_MAX_S:.0f} s; see its log"
 
 
 def _row(host: dict[str, Any], now: datetime | None) -> dict[str, str]:

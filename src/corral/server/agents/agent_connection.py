@@ -25,6 +25,7 @@ class AgentConnection:
         self.scope: HostScope | None = None  # what the host may report about; None: the agent of this machine, which is trusted
         self.samples_at_once = False  # whether the host was told to send each sample of its GPUs at once
         self.is_current = True  # False: the host has connected anew or is gone
+        self.not_upgraded = ""  # why the host has not carried out the last order to upgrade
         self.problem = ""  # the problem of the host's spawner, as the agent reported it
         self.ordered_again: set[str] = set()  # runs that were ordered a second time because an environment file had been replaced
         self.orders: asyncio.Queue[HostOrders] = asyncio.Queue()

@@ -22,7 +22,7 @@ from corral.core.errors import ApiError, api_error
 from corral.fleet import hosts
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
-    PROTOCOL,
+    PROTOCOLS,
     SILENT_S,
     Ack,
     Execute,
@@ -59,6 +59,7 @@ DAY_S = 86_400.0
 LOST_S = 2 * HEARTBEAT_S  # a joined host from which nothing arrives for this time is disconnected
 WATCH_S = 1.0  # the interval between two looks at the connections of joined hosts
 FIRST_MESSAGE_S = 30.0
+REASON_MAX = 1_000  # characters
 SAMPLES_KEPT = 120  # samples of each GPU
 HEARTBEATS_S = 1.0  # the interval between two transactions that store which hosts have reported
 LOST_TASKS = "its tasks were given up, because it did not report: it must connect again"
@@ -120,6 +121,8 @@ class Agents:
             if silent_s > SILENT_S or (pid is not None and procfs.is_stopped(pid)):
                 text = f"has not reported for {silent_s:.0f} s{procfs.why_silent(pid)}"
                 found.append({"part": "agent", "host": f"host {name}", "problem": text})
+            if connection.not_upgraded:
+                found.append({"part": "upgrade", "host": f"host {name}", "problem": connection.not_upgraded})
             if connection.problem:
                 found.append({"part": "spawner", "host": f"host {name}", "problem": connection.problem})
         if all(connection.link.peer for connection in connections):
@@ -174,7 +177,7 @@ class Agents:
                 if self._start_session(first.session, link):
                     return
                 reason = "the session has ended"
-            elif first is not None and first.hello is not None and first.hello.protocol != PROTOCOL:
+            elif first is not None and first.hello is not None and first.hello.protocol not in PROTOCOLS:
                 reason = other_version(first.hello)
             elif first is not None and first.hello is not None:
                 await self._serve_agent(link, await self._proved(first.hello, link) if link.peer else first.hello)
@@ -311,6 +314,9 @@ class Agents:
             connection.heard_s = self._clock.now_s()
             if message.measured is not None:
                 connection.measured(message.measured)
+                continue
+            if message.not_upgraded is not None:
+                connection.not_upgraded = message.not_upgraded[:REASON_MAX]
                 continue
             if message.declined is not None:
                 connection.declined(message.declined)

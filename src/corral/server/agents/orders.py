@@ -10,7 +10,7 @@ import msgspec
 
 from corral.blobs import Blobs
 from corral.core.clock import Clock
-from corral.model.agent_protocol import START_MAX_BYTES, ImagePush, SignalOrder, StartOrder
+from corral.model.agent_protocol import START_MAX_BYTES, GpuFaultOrder, ImagePush, SignalOrder, StartOrder, UpgradeOrder
 from corral.model.run import Observed, RunSpec
 from corral.server.agents.agent_connection import AgentConnection
 from corral.server.agents.environment_files import has_files, with_files, without_files
@@ -26,6 +26,11 @@ TOO_LONG = "CannotStartContainerError: the order to start has {} bytes (command,
 NOT_ENCODED = "CannotStartContainerError: the order to start cannot be sent: {}"
 NO_FILE = "ResourceInitializationError: failed to download env files: {}"
 
+ONCE = {
+    SignalOrder: "signal",
+    GpuFaultOrder: "gpu_fault",
+    UpgradeOrder: "upgrade",
+}  # the members of messages with orders that are not repeated
 log = logging.getLogger("corral")
 
 
@@ -54,7 +59,7 @@ class OrderSender:
                 for message in order_messages(encoded, stops, checks, pushed):
                     connection.link.send_message({"orders": message})
                 for order in [order for orders in batch for order in orders.once]:
-                    connection.link.send_message({"signal" if isinstance(order, SignalOrder) else "gpu_fault": order})
+                    connection.link.send_message({ONCE[type(order)]: order})
         except ConnectionResetError:
             pass  # the host has connected anew
         except Exception:

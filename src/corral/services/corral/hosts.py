@@ -12,7 +12,12 @@ from corral.fleet import instances
 from corral.fleet.hosts import wake_pools
 from corral.model.joined_host import JoinedHost
 from corral.model.stop_reasons import HOST_FORGOTTEN
-from corral.services.corral.errors import HostInUseException, HostNotFoundException, InvalidRequestException
+from corral.services.corral.errors import (
+    HostInUseException,
+    HostNotConnectedException,
+    HostNotFoundException,
+    InvalidRequestException,
+)
 from corral.services.corral.joining import NAME, NAME_RULE, require_root
 from corral.services.ecs import host_loss
 from corral.store import Store
@@ -84,6 +89,18 @@ def accept_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
         )
     tx.store.joined_hosts.put(replace(host, machine=host.refused, refused={}, refused_address=""))
     return {"id": host.id, "name": host.name, "address": host.refused_address}
+
+
+def upgrade_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Order a joined host to upgrade to the version of this server. Its agent restarts, and its tasks continue."""
+    require_root(caller)
+    host = _joined(tx, params["host"])
+    if not tx.settings.server.is_connected(host.id) or tx.store.hosts.get(host.id) is None:
+        raise HostNotConnectedException(f"Host {host.name} is not connected, so it cannot be upgraded. Try again when it is.")
+    order = tx.result_of("upgrade", tx.settings.server.upgrade_order)
+    if host.version != order.version:
+        tx.order_once(host.id, order)
+    return {"id": host.id, "name": host.name, "agent": host.version, "version": order.version}
 
 
 def _set_status(tx: Tx[Store], host_id: str, status: str) -> None:
