@@ -91,13 +91,16 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
     ended = []
     for observed in _with_gpu_faults(tx, host_id, list(runs)):
         task = tx.store.tasks.of_run(run_of_attempt(observed.run_id))
-        if task is not None and task.instance_id is not None and tx.store.instances.is_on(task.instance_id, host_id):
+        is_here = task is not None and task.instance_id is not None and tx.store.instances.is_on(task.instance_id, host_id)
+        if task is not None and is_here:
             by_task.setdefault(task.id, (task, {}))[1][observed.run_id] = _in_steady_time(tx, task, observed)
-        if observed.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
+        is_current = task is not None and task.state is not TaskState.STOPPED
+        if observed.stopped_at_s is None and not is_current:
             tx.stop(host_id, observed.run_id)  # the task of this run has stopped or does not exist
-        if observed.stopped_at_s is not None:
+        if observed.stopped_at_s is not None and not (is_current and is_here):
             ended.append(observed.run_id)
-    _note_old_ends(tx, host_id, ended)
+    if ended:
+        _note_old_ends(tx, host_id, ended)
     for task, of_task in by_task.values():
         apply_reports(tx, task, of_task)
         for observed in of_task.values():
@@ -108,7 +111,7 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
 
 
 def _note_old_ends(tx: Tx[Store], host_id: str, ended: Iterable[str]) -> None:
-    """If a host that was lost has ended the last old run, it gets work again."""
+    """If a host that was lost has ended the last old run, it gets work again. No old run has a task that runs on the host."""
     old = tx.store.hosts.old_runs(host_id)
     left = [run_id for run_id in old if run_id not in set(ended)] if old else old
     if left != old:
