@@ -373,8 +373,8 @@ def main() -> None:
             idle = AgentProcess(given.idle, door, Path(folder) / "keys", busy=False)
             took_s = idle.wait_connected()
             print(f"{given.idle} hosts connected at once: {took_s:.1f} s")
-            time.sleep(5.0)
-            of_server, of_door = measure(server.pid, data, given.seconds)
+            time.sleep(15.0)  # the first samples create series and rows
+            of_server, of_door = measure(server.pid, data, max(given.seconds, IDLE_SAMPLES_S))
             print(f"{given.idle} idle hosts: server {of_server:.1%} of a core, door {of_door:.1%}")
             now = memory_mib(server.pid), memory_mib(door_pid(data))
             kib = [(after - before) * 1024 / given.idle for before, after in zip(alone, now, strict=True)]
