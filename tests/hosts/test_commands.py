@@ -41,6 +41,8 @@ def test_a_second_machine_joins(own: Cli, tmp_path: Path) -> None:
             started = ecs.run_task(taskDefinition="a", placementConstraints=[constraint])
             assert [each["reason"] for each in started["failures"]] == [] or not placed
             assert len([each for each in started["tasks"] if "containerInstanceArn" in each]) == placed
+        checked = own("doctor", "--data", str(folder)).stdout
+        assert "this is host box2, which reaches the door" in " ".join(checked.split()) and "its agent runs" in checked
         stop(running)
         again = own.begin("join", "--data", str(folder))  # with the remembered options
         again.until("stderr", "This machine runs tasks")

@@ -78,7 +78,7 @@ def test_tasks_run_only_on_hosts_of_their_cluster() -> None:
     assert [host_of(small, task) for task in tasks] == ["h1", "h0", "h1", "h0"]
     waiting = run(small, 1, "default")
     assert small.state(waiting) == "PROVISIONING", "research has two free GPUs"
-    assert "2 of 2 GPUs" in reason(small, waiting)
+    assert "holds 2 of 2 GPUs of cluster default" in reason(small, waiting)
     listed = small.transact(lambda tx: HANDLERS["ListContainerInstances"](tx, {"cluster": "research"}, CALLER))
     assert len(listed[0]["containerInstanceArns"]) == 1
     assert same_index(small)

@@ -50,7 +50,7 @@ def status(data: DataFolder, as_json: bool) -> None:
         print_text(_quarantine(each, page["data"]))
     for host in page["hosts"]:
         print_line()
-        print_text(_host(host))
+        print_text(_host(host, several=len({each["cluster"] for each in page["hosts"]}) > 1))
         for over in page.get("overcommitted", ()):
             if over["hostId"] == host["id"]:
                 print_text(overcommitted_line(over))
@@ -85,8 +85,9 @@ def tasks_line(counts: dict[str, int]) -> str:
     return "Tasks: " + ", ".join(shown)
 
 
-def _host(host: dict[str, Any]) -> str:
+def _host(host: dict[str, Any], *, several: bool) -> str:
     cpu, memory = host["cpuUnits"], host["memoryMiB"]
+    of_cluster = f" of cluster {host['cluster']}" if several else ""
     silent = "" if host["connected"] else "  NOT CONNECTED: no new tasks start on this host"
     offered = [gpu for gpu in host["gpus"] if not gpu.get("excluded")]
     free, taken = sum(_is_free(gpu) for gpu in offered), sum(gpu.get("instance") is not None for gpu in offered)
@@ -94,7 +95,7 @@ def _host(host: dict[str, Any]) -> str:
     gpus += f", {taken} taken by instances" if taken else ""
     containers = f", containers with {host['docker']}" if host.get("docker") else ""
     return (
-        f"Host {host['name']}{silent}: {gpus}, {cpu['free']} of {cpu['total']} CPU units free, "
+        f"Host {host['name']}{of_cluster}{silent}: {gpus}, {cpu['free']} of {cpu['total']} CPU units free, "
         f"{memory['free']} of {memory['total']} MiB free{containers}"
     )
 

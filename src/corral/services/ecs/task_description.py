@@ -115,7 +115,8 @@ class _Holders(NamedTuple):
         else:
             held = min(held, sum(self.tasks.values()) + sum(self.instances.values()))
         subject = f"{', '.join(names[:-1])} and {names[-1]}" if names[1:] else names[0]
-        return f"{subject} {'hold' if names[1:] or names == ['instances'] else 'holds'} {held} of {total} GPUs"
+        of_cluster = f" of cluster {pool.shown_cluster}" if pool.shown_cluster else ""
+        return f"{subject} {'hold' if names[1:] or names == ['instances'] else 'holds'} {held} of {total} GPUs{of_cluster}"
 
     def ids(self) -> str:
         names = (*_holder_ids("task", list(self.tasks)), *_holder_ids("instance", [ec2_id(each) for each in self.instances]))
