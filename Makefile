@@ -36,7 +36,7 @@ check-others: .venv/.test
 
 # Debian packages, which are installed with apt-get where they are missing.
 test-packages:
-	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static nodejs npm prometheus openmpi-bin iproute2
+	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static nodejs npm prometheus openmpi-bin iproute2 slurm-wlm
 
 # The CDK of the example, in the versions of its lock file. Tests deploy with it.
 $(CDK)/.installed: examples/cdk-gpu-service/package-lock.json

@@ -71,13 +71,17 @@ assert b"HTTP/1.1 200" not in answer, answer
 class Cluster:
     """A server with its door on the network of the lab, and hosts that join it."""
 
-    def __init__(self, folder: Path, lab: Lab) -> None:
+    def __init__(self, folder: Path, lab: Lab, settings: str = "") -> None:
+        """`settings` is the text of corral.toml."""
         self.folder = folder
         self._types: dict[str, str] = {}  # name of a machine → its instance type, by which a placement constraint chooses it
         self.lab = lab
         self.cli = Cli(folder)
         with socket.create_server((lab.address, 0)) as free:
             self.door_port = free.getsockname()[1]
+        if settings:
+            self.cli.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.cli.data / "corral.toml").write_text(settings)
         self.corral = Corral(self.cli.data, "none", "--runtime", "process", "--door", f"{lab.address}:{self.door_port}").start()
         self.ecs, self.s3, self.logs = (self.corral.client(name) for name in ("ecs", "s3", "logs"))
         self.s3.create_bucket(Bucket=BUCKET)

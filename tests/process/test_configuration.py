@@ -13,6 +13,7 @@ from corral.configuration.file import FILE_MAX_BYTES, ConfigurationError, find_s
 from corral.configuration.settings import SETTINGS, TIME_MAX_S, UP_OPTIONS, defaults
 from corral.core.errors import Refused
 from corral.model.instance import TypeMapping
+from corral.model.lender_settings import SlurmSettings
 from corral.model.settings import HistorySettings, ScalingTimes
 from corral.server.configuration import Configuration, read_configuration
 from corral.server.startup import ServerOptions
@@ -33,6 +34,16 @@ WRONG = {  # content → what the error says
     HEAD + "p3.16xlarge = {memory_gib = 1e300}\n": "memory_gib of p3.16xlarge",
     HEAD + '"lab.large" = {gpus = 1}\n': "line 3: lab.large is not a type of AWS, so it also needs vcpus and memory_gib",
     HEAD + '"lab.large"."x" = {gpus = 1}\n': "line 3: lab.large has the unknown key 'x'",
+    HEAD + "p3.16xlarge = {lenders = 'slurm'}\n": "lenders of p3.16xlarge is 'slurm', but it must be a list",
+    HEAD + 'p3.16xlarge = {lenders = ["slurm"]}\n': "lenders of p3.16xlarge names 'slurm', but there is no table .lenders.slurm.",
+    "lenders = 1\n": "line 1: lenders has a table for each lender",
+    "[lenders]\nslurm = 1\n": "lenders has a table for each lender",
+    "[lenders.Local]\n": "'Local' is not valid as the name of a lender",
+    "[lenders.local]\n": "'local' is not valid as the name of a lender",
+    "[lenders.slurm]\nkind = 'ray'\n": "line 1: kind of .lenders.slurm. is 'ray'",
+    "[lenders.slurm]\nqueue = 'gpu'\n": "line 1: .lenders.slurm. is not valid: .*queue",
+    "[lenders.slurm]\nallow = {user = ['root']}\n": "line 2: allow of .lenders.slurm. has the unknown key 'user'",
+    "[lenders.slurm]\npoll_s = 0\n": "line 2: poll_s is 0, but it must be from 0.1 to 300 seconds",
     "scaling = 1\n": "line 1: scaling is not a table",
     "[scaling]\nbusy_wait = 1\n": "line 2: .scaling. has the unknown key 'busy_wait'",
     "[scaling]\nbusy_wait_s = -1\n": "line 2: busy_wait_s is -1, but it must be a number from 0 to 172800",
@@ -64,6 +75,15 @@ def test_types_are_read(tmp_path: Path) -> None:
     }
     (tmp_path / "corral.toml").write_text("")
     assert read_configuration(tmp_path) == Configuration()
+
+
+def test_lenders_are_read(tmp_path: Path) -> None:
+    (tmp_path / "corral.toml").write_text(
+        '[lenders.slurm]\npartition = "gpu"\nallow = {qos = ["low"]}\n' + HEAD + 'p3.16xlarge = {lenders = ["slurm", "local"]}\n'
+    )
+    found = read_configuration(tmp_path)
+    assert found.lenders == {"slurm": SlurmSettings(partition="gpu", allow={"qos": ["low"]})}
+    assert found.instance_types == {"p3.16xlarge": TypeMapping(lenders=("slurm", "local"))}
 
 
 def test_the_wait_for_busy_tasks_is_read(tmp_path: Path) -> None:

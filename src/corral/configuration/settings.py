@@ -1,8 +1,9 @@
 """The settings of corral.toml: the options of `corral up`, the times of scaling, and the size of the history.
 
 To add a setting, add it to one of the tuples that make up SETTINGS. The server gets the values of settings from
-`Configuration.values` in `server/configuration.py`. Commands get them from `read_file`. The table [instance-types] is not declared
-here, because its keys are names of instance types: `server/configuration.py` reads it.
+`Configuration.values` in `server/configuration.py`. Commands get them from `read_file`. The tables [instance-types] and
+[lenders.NAME] are not declared here, because their keys are names of instance types and of lenders: `server/configuration.py` reads
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 UP, SCALING, HISTORY, OUTPUTS, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "outputs", "run", "cost", "instance-types"
-JOIN, HOSTS, CLUSTERS, UPGRADE = "join", "hosts", "clusters", "upgrade"
+JOIN, HOSTS, CLUSTERS, UPGRADE, LENDERS = "join", "hosts", "clusters", "upgrade", "lenders"
 SHIP, SHARED_FOLDERS = "ship", "shared-folders"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
@@ -205,8 +206,8 @@ _COST = (
 
 _ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_UPGRADE, *_COST)
 SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in _ALL}
-TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES, CLUSTERS)
-HAND_WRITTEN = (INSTANCE_TYPES, CLUSTERS)  # tables whose keys are names: `server/configuration.py` reads them
+TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES, CLUSTERS, LENDERS)
+HAND_WRITTEN = (INSTANCE_TYPES, CLUSTERS, LENDERS)  # tables whose keys are names: `server/configuration.py` reads them
 UP_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _UP}  # the options of `corral up`, by key
 JOIN_OPTIONS: dict[str, ConfigurationSetting] = {setting.key: setting for setting in _JOIN}  # the options of `corral join`
 

@@ -12,15 +12,18 @@ from contextlib import nullcontext
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from corral.core.transactions import Tx
 from corral.decide.placement.place import why_waiting
 from corral.fleet import newcomers
 from corral.fleet.clusters import host_pools, is_active_cluster
+from corral.fleet.lenders import Lending, lending_of, why_lent_later
 from corral.fleet.newcomers import find_room, taking_capacity
+from corral.model.allocation import LOCAL, Allocation, AllocationState, allocation_cluster
 from corral.model.ecs_service import service_of_task
 from corral.model.group import provider_key
-from corral.model.instance import GROUP_TAG, Instance, InstanceState, host_instance_id
+from corral.model.instance import GROUP_TAG, Instance, InstanceState, host_instance_id, host_pool
 from corral.model.placement import INSTANCE, Claim, Placement, Unplaceable, claim_rank
 from corral.model.task import Demand
 from corral.store import Store
@@ -57,18 +60,37 @@ class InstanceRequest(Struct, frozen=True, kw_only=True):
 
 
 def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
-    """Launch an instance now if GPUs are free and no older claim waits for them. Otherwise the launch waits as a claim."""
+    """Launch an instance now if GPUs are free and no older claim waits for them. Otherwise the launch waits as a claim.
+
+    An instance with lenders waits until a lender gives it a machine.
+    """
+    lending = lending_of(tx, request.type, request.details)
+    if not lending.is_local:
+        placed = place_now(tx, request)
+        assert isinstance(placed, Instance), "the caller has not checked the lenders: `fits_ever`"
+        return placed
     return _add(tx, request, *find_room(tx, host_pools(tx, request.cluster), Demand(request.gpus)))
 
 
 def place_now(tx: Tx[Store], request: InstanceRequest) -> Instance | Unplaceable:
-    """Launch an instance that does not wait, or return why there is no room for it."""
+    """Launch an instance that does not wait, or return why there is no room for it. A machine of a lender comes later."""
+    lending = lending_of(tx, request.type, request.details)
+    if lending.refusal:
+        return Unplaceable("LENDER", lending.refusal)
+    if not lending.is_local:
+        return _launch_lent(tx, request, lending)
     pool, found = newcomers.place_now(tx, host_pools(tx, request.cluster), Demand(request.gpus))
     return found if isinstance(found, Unplaceable) else _add(tx, request, pool, found)
 
 
 def fits_ever(tx: Tx[Store], request: InstanceRequest) -> str | None:
-    """Return None if a host has enough GPUs for the instance. Otherwise return a message that says how to change the type."""
+    """Return None if a host has enough GPUs for the instance, or if a lender may have them.
+
+    Otherwise return a message that says how to change the type, the lender or its options.
+    """
+    lending = lending_of(tx, request.type, request.details)
+    if not lending.is_local:
+        return lending.refusal or None
     pools = [tx.store.fleet.pool(name) for name in host_pools(tx)]
     if any(total.gpus >= request.gpus for pool in pools for total in pool.totals()):
         return None
@@ -90,13 +112,49 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
 
 
 def reason_of_wait(tx: Tx[Store], instance: Instance) -> str:
+    if why := why_lent_later(tx, instance.id):
+        return why
     claim, pool = tx.store.claims.get(INSTANCE, instance.id), tx.store.claims.pool_of(INSTANCE, instance.id)
     return why_waiting(tx.store.fleet.pool(pool), claim) if claim is not None and pool is not None else ""
 
 
-def _add(tx: Tx[Store], request: InstanceRequest, pool: str, placement: Placement | None) -> Instance:
+def _launch_lent(tx: Tx[Store], request: InstanceRequest, lending: Lending) -> Instance:
+    """Launch an instance whose lenders are asked in their order. It waits as the only claim in the pool of its own allocation.
+
+    If `local` is the first lender, and a host has room now, the instance gets a part of this host.
+    """
+    first, *others = lending.lenders
+    if first == LOCAL:
+        pool, found = newcomers.place_now(tx, host_pools(tx, request.cluster), Demand(request.gpus))
+        if isinstance(found, Placement):
+            return _add(tx, request, pool, found)
+        first, *others = others
+    instance_id = tx.ids.hex32()
+    instance = _add(tx, request, host_pool(allocation_cluster(instance_id)), None, instance_id)
+    tx.store.allocations.put(Allocation(instance_id, first, tuple(others), options=lending.options, created_at_s=tx.now_s))
+    return instance
+
+
+def ask_next_lender(tx: Tx[Store], instance: Instance, allocation: Allocation) -> None:
+    """Ask the next lender for the machine of an instance, because the present one has refused."""
+    lender, *others = allocation.others
+    if lender != LOCAL:
+        tx.store.allocations.put(replace(allocation, lender=lender, others=tuple(others), reason="", digest=""))
+        return
+    tx.store.allocations.drop(instance.id)
+    pool, found = find_room(tx, host_pools(tx, instance.joins), instance.demand)
+    with taking_capacity(tx, pool) if found is not None else nullcontext():
+        tx.store.instances.move_claim(instance, pool, claim_rank(tx.now_s))
+        if found is not None:
+            _run(tx, instance, found)
+            return
+    tx.mark(f"pool:{pool}")
+    _changed(tx, instance)
+
+
+def _add(tx: Tx[Store], request: InstanceRequest, pool: str, placement: Placement | None, instance_id: str = "") -> Instance:
     instance = Instance(
-        id=tx.ids.hex32(),
+        id=instance_id or tx.ids.hex32(),
         region=request.region,
         cluster="",
         type=request.type,
@@ -212,6 +270,8 @@ def why_tasks_stop(instance: Instance) -> str:
 def _terminate(tx: Tx[Store], instance: Instance, reason: str) -> None:
     _mark_hosts(tx, instance)
     ended = tx.store.instances.terminate(instance, tx.now_s, reason)
+    if (allocation := tx.store.allocations.get(instance.id)) is not None:
+        tx.store.allocations.put(replace(allocation, state=AllocationState.ENDING))
     tx.store.stored.drop("ecs", "container-instance", instance.region, instance.id)  # its tags in ECS
     tx.due("terminated:", tx.now_s + SHOWN_S)
     _changed(tx, ended, instance.pool)

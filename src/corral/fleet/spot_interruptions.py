@@ -40,6 +40,11 @@ def interrupt(tx: Tx[Store], instance_id: str, notice_s: float = NOTICE_S) -> fl
         raise InvalidInterruption(f"{instance_id} is {instance.state}: only a running instance can be interrupted.")
     if not 0 <= notice_s <= NOTICE_MAX_S:
         raise InvalidInterruption(f"A notice of {notice_s:g} seconds is not valid: use 0 to {NOTICE_MAX_S:g} seconds.")
+    return give_notice(tx, instance, notice_s)
+
+
+def give_notice(tx: Tx[Store], instance: Instance, notice_s: float) -> float:
+    """Announce to the tasks of a running instance that it will be terminated, and place no more tasks on it."""
     at_s = min(tx.now_s + notice_s, instance.details.get(INTERRUPTED_AT, tx.now_s + notice_s))
     noticed = instances.put_details(tx, instance, {**instance.details, INTERRUPTED_AT: at_s})
     if noticed.cluster and noticed.status == "ACTIVE":

@@ -45,6 +45,7 @@ class TypeMapping(Struct, frozen=True):
     gpus: int | None = None
     vcpus: int | None = None
     memory_gib: float | None = None
+    lenders: tuple[str, ...] = ()  # which lenders are asked, in this order; none: the hosts that have joined by themselves
 
     def line(self, type_: str) -> str:
         """Return the line of corral.toml, for example `p3.16xlarge = {gpus = 2}`."""

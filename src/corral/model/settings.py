@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from corral.model.agent_protocol import HostOptions, UpgradeOrder
 from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import TypeMapping
+from corral.model.lender_settings import SlurmSettings
 from corral.model.session import SessionValidity
 
 
@@ -93,6 +94,7 @@ class ServerFacts(Struct, eq=False):
     secrets: StoredSecrets = SIMULATED_SECRETS
     upgrade_order: Callable[[], UpgradeOrder] = lambda: UpgradeOrder("", [])  # the order to upgrade a host to this version
     upgrade_file: Callable[[str], bytes | None] = lambda digest: None  # a wheel of this order, by its SHA-256
+    lender_problems: Callable[[], Mapping[str, str]] = dict  # lender → why it does not answer
     open_door: Callable[[], dict[str, str]] = dict  # opens the door for other machines; returns its `address` and its `pin`
 
 
@@ -108,6 +110,7 @@ class Settings(Struct, frozen=True):
     alarm_timing: str = "fast"  # "fast", or "aws": an alarm is evaluated only when a period has ended
     secrets_key: bytes = bytes(32)  # used by operations/encryption.py
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # from corral.toml
+    lenders: dict[str, SlurmSettings] = field(default_factory=dict)  # from corral.toml
     scaling: ScalingTimes = field(default_factory=ScalingTimes)  # from corral.toml
     gpu_ids: str = "uuid"  # from corral.toml: CUDA_VISIBLE_DEVICES of a task without the tag corral:gpu-ids; "uuid" or "index"
     history: HistorySettings = field(default_factory=HistorySettings)  # from corral.toml

@@ -45,14 +45,15 @@ log = logging.getLogger("corral.node")
 class AgentOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     data: str  # Corral's data folder
     find_gpus: str | None = None  # only print the ids of these GPUs (0,3,GPU-...), or an error if one does not exist
+    only_gpus: str | None = None  # offer only these GPUs (0,3,GPU-...), which a lender has given to this host
     boot_id: str | None = None  # identifies the current boot of the machine; None: use the kernel's boot id
     machine: str = ""  # the fingerprint of the machine: machine-id=…,board-uuid=…; empty: read it
 
 
-async def serve(data: Path, options: HostOptions, boot_id: str, machine: dict[str, str]) -> Path | None:
+async def serve(data: Path, options: AgentOptions, boot_id: str, machine: dict[str, str]) -> Path | None:
     """Run the agent. Return the folder of a new version, if it continues with that one."""
     host = this_host(data, boot_id, RandomIds(), machine)
-    gpus = detect(options.gpus, host.host_id)
+    gpus = detect(options.gpus, host.host_id, options.only_gpus)
     log.info("host %s: %s", host.host_id, gpus.note)
     kind = "none" if not gpus.devices() else "simulated" if gpus.devices()[0].simulated else "real"
     record, gateway = None, None

@@ -57,7 +57,13 @@ def find_devices(flag: str, devices: Sequence[GpuDevice]) -> list[str]:
     return sorted({by_name[name] for name in names})
 
 
-def detect(flag: str, host_id: str) -> Gpus:
+def detect(flag: str, host_id: str, only: str | None = None) -> Gpus:
+    """Return the GPUs of this host. With `only`, a list of indexes and ids, return those of an allocation of a lender."""
+    found = _detect(flag, host_id)
+    return found if only is None else GpuSubset(found, find_devices(only, found.devices()))
+
+
+def _detect(flag: str, host_id: str) -> Gpus:
     parsed = parse_gpus_flag(flag)
     if parsed.kind == "none":
         return NoGpus("no GPUs, because of --gpus none")
@@ -86,6 +92,33 @@ class NoGpus:
 
     def health(self) -> GpuHealth:
         return GpuHealth()
+
+
+class GpuSubset:
+    """Some GPUs of a host. Others belong to other allocations of a lender."""
+
+    def __init__(self, gpus: Gpus, gpu_ids: Collection[str]) -> None:
+        self._gpus = gpus
+        self._ids = frozenset(gpu_ids)
+        self.note = f"{gpus.note}, {len(self._ids)} of them for this host"
+
+    def devices(self) -> list[GpuDevice]:
+        return [device for device in self._gpus.devices() if device.gpu_id in self._ids]
+
+    def links(self) -> list[list[int]] | None:
+        links = self._gpus.links()
+        at = [position for position, device in enumerate(self._gpus.devices()) if device.gpu_id in self._ids]
+        return None if links is None else [[links[row][column] for column in at] for row in at]
+
+    def sample(self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = ()) -> list[GpuSample]:
+        return [sample for sample in self._gpus.sample(live, ours) if sample.gpu_id in self._ids]
+
+    def health(self) -> GpuHealth:
+        found = self._gpus.health()
+        return GpuHealth(
+            [(gpu_id, xid) for gpu_id, xid in found.xids if gpu_id in self._ids],
+            {gpu_id: fault for gpu_id, fault in found.conditions.items() if gpu_id in self._ids},
+        )
 
 
 class SimulatedGpus:

@@ -9,6 +9,8 @@ lab.large = {gpus = 2, vcpus = 16, memory_gib = 64}    # a type that AWS does no
 
 [clusters]
 train = {lost_after = 600}                             # seconds after which a silent host of the cluster is lost
+[lenders.slurm]                                        # machines that a Slurm cluster gives to instances
+partition = "gpu"
 
 [scaling]
 busy_wait_s = 900                                      # seconds
@@ -19,20 +21,26 @@ configuration/settings.py describes the keys of [up], of [scaling] and of furthe
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, ValidationError, convert, field
 
 from corral.configuration.file import ConfigurationFile, read_file
-from corral.configuration.settings import CLUSTERS, HISTORY, INSTANCE_TYPES, OUTPUTS, SCALING, defaults
+from corral.configuration.settings import CLUSTERS, HISTORY, INSTANCE_TYPES, LENDERS, OUTPUTS, SCALING, defaults
 from corral.model.agent_protocol import SILENT_S
+from corral.model.allocation import LOCAL
 from corral.model.instance import TypeMapping
+from corral.model.lender_settings import SLURM_OPTIONS, SlurmSettings
 from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 TYPE_NAME = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
 LOST_AFTER, LOST_AFTER_MIN_S, LOST_AFTER_MAX_S = "lost_after", 2 * SILENT_S, 30 * 86_400.0
-FIELDS = ("gpus", "vcpus", "memory_gib")
+LENDER_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+SIZES = ("gpus", "vcpus", "memory_gib")
+FIELDS = (*SIZES, "lenders")
+POLL_MIN_S, POLL_MAX_S = 0.1, 300.0
 GPUS_MAX, VCPUS_MAX, MEMORY_MAX_GIB = 1024, 65_536, 1_048_576.0
 
 
@@ -41,6 +49,7 @@ class Configuration(Struct, frozen=True):
 
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)
     lost_after: dict[str, float] = field(default_factory=dict)  # cluster → seconds
+    lenders: dict[str, SlurmSettings] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=defaults)  # all other settings by name, for example `up.port`
 
     @property
@@ -64,7 +73,9 @@ def read_configuration(data: Path) -> Configuration:
         raise file.error(
             INSTANCE_TYPES, f"{INSTANCE_TYPES} is not a table. Write [{INSTANCE_TYPES}] and one line per type below it"
         )
-    return Configuration({name: _mapping(file, name, value) for name, value in _by_type(types).items()}, _lost_after(file), values)
+    lenders = _lenders(file)
+    mappings = {name: _mapping(file, name, value, lenders) for name, value in _by_type(types).items()}
+    return Configuration(mappings, _lost_after(file), lenders, values)
 
 
 def _lost_after(file: ConfigurationFile) -> dict[str, float]:
@@ -82,6 +93,30 @@ def _lost_after(file: ConfigurationFile) -> dict[str, float]:
     return found
 
 
+def _lenders(file: ConfigurationFile) -> dict[str, SlurmSettings]:
+    tables = file.document.get(LENDERS, {})
+    if not isinstance(tables, dict) or not all(isinstance(each, dict) for each in tables.values()):
+        raise file.error(LENDERS, f"{LENDERS} has a table for each lender. Write [{LENDERS}.slurm], and its settings below it")
+    return {name: _lender(file, name, table) for name, table in tables.items()}
+
+
+def _lender(file: ConfigurationFile, name: str, table: dict[str, Any]) -> SlurmSettings:
+    if not LENDER_NAME.fullmatch(name) or name == LOCAL:
+        rule = f"use up to 32 lowercase letters, digits and hyphens, and not {LOCAL}, which means the hosts that have joined"
+        raise file.error(name, f"'{name}' is not valid as the name of a lender: {rule}")
+    try:
+        found = convert(table, SlurmSettings)
+    except ValidationError as problem:
+        raise file.error(f"{LENDERS}.{name}", f"[{LENDERS}.{name}] is not valid: {problem}") from None
+    if found.kind != "slurm":
+        raise file.error(f"{LENDERS}.{name}", f"kind of [{LENDERS}.{name}] is '{found.kind}', but the only kind is slurm")
+    if unknown := next((key for key in found.allow if key not in SLURM_OPTIONS), None):
+        raise file.error(unknown, f"allow of [{LENDERS}.{name}] has the unknown key '{unknown}'. Use {', '.join(SLURM_OPTIONS)}")
+    if not POLL_MIN_S <= found.poll_s <= POLL_MAX_S:
+        raise file.error("poll_s", f"poll_s is {found.poll_s:g}, but it must be from {POLL_MIN_S:g} to {POLL_MAX_S:g} seconds")
+    return found
+
+
 def _by_type(types: dict[str, Any]) -> dict[str, Any]:
     """Return the definitions by type name. TOML reads `p3.16xlarge = …` as the key `16xlarge` in a nested table `p3`."""
     found: dict[str, Any] = {}
@@ -93,7 +128,7 @@ def _by_type(types: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _mapping(file: ConfigurationFile, name: str, value: Any) -> TypeMapping:
+def _mapping(file: ConfigurationFile, name: str, value: Any, lenders: Collection[str]) -> TypeMapping:
     if not TYPE_NAME.fullmatch(name):
         raise file.error(name, f"'{name}' is not an instance type: a type is a family and a size, such as p3.8xlarge")
     if not isinstance(value, dict) or not value:
@@ -101,17 +136,29 @@ def _mapping(file: ConfigurationFile, name: str, value: Any) -> TypeMapping:
     for key, given in value.items():
         if key not in FIELDS:
             raise file.error(name, f"{name} has the unknown key '{key}'. Use {', '.join(FIELDS)}")
+        if key == "lenders":
+            _check_lenders(file, name, given, lenders)
+            continue
         most = {"gpus": GPUS_MAX, "vcpus": VCPUS_MAX, "memory_gib": MEMORY_MAX_GIB}[key]
         least = {"gpus": 0, "vcpus": 1, "memory_gib": 0.5}[key]
         kinds = int | float if key == "memory_gib" else int
         if isinstance(given, bool) or not isinstance(given, kinds) or not least <= given <= most:
             number = "number" if key == "memory_gib" else "whole number"
             raise file.error(name, f"{key} of {name} is {given!r}, but it must be a {number} from {least} to {most:g}")
-    missing = [key for key in FIELDS if key not in value]
+    missing = [key for key in SIZES if key not in value]
     if missing and not _is_known(name):
         raise file.error(name, f"{name} is not a type of AWS, so it also needs {' and '.join(missing)}")
     memory = value.get("memory_gib")
-    return TypeMapping(value.get("gpus"), value.get("vcpus"), None if memory is None else float(memory))
+    return TypeMapping(
+        value.get("gpus"), value.get("vcpus"), None if memory is None else float(memory), tuple(value.get("lenders", ()))
+    )
+
+
+def _check_lenders(file: ConfigurationFile, name: str, given: Any, lenders: Collection[str]) -> None:
+    if not isinstance(given, list) or not given:
+        raise file.error(name, f'lenders of {name} is {given!r}, but it must be a list, such as ["slurm", "{LOCAL}"]')
+    if unknown := next((each for each in given if each != LOCAL and each not in lenders), None):
+        raise file.error(name, f"lenders of {name} names '{unknown}', but there is no table [{LENDERS}.{unknown}]")
 
 
 def _is_known(name: str) -> bool:

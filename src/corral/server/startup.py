@@ -87,6 +87,7 @@ from corral.server.key_files import (
 )
 from corral.server.lanes import Lane
 from corral.server.last_server import unfinished_server
+from corral.server.lenders import Lenders
 from corral.server.metric_publisher import MetricPublisher
 from corral.server.pages.metrics_page import MetricsPage
 from corral.server.task_endpoints import TaskEndpoints
@@ -179,6 +180,7 @@ async def _serve(options: ServerOptions) -> None:
         secrets_key=stored_key(data / SECRETS, LOSES_SECRETS),
         alarm_timing=options.alarm_timing,
         instance_types=configuration.instance_types,
+        lenders=configuration.lenders,
         scaling=configuration.scaling,
         gpu_ids=configuration.values["run.gpu_ids"],
         history=configuration.history,
@@ -275,10 +277,13 @@ async def _serve(options: ServerOptions) -> None:
     upgrade_files = UpgradeFiles(configuration.values["upgrade.wheels"])
     facts.upgrade_order, facts.upgrade_file = upgrade_files.order, upgrade_files.read
     facts.open_door = door.open_from_thread
+    lenders = Lenders(configuration.lenders, data, state, store.allocations, clock, door.open)
+    facts.lender_problems = lenders.problems
     if door_listener is not None:
         await door.open(door_listener)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
+    lenders.start(local_agent.joined)
     serving = asyncio.create_task(server.serve(listeners))
     deletion = asyncio.create_task(until_deleted(data))
     _report_stage(options, "it waits for the agent of this machine")
@@ -304,6 +309,7 @@ async def _serve(options: ServerOptions) -> None:
     publisher.cancel()
     invocations.cancel()
     await functions.close()
+    lenders.close()
     insights.cancel()
     clock_watch.cancel()
     await agents.close()

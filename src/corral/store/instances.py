@@ -13,6 +13,7 @@ import orjson
 from msgspec.structs import replace
 
 from corral.core.database import Database, Row
+from corral.model.allocation import is_allocation_cluster
 from corral.model.gpu import GpuDevice
 from corral.model.instance import MOVES, Instance, InstanceState, host_instance_id
 from corral.model.placement import INSTANCE, Claim, Ending, Links, Placement, Rank, Slot
@@ -126,12 +127,15 @@ class Instances:
         return sorted(found, key=lambda instance: (not instance.is_host, instance.id))
 
     def clusters_of_hosts(self) -> Set[str]:
-        """Return the clusters of hosts. A host that moves to another cluster after its last task has two clusters."""
+        """Return the clusters of hosts. A host of a lender has none.
+
+        A host that moves to another cluster after its last task has two.
+        """
         if self._database.reads_only:
             rows = self._database.execute(
                 "SELECT cluster, joins FROM instance WHERE region = '' AND status != 'INACTIVE'"
             ).fetchall()
-            return {name for names in rows for name in names if name}
+            return {name for names in rows for name in names if name and not is_allocation_cluster(name)}
         return self._host_clusters.keys()
 
     def joined_clusters(self) -> set[tuple[str, str]]:
@@ -251,6 +255,11 @@ class Instances:
             self.usage.change(changed, now_s)
         return changed
 
+    def move_claim(self, instance: Instance, pool: str, rank: Rank) -> None:
+        """Let a pending instance wait in another pool."""
+        self._claims.remove(INSTANCE, instance.id)
+        self._claim(instance, pool, rank)
+
     def _claim(self, instance: Instance, pool: str, rank: Rank) -> Claim:
         claim = Claim(rank, INSTANCE, instance.id, instance.demand, owner=instance.owner)
         self._claims.add(pool, claim, roams=True)  # any host can have the GPUs
@@ -269,7 +278,8 @@ class Instances:
     def drop_terminated(self, before_s: float, limit: int) -> int:
         """Delete up to `limit` instances that were terminated before `before_s`. Return their number."""
         return self._database.execute(
-            "DELETE FROM instance WHERE id IN (SELECT id FROM instance WHERE state = 'terminated' AND terminated_at < ? LIMIT ?)",
+            "DELETE FROM instance WHERE id IN (SELECT id FROM instance WHERE state = 'terminated' AND terminated_at < ? "
+            "AND id NOT IN (SELECT instance_id FROM allocation) LIMIT ?)",
             (before_s, limit),
         ).rowcount
 
@@ -305,6 +315,8 @@ class Instances:
                 self._addresses.setdefault(instance.details["SubnetId"], set()).add(instance.details["PrivateIpAddress"])
 
     def _count_host(self, instance: Instance, change: int) -> None:
+        if is_allocation_cluster(instance.cluster):
+            return
         for cluster in {instance.cluster, instance.joins} - {""} if instance.is_host and instance.pool is not None else ():
             self._host_clusters[cluster] = self._host_clusters.get(cluster, 0) + change
             if not self._host_clusters[cluster]:

@@ -12,6 +12,7 @@ from corral.core.database import Database, NeedsWriter
 from corral.model.instance import Instance
 from corral.model.job_line import WaitingLine
 from corral.model.task import Task
+from corral.store.allocations import Allocations
 from corral.store.buckets import BucketChangeCount, BucketDocuments, Buckets
 from corral.store.claims import Claims
 from corral.store.client_tokens import ClientTokens
@@ -45,7 +46,7 @@ SCHEMA = (
     "clusters.sql", "stored_resources.sql", "hosts.sql", "tasks.sql", "task_history.sql", "instance_usage.sql", "queues.sql",
     "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql",
     "change_sets.sql", "functions.sql", "jobs.sql", "job_definitions.sql", "job_lines.sql", "private_environments.sql",
-    "task_queue.sql", "secrets.sql", "joined_hosts.sql",
+    "task_queue.sql", "secrets.sql", "joined_hosts.sql", "allocations.sql",
 )  # fmt: skip
 
 # The name of a reconciler → the owner of the thing that it handles. The values are the parts of the thing's name.
@@ -132,6 +133,12 @@ class Store(Database):
         "UPDATE job_line SET pools = replace(pools, '[\"hosts\",', '[\"' || (SELECT name FROM host_pool) || '\",');\n"
         "UPDATE instance SET joins = cluster WHERE region = '';\n"
         "DROP TABLE host_pool;\n",
+        # 8: what lenders give to EC2 instances.
+        "CREATE TABLE allocation (instance_id TEXT PRIMARY KEY REFERENCES instance (id), lender TEXT NOT NULL, "
+        "state TEXT NOT NULL CHECK (state IN ('wanted', 'waiting') OR state IN ('running', 'ending')), handle TEXT NOT NULL, "
+        "reason TEXT NOT NULL, digest TEXT NOT NULL, host_id TEXT NOT NULL, running_at REAL, others TEXT NOT NULL, "
+        "options TEXT NOT NULL, created_at REAL NOT NULL) WITHOUT ROWID;\n"
+        "CREATE INDEX allocation_of_lender ON allocation (lender, created_at);\n",
     )
 
     @staticmethod
@@ -171,6 +178,7 @@ class Store(Database):
         self.private_environments = PrivateEnvironments(self)
         self.job_holdings = JobHoldings(self)
         self.joined_hosts = JoinedHosts(self)
+        self.allocations = Allocations(self)
         if self.reads_only:
             del self.fleet  # only the writer's thread may use it; `show_published` gives the reader a copy; see `__getattr__`
         else:

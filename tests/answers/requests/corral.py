@@ -31,6 +31,7 @@ def requests(calls: Calls) -> None:
     calls.twice("RevokeSessions", SAME, task=task_id)
     token = calls.twice("CreateJoinToken", OTHER, rack="a")
     calls("ListJoinTokens")
+    calls("ListLenders")
     calls.twice("RevokeJoinToken", "TokenNotFoundException", id=token["id"])
     calls.twice_refused("RevokeHost", "HostNotFoundException", host="none")
     host = calls.of("corral").describe_hosts()["hosts"][0]["name"]

@@ -12,6 +12,7 @@ import orjson
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import NAMED_MAX, busy_on, named
+from corral.fleet.lenders import why_lent_later
 from corral.model.group import Group, ScalingActivity, group_arn
 from corral.model.numbers import whole_number
 from corral.model.placement import INSTANCE
@@ -203,6 +204,8 @@ def why_waiting(tx: Tx[Store], activity: ScalingActivity) -> str:
         tasks = [task.id for task in tasks_to_drain(tx, instance)] if instance is not None else []
         many = "1 task of the draining instance has" if len(tasks) == 1 else f"{len(tasks)} tasks of the draining instance have"
         return f"Waiting until {many} ended: {', '.join(tasks[:NAMED_MAX])}." if tasks else ""
+    if activity.status == WAITING and (why := why_lent_later(tx, activity.instance_id)):
+        return f"Waiting for a machine: {why}."
     claim = tx.store.claims.get(INSTANCE, activity.instance_id) if activity.status == WAITING else None
     pool = tx.store.claims.pool_of(INSTANCE, activity.instance_id)
     return f"Waiting for capacity: {why_claim_waits(tx, pool, claim)}." if claim is not None and pool is not None else ""

@@ -29,7 +29,7 @@ from corral.model.instance import InstanceState
 from corral.model.job_line import WaitingLine
 from corral.model.task import Demand
 from corral.services.batch.consumable_resources import find_resource
-from corral.services.batch.environment_groups import EnvironmentState, launchable, state_of, types_of, why_never
+from corral.services.batch.environment_groups import EnvironmentState, is_lent, launchable, state_of, types_of, why_never
 from corral.services.batch.environments import find_environment, pool_of
 from corral.services.batch.job_queues import JobQueue, queues_of_environment
 from corral.store import Store
@@ -117,7 +117,8 @@ def _strategy(environment: ComputeEnvironment) -> str:
 
 
 def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentState, here: Present) -> EnvironmentSize:
-    most = tx.store.hosts.all_gpus()
+    lent = is_lent(tx, environment)
+    most = None if lent else tx.store.hosts.all_gpus()
     free = [group.gpus for name in host_pools(tx) for group in tx.store.fleet.pool(name).groups()]
     return EnvironmentSize(
         min_vcpus=environment.min_vcpus,
@@ -125,7 +126,7 @@ def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentSt
         present=here.vcpus,
         gpus=here.gpus,
         gpus_left=WITHOUT_LIMIT if most is None else max(0, most - here.gpus),
-        gpus_now=max(free, default=0),
+        gpus_now=WITHOUT_LIMIT if lent else max(free, default=0),
         asked=state.asked,
         is_enabled=environment.state == ENABLED,
     )
@@ -208,7 +209,8 @@ def misfit_of(tx: Tx[Store], environment: ComputeEnvironment, demand: Demand) ->
         size = Demand(largest.gpus, largest.cpu_units, largest.memory_mib)
         needs = f"the job needs {amounts(too_large)}, and a {largest.name} has {amounts(size)}"
         return Misfit(f"no instance type of {named} is large enough: {needs}")
-    size_alone, most = EnvironmentSize(0, environment.max_vcpus, 0), tx.store.hosts.all_gpus()
+    size_alone = EnvironmentSize(0, environment.max_vcpus, 0)
+    most = None if is_lent(tx, environment) else tx.store.hosts.all_gpus()
     if not fits_when_empty(demand, types, size_alone, _strategy(environment)):
         text = f"the instances that the job needs have more vCPUs than {named} may have: maxvCpus is {environment.max_vcpus}"
         return Misfit(text, is_limit=True)

@@ -8,6 +8,7 @@ reconciler `environment` terminates the instances of the old generation when the
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from corral.decide.scaling.group_capacity import COUNTED
 from corral.decide.scaling.instance_choice import FAMILIES, TypeShape
 from corral.fleet.instance_types import CPU_UNITS, InstanceType, find_type, price_of, types_of_family
 from corral.fleet.instances import InstanceRequest, fits_ever
+from corral.fleet.lenders import lending_of
 from corral.model.compute_environment import SPOT, ComputeEnvironment
 from corral.model.group import DELETING, ENVIRONMENT, Group, GroupMember
 from corral.model.instance import TypeMapping
@@ -142,12 +144,34 @@ def launchable(tx: Tx[Store], environment: ComputeEnvironment) -> tuple[list[Typ
     return found, "" if found else why
 
 
+def is_lent(tx: Tx[Store], environment: ComputeEnvironment) -> bool:
+    """Whether a lender gives the machines of an environment, so that the GPUs of the hosts do not limit it."""
+    return bool(tx.settings.lenders) and any(
+        not lending_of(tx, each.name, _tagged(tx, environment)).is_local for each in types_of(tx, environment)
+    )
+
+
 def why_never(tx: Tx[Store], environment: ComputeEnvironment, type_: TypeShape) -> str | None:
     """Return why this machine can never hold an instance of a type, or None if it can."""
-    return fits_ever(tx, _request(environment, type_)) if type_.gpus else None
+    return fits_ever(tx, _request(tx, environment, type_)) if type_.gpus else None
 
 
-def _request(environment: ComputeEnvironment, type_: TypeShape) -> InstanceRequest:
+def _tagged(tx: Tx[Store], environment: ComputeEnvironment) -> dict[str, Any]:
+    """Return the details of an instance of an environment as far as its lenders need them: the tags."""
+    if not tx.settings.lenders:
+        return {}
+    resources = environment.document["computeResources"]
+    tags = dict(resources.get("tags", {}))
+    for template in _templates(resources):
+        with suppress(ApiError):  # `problem_of` reports it
+            data = _template_data(tx, batch_caller(tx, environment.region), template)
+            for each in data.get("TagSpecifications", ()):
+                if each.get("ResourceType") == "instance":
+                    tags = {tag["Key"]: tag.get("Value", "") for tag in each.get("Tags", ())} | tags
+    return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+
+def _request(tx: Tx[Store], environment: ComputeEnvironment, type_: TypeShape) -> InstanceRequest:
     return InstanceRequest(
         owner="",
         region=environment.region,
@@ -156,6 +180,7 @@ def _request(environment: ComputeEnvironment, type_: TypeShape) -> InstanceReque
         gpus=type_.gpus,
         cpu_units=type_.cpu_units,
         memory_mib=type_.memory_mib,
+        details=_tagged(tx, environment),
     )
 
 

@@ -7,6 +7,7 @@ from corral.services.corral import (
     hosts,
     instances,
     joining,
+    lending,
     runs,
     server,
     signals,

@@ -18,6 +18,7 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError, Refused
 from corral.core.transactions import Tx
 from corral.fleet.instances import host_changed
+from corral.model.allocation import NOT_YET, TOKEN_S, Allocation, AllocationState, allocation_cluster
 from corral.model.joined_host import JoinedHost, JoinToken, differing_sources
 from corral.services.corral.errors import (
     AccessDeniedException,
@@ -124,6 +125,8 @@ def redeem(tx: Tx[Store], request: Redemption) -> JoinedHost:
     A host that repeats its request, because it has not got the response, has the same key. So it gets the same id, and uses the
     token once. A host that was revoked, and joins again with its key, also keeps its id, because its tasks may still run.
     """
+    if (allocation := tx.store.allocations.get(request.token_id)) is not None:
+        return _redeem_allocation(tx, request, allocation)
     token, hosts = tx.store.joined_hosts.token(request.token_id), tx.store.joined_hosts
     if token is None or not hmac.compare_digest(token.digest, _digest(request.secret)):
         raise JoinRefused(f"The token is not valid: it is not one of this server, or it was revoked. {AGAIN}")
@@ -150,6 +153,33 @@ def redeem(tx: Tx[Store], request: Redemption) -> JoinedHost:
         before.joined_at_s if before is not None else tx.now_s, machine=request.machine,
     )  # fmt: skip
     hosts.put(host)
+    return host
+
+
+def _redeem_allocation(tx: Tx[Store], request: Redemption, allocation: Allocation) -> JoinedHost:
+    """Let the pilot of an allocation join, once, within TOKEN_S after the lender has said that the allocation runs.
+
+    A job may wait in the line of its lender for days. Meanwhile, a program that reads the token cannot join with it.
+    """
+    hosts, instance = tx.store.joined_hosts, tx.store.instances.get(allocation.instance_id)
+    if not allocation.digest or not hmac.compare_digest(allocation.digest, _digest(request.secret)):
+        raise JoinRefused("The token is not valid: Corral has requested this allocation again.")
+    if allocation.state in (AllocationState.WANTED, AllocationState.WAITING) or allocation.running_at_s is None:
+        raise JoinRefused(f"The lender says that this allocation {NOT_YET}.")
+    if allocation.state is AllocationState.ENDING or instance is None:
+        raise JoinRefused("The instance of this allocation was terminated.")
+    before = hosts.with_key(request.key_digest)
+    if allocation.host_id and (before is None or before.id != allocation.host_id):
+        raise JoinRefused("The token is used up: another host has joined with it.")
+    if tx.now_s > allocation.running_at_s + TOKEN_S:
+        raise JoinRefused("The token has expired.")
+    host = JoinedHost(
+        allocation.host_id or tx.ids.hex32(), f"{allocation.lender}-{allocation.handle}", request.key_digest,
+        allocation.instance_id, "", "", allocation_cluster(allocation.instance_id), "", request.address, request.version, tx.now_s,
+        machine=request.machine,
+    )  # fmt: skip
+    hosts.put(host)
+    tx.store.allocations.put(replace(allocation, host_id=host.id))
     return host
 
 

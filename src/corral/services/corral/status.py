@@ -23,6 +23,7 @@ from corral.decide.placement.start_estimates import estimates
 from corral.fleet.clusters import slot_of_host
 from corral.fleet.hosts import HostNames
 from corral.model.agent_protocol import SAMPLE_MAX_AGE_S
+from corral.model.allocation import is_allocation_cluster
 from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import ec2_id, host_instance_id
 from corral.model.joined_host import JoinedHost
@@ -99,7 +100,7 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
                 "connected": bool(host["connected"]),
                 **_joined(joined.get(host["id"]), options[host["id"]].options.address),
                 **_state(tx, joined.get(host["id"]), host, is_draining=slot.draining),
-                "cluster": own.cluster,
+                "cluster": None if is_allocation_cluster(own.cluster) else own.cluster,
                 "movesTo": slot.moves_to or None,
                 "rack": wanted.rack or None,
                 "labels": wanted.labels or None,
@@ -162,7 +163,7 @@ def _new_host(host: JoinedHost) -> dict[str, Any]:
         **_joined(host),
         "state": "SILENT" if host.revoked_at_s is None else "REVOKED",
         "reason": _why_refused(host),
-        "cluster": host.cluster or None,
+        "cluster": None if is_allocation_cluster(host.cluster) else host.cluster or None,
         "movesTo": None,
         "rack": host.rack or None,
         "labels": None,

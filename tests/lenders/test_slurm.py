@@ -1,0 +1,156 @@
+"""An Auto Scaling group whose machines are jobs of a real Slurm, from zero and back."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from eventually import eventually
+from harness import container
+from hosts import lab as hosts_lab
+from hosts.cluster import Cluster
+from hosts.lab import Lab
+from lenders import slurm_cluster
+from lenders.slurm_cluster import SlurmCluster
+
+WHY_NOT = hosts_lab.why_not() or slurm_cluster.why_not()
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+IMAGE = "resolve:ssm:/aws/service/ecs/optimized-ami/amazon-linux-2/gpu/recommended/image_id"
+USER_DATA = b"#!/bin/bash\necho ECS_CLUSTER=lent >> /etc/ecs/ecs.config\n"
+GPUS = 2
+SETTINGS = f"""
+[lenders.slurm]
+gpus = "sim:{GPUS}"
+poll_s = 0.2
+folder = "FOLDER"
+allow = {{partition = ["gpu"]}}
+[instance-types]
+"lab.gpu" = {{gpus = {GPUS}, vcpus = 1, memory_gib = 1}}
+"lab.large" = {{gpus = 9, vcpus = 1, memory_gib = 1}}
+"""
+
+
+class Setting:
+    def __init__(self, cluster: Cluster, slurm: SlurmCluster) -> None:
+        self.corral, self.slurm = cluster.corral, slurm
+        self.ecs, self.groups, self.ec2, self.logs = (self.corral.client(name) for name in ("ecs", "autoscaling", "ec2", "logs"))
+        self.ecs.create_cluster(clusterName="lent")
+
+    def create_group(self, name: str, type_: str = "lab.gpu") -> None:
+        self.ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData=launch(type_, {"corral:lender": "slurm"}))
+        self.groups.create_auto_scaling_group(
+            AutoScalingGroupName=name, MinSize=0, MaxSize=4, AvailabilityZones=["us-east-1a"],
+            LaunchTemplate={"LaunchTemplateName": name},
+        )  # fmt: skip
+
+    def scale(self, name: str, count: int) -> None:
+        self.groups.set_desired_capacity(AutoScalingGroupName=name, DesiredCapacity=count)
+
+    def in_service(self, name: str) -> list[str]:
+        [group] = self.groups.describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
+        return [each["InstanceId"] for each in group["Instances"] if each["LifecycleState"] == "InService"]
+
+    def activity(self, name: str) -> dict[str, Any]:
+        [found, *_] = self.groups.describe_scaling_activities(AutoScalingGroupName=name)["Activities"]
+        return {"StatusMessage": "", **found}
+
+    def allocations(self) -> list[dict[str, Any]]:
+        return [each for lender in self.corral.own("ListLenders")["lenders"] for each in lender["allocations"]]
+
+    def handles(self) -> list[str]:
+        return sorted(each["handle"] or "" for each in self.allocations())
+
+    def start_tasks(self, count: int) -> list[str]:
+        command = ["sh", "-c", "hostname; echo $CUDA_VISIBLE_DEVICES; exec sleep 600"]
+        self.ecs.register_task_definition(family="t", containerDefinitions=[container(command, GPUS, log_prefix="lent")])
+        return [self.ecs.run_task(cluster="lent", taskDefinition="t")["tasks"][0]["taskArn"] for _ in range(count)]
+
+    def tasks(self, arns: list[str]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ecs.describe_tasks(cluster="lent", tasks=arns)["tasks"]
+        return found
+
+    def printed(self) -> list[str]:
+        """The lines of all tasks."""
+        if not self.logs.describe_log_groups(logGroupNamePrefix="/tests")["logGroups"]:
+            return []
+        return [each["message"] for each in self.logs.filter_log_events(logGroupName="/tests")["events"]]
+
+
+def launch(type_: str, tags: dict[str, str]) -> dict[str, Any]:
+    given = [{"Key": key, "Value": value} for key, value in tags.items()]
+    specifications = [{"ResourceType": "instance", "Tags": given}]
+    return {
+        "ImageId": IMAGE, "InstanceType": type_, "UserData": b64encode(USER_DATA).decode(), "TagSpecifications": specifications,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    folder: Path = tmp_path_factory.mktemp("lent")
+    with Lab(folder / "lab") as lab, pytest.MonkeyPatch.context() as patched:
+        machines = [lab.add("node1"), lab.add("node2")]
+        with slurm_cluster.slurm_cluster(folder / "slurm", lab, machines, gpus=GPUS) as slurm:
+            patched.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+            cluster = Cluster(folder, lab, SETTINGS.replace("FOLDER", str(folder)))
+            try:
+                yield Setting(cluster, slurm)
+            finally:
+                slurm.run("scancel", "--user=root")
+                eventually(lambda: slurm.jobs() == [], "no jobs")
+                cluster.corral.clear()
+
+
+def test_a_group_of_jobs(setting: Setting) -> None:
+    """0 to 2 and back: tasks run on the jobs, with their GPUs, also while Slurm's controller and Corral restart. No job is left.
+
+    A job that somebody cancels is lost: its task is stopped with Slurm's reason, and the group gets another job.
+    """
+    setting.create_group("jobs")
+    setting.scale("jobs", 2)
+    eventually(lambda: len(setting.in_service("jobs")) == 2, "two instances", 60.0)
+    setting.slurm.stop_controller()
+    tasks = setting.start_tasks(2)
+    eventually(lambda: len(setting.printed()) == 4, "the output of both", 60.0)
+    assert {"node1", "node2"} < set(setting.printed())
+    setting.corral.kill("corral.server")
+    setting.corral.start()
+    setting.slurm.start_controller()
+    before = setting.handles()
+    setting.slurm.run("scancel", before[0])
+    eventually(lambda: setting.handles() not in (before, before[1:], ["", *before[1:]]), "another job", 60.0)
+    eventually(lambda: len(setting.in_service("jobs")) == 2, "two instances again", 60.0)
+    [lost] = [each for each in setting.tasks(tasks) if each["lastStatus"] == "STOPPED"]
+    assert f"Slurm job {before[0]} has ended: CANCELLED" in lost["containers"][0]["reason"]
+    setting.scale("jobs", 0)
+    eventually(lambda: setting.slurm.jobs() == [] and setting.allocations() == [], "all jobs are given back", 60.0)
+    eventually(lambda: {each["lastStatus"] for each in setting.tasks(tasks)} == {"STOPPED"}, "no task is left")
+
+
+def test_a_request_that_slurm_refuses_waits_with_its_reason(setting: Setting) -> None:
+    setting.create_group("large", "lab.large")
+    setting.scale("large", 1)
+    eventually(lambda: "not available" in setting.activity("large")["StatusMessage"], "the reason of Slurm", 60.0)
+    assert setting.activity("large")["StatusCode"] == "WaitingForInstanceId"
+    setting.scale("large", 0)
+    eventually(lambda: setting.allocations() == [], "the request is withdrawn", 60.0)
+
+
+@pytest.mark.parametrize(
+    "tags, text",
+    [
+        ({"corral:lender": "ray"}, "there is no lender 'ray'. corral.toml has these: local, slurm."),
+        ({"corral:slurm-partition": "debug"}, "corral:slurm-partition=debug is not allowed"),
+        ({"corral:slurm-partition": "gpu --uid=0"}, "the value of the tag corral:slurm-partition is not valid"),
+        ({"corral:slurm-reservation": "x"}, "the tag corral:slurm-reservation is unknown"),
+    ],
+)
+def test_tags_that_are_not_allowed(setting: Setting, tags: dict[str, str], text: str) -> None:
+    with pytest.raises(ClientError, match="InsufficientInstanceCapacity") as refused:
+        setting.ec2.run_instances(MinCount=1, MaxCount=1, **launch("lab.gpu", {"corral:lender": "slurm"} | tags))
+    assert text in refused.value.response["Error"]["Message"]
+    assert setting.allocations() == []
