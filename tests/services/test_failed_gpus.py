@@ -14,7 +14,7 @@ import pytest
 from corral.core.clock import VirtualClock
 from corral.core.core import Core
 from corral.core.ids import SeededIds
-from corral.model.agent_protocol import SILENT_S, Hello, HostOptions
+from corral.model.agent_protocol import SAMPLE_MAX_AGE_S, Hello, HostOptions
 from corral.model.gpu import GpuDevice, GpuHealth
 from corral.model.gpu_metrics import GpuSample
 from corral.model.histogram import Histogram
@@ -70,7 +70,7 @@ def test_a_simulated_gpu_that_no_longer_exists_has_not_failed() -> None:
     assert world.faults() == {}
 
 
-@pytest.mark.parametrize("age_s", [0.0, SILENT_S + 1.0])
+@pytest.mark.parametrize("age_s", [0.0, SAMPLE_MAX_AGE_S + 1.0])
 def test_metrics_have_no_values_of_a_gpu_that_is_not_sampled_any_more(age_s: float) -> None:
     world = World()
     world.hello(GPUS, {})
