@@ -176,7 +176,13 @@ def test_the_requests_of_torchx(corral, batch):
         for stop in (batch.cancel_job, batch.terminate_job):
             with pytest.raises(batch.exceptions.ClientException, match="pass the id or the ARN of a job in us-east-1"):
                 stop(jobId=given, reason="r")
-    batch.terminate_job(jobId="00000000-0000-4000-8000-000000000000", reason="r")  # as on AWS, a job that is gone is no error
+    absent = "00000000-0000-4000-8000-000000000000"
+    for stop in (batch.cancel_job, batch.terminate_job):
+        with pytest.raises(batch.exceptions.ClientException, match=f"Job {absent} does not exist in us-east-1"):
+            stop(jobId=absent, reason="r")
+    for stop in (batch.cancel_jobs, batch.terminate_jobs):  # AWS documents success for a job that cannot be found
+        answer = stop(jobs=[absent, arn, "app-x1"], reason="r")
+        assert (answer["successful"], [error["job"] for error in answer["errors"]]) == ([absent, arn], ["app-x1"])
 
 
 def test_several_containers(corral, batch, tmp_path):

@@ -362,9 +362,12 @@ def test_cancelled_children_end_after_the_children_that_they_wait_for(world: Che
     assert world.states_of(first, second) == ["FAILED", "FAILED"]
 
 
-def test_a_job_that_does_not_exist_can_be_cancelled_and_terminated(world: CheckedWorld) -> None:
-    world.cancel("00000000-0000-0000-0000-000000000000")
-    world.terminate("00000000-0000-0000-0000-000000000000:1")
+def test_a_job_that_does_not_exist_cannot_be_cancelled_and_terminated(world: CheckedWorld) -> None:
+    array = world.add(size=2)
+    for stop in (world.cancel, world.terminate):
+        for absent in ("00000000-0000-0000-0000-000000000000", f"{array}:2", f"{array}#0"):
+            with pytest.raises(ClientException, match=f"Job {absent} does not exist"):
+                stop(absent)
 
 
 @pytest.mark.parametrize("how", ["cancel", "terminate"])

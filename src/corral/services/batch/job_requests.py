@@ -1,20 +1,20 @@
 """CancelJob and TerminateJob, and the same for several jobs: CancelJobs and TerminateJobs.
 
-As on AWS, a request for a job that does not exist succeeds: the job may have been deleted. An identifier that no job here can have
-is refused. In a request for several jobs, an error for one job does not affect the others. The server runs these requests in parts,
-so that a request for many jobs does not delay other requests.
+CancelJob and TerminateJob refuse a job that does not exist, so that a typing error is not a silent success. In a request for several
+jobs, an error for one job does not affect the others, and AWS documents that a job which cannot be found counts as successful. The
+server runs these requests in parts, so that a request for many jobs does not delay other requests.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.job import Job
-from corral.operations.services import Handler
 from corral.operations.stored_resources import Params
 from corral.services.batch.errors import ClientException
 from corral.services.batch.job_progress import cancel, terminate
@@ -27,21 +27,26 @@ JOBS_MAX = 50
 JOBS_PER_PIECE = 5
 
 
-def cancel_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    job = _job(tx, params, caller)
-    if job is not None:
-        cancel(tx, job, params["reason"])
+def cancel_job(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    cancel(tx, _existing(tx, params, caller), params["reason"])
     return {}
 
 
-def terminate_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    job = _job(tx, params, caller)
-    if job is not None:
-        terminate(tx, job, params["reason"])
+def terminate_job(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    terminate(tx, _existing(tx, params, caller), params["reason"])
     return {}
 
 
-def _job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Job | None:
+def _existing(tx: Tx[Store], params: Params, caller: Caller) -> Job:
+    job = _job(tx, params, caller)
+    if job is None:
+        raise ClientException(
+            f"Job {params['jobId']} does not exist in {caller.region}. Pass the id or the ARN of a job that ListJobs shows."
+        )
+    return job
+
+
+def _job(tx: Tx[Store], params: Params, caller: Caller) -> Job | None:
     """Check a request. Return its job, or None if the job does not exist."""
     for member in ("jobId", "reason"):
         if not params[member]:
@@ -62,11 +67,11 @@ def _job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Job | None:
 
 
 def cancel_jobs(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    return _each(tx, params, caller, cancel_job)
+    return _each(tx, params, caller, cancel)
 
 
 def terminate_jobs(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    return _each(tx, params, caller, terminate_job)
+    return _each(tx, params, caller, terminate)
 
 
 def split(params: Params) -> list[Params]:
@@ -77,7 +82,7 @@ def split(params: Params) -> list[Params]:
     return [{**params, "jobs": jobs[at : at + JOBS_PER_PIECE]} for at in range(0, len(jobs), JOBS_PER_PIECE)]
 
 
-def _each(tx: Tx[Store], params: Params, caller: Caller, handler: Handler) -> dict[str, Any]:
+def _each(tx: Tx[Store], params: Params, caller: Caller, end: Callable[[Tx[Store], Job, str], None]) -> dict[str, Any]:
     jobs = params["jobs"]
     if not 1 <= len(jobs) <= JOBS_MAX:
         raise ClientException(f"jobs must have 1 to {JOBS_MAX} job ids: it has {len(jobs)}.")
@@ -86,7 +91,9 @@ def _each(tx: Tx[Store], params: Params, caller: Caller, handler: Handler) -> di
     for job_id in jobs:
         request = {"jobId": job_id, "reason": params["reason"]}
         try:
-            tx.attempt(lambda request=request: handler(tx, request, caller))  # type: ignore[misc]
+            job = _job(tx, request, caller)
+            if job is not None:
+                tx.attempt(lambda job=job: end(tx, job, params["reason"]))  # type: ignore[misc]
         except ApiError as error:
             errors.append({"job": job_id, "code": error.code, "message": error.message})
         else:
