@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import datetime
 import socket
 import ssl
@@ -141,3 +142,49 @@ async def _read_exactly(loop: Any, connection: socket.socket, count: int) -> Non
         data = await loop.sock_recv(connection, min(count, BUFFER_BYTES))
         assert data
         count -= len(data)
+
+
+class PythonTls(ctypes.Structure):
+    """The first members of the C structure of `_ssl._SSLSocket`. Python has no function that requests new keys."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("references", "type", "socket", "ssl")]
+
+
+def key_requests(tls: ssl.SSLObject, count: int) -> None:
+    """Write messages of TLS that request new keys: 27 bytes without data, for which the other end derives keys twice."""
+    library = ctypes.CDLL("libssl.so.3")
+    own = ctypes.c_void_p(PythonTls.from_address(id(tls._sslobj)).ssl)  # type: ignore[attr-defined]
+    for _ in range(count):
+        assert library.SSL_key_update(own, 1) == 1
+        library.SSL_do_handshake(own)
+
+
+def test_messages_of_tls_without_data_end_the_connection(certificate: Path) -> None:
+    there, here = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    there.load_cert_chain(certificate)
+    here.load_verify_locations(certificate)
+    wire, door_wire = socket.socketpair()
+    arrived, out, buffer = ssl.MemoryBIO(), ssl.MemoryBIO(), memoryview(bytearray(BUFFER_BYTES))
+    client, door = here.wrap_bio(arrived, out, server_hostname="server"), TlsEnd(door_wire, there, server_side=True)
+    wire.setblocking(False)
+    is_complete = False
+    while not is_complete:
+        try:
+            client.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        wire.sendall(out.read())
+        is_complete = door.handshake(buffer)
+        arrived.write(wire.recv(65_536))
+    with wire, door_wire:
+        for _ in range(100):  # each with data: the overhead is ordinary
+            client.write(b"a")
+            wire.sendall(out.read())
+            assert door.read(buffer) == 1
+        key_requests(client, 3000)
+        flood = memoryview(out.read())
+        with pytest.raises(ConnectionAbortedError, match="without data"):
+            while flood:
+                flood = flood[wire.send(flood[:8192]) :]
+                assert door.read(buffer) is None
+        assert flood

@@ -23,6 +23,12 @@ IN_LOOP_MAX_BYTES = 128 * 1024  # if so many bytes arrive at once, a thread cont
 THREADS = 8
 TURN_S = 0.1  # after this time, a thread relays another connection
 MORE_BYTES_MS = 5  # a thread waits this long for more bytes before it returns the connection to the event loop
+PASS_BYTES = 8 * 1024  # a pass over both directions counts as much as the relay of so many bytes, also if it relays fewer
+# TLS has messages without data, such as requests for new keys, which cost much more than data. The other machine may be a stranger.
+RECORD_BYTES = 16 * 1024 + 512  # at least the size of a record of TLS
+OVERHEAD = 64  # for each byte of data, more encrypted bytes than this do not arrive: a record with one byte has 23
+NO_DATA_MAX_BYTES = 64 * 1024  # encrypted bytes beyond this overhead, after which the connection ends
+UNSENT_ANSWERS_MAX_BYTES = 64 * 1024  # of TLS to such messages, which the other machine does not read
 RESET = struct.pack("ii", 1, 0)  # the value of SO_LINGER with which `close` resets the connection
 # struct tcp_info: the segments that are not acknowledged, and the milliseconds since the last acknowledgement
 TCP_INFO_BYTES, TCP_NUMBER, UNACKED_AT, LAST_ACK_AT = 104, struct.Struct("=I"), 24, 56
@@ -74,6 +80,8 @@ class TlsEnd(PlainEnd):
         super().__init__(connection)
         self._arrived, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self._arrived, self._out, server_side=server_side, server_hostname=name or None)
+        self._take_bytes = RECORD_BYTES  # how many encrypted bytes are read at once: more after those that contained data
+        self._without_data = 0  # encrypted bytes that have arrived beyond the overhead of data
 
     def handshake(self, buffer: memoryview) -> bool:
         """Continue the handshake with the bytes that have arrived. Return whether it is complete."""
@@ -90,22 +98,31 @@ class TlsEnd(PlainEnd):
             return True
 
     def read(self, buffer: memoryview) -> int | None:
-        filled = 0
+        filled, has_received = 0, False
         while filled < len(buffer):
             try:
                 count = int(self.tls.read(len(buffer) - filled, buffer[filled:]))
             except ssl.SSLWantReadError:
-                if filled or not self._receive(buffer):
+                if filled or has_received or not self._receive(buffer[: self._take_bytes]):
                     break
+                has_received = True
                 continue
             except ssl.SSLZeroReturnError:
                 count = 0
             if not count:  # the other side has sent its end of TLS; an end without that raises an error in `_receive`
                 return filled
             filled += count
+        self._limit_overhead(filled)
         if self._out.pending and not self.unsent:
             self._send()  # TLS has answered, for example with new keys
         return filled or None
+
+    def _limit_overhead(self, data_bytes: int) -> None:
+        """End the connection if the other machine has sent too much that is no data, or does not read the answers to it."""
+        self._without_data = max(0, self._without_data - OVERHEAD * data_bytes)
+        self._take_bytes = RECORD_BYTES + 2 * data_bytes
+        if self._without_data > NO_DATA_MAX_BYTES or self._out.pending > UNSENT_ANSWERS_MAX_BYTES:
+            raise ConnectionAbortedError("the other machine sends messages of TLS without data")
 
     def write(self, data: memoryview) -> None:
         while data:
@@ -126,6 +143,7 @@ class TlsEnd(PlainEnd):
         if count == 0:
             raise ConnectionAbortedError("the connection has ended without an end of TLS")
         self._arrived.write(scratch[:count])
+        self._without_data += count
         return True
 
     def _send(self) -> None:
@@ -251,7 +269,7 @@ class Relay:
         while not is_dry and moved < at_most:
             counts = [flow.pump(buffer) for flow in self._flows]
             is_dry = counts == [None, None]
-            moved += sum(filter(None, counts))
+            moved += max(PASS_BYTES, sum(filter(None, counts)))
         return is_dry
 
     # in a thread
