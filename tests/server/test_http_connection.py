@@ -27,6 +27,7 @@ from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import CLOSING_MAX_S, STALLED_S, OpenConnections
 from corral.server.http.unverified_memory import HEADS_MAX_BYTES
 from corral.server.http.websocket import CLOSE_S, LOST_AFTER_S, MESSAGE_MAX_BYTES, PING_AFTER_S, WebSocket
+from corral.server.service_calls import cancel_when_gone
 from eventually import DEADLINE_S
 
 GET = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -218,6 +219,27 @@ def test_every_waiting_request_notices_that_the_client_is_gone(run: Run) -> None
         client.writer.close()
         with pytest.raises(ClientGone):
             await asyncio.wait_for(first.receive(), DEADLINE_S)
+        client.close()
+
+    run(check)
+
+
+def test_a_slow_call_is_cancelled_only_when_its_client_is_gone(run: Run) -> None:
+    """A request without a body is not received before its handler runs, for example a listing of S3."""
+
+    async def check() -> None:
+        client = await Client().connect()
+        waiting = await client.request(GET)
+        answer = asyncio.get_running_loop().create_future()
+        cancel_when_gone(waiting.receive, answer)
+        other = await Client(empty).connect()
+        await other.request(GET)
+        await other.head()
+        other.close()
+        assert not answer.done()
+        client.writer.close()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(answer, DEADLINE_S)
         client.close()
 
     run(check)

@@ -141,7 +141,7 @@ class CallRunner:
             result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
             return call.serialize(result, caller.request_id, lane.steps)
         read_only = call.operation in service.heavy
-        answer = lane.submit(handler, lambda: _cancel_when_gone(receive, answer), read_only=read_only, owner=caller.owner)
+        answer = lane.submit(handler, lambda: cancel_when_gone(receive, answer), read_only=read_only, owner=caller.owner)
         result = await answer
         if call.operation in service.settle:
             await self._settled(service.settle[call.operation], lane, params, caller, receive)
@@ -156,7 +156,7 @@ class CallRunner:
             self._settings,
             self._ids,
             caller.task_id or caller.principal.arn,
-            lambda answer: _cancel_when_gone(receive, answer),
+            lambda answer: cancel_when_gone(receive, answer),
         )
 
     async def _read_fleet(
@@ -191,7 +191,7 @@ class CallRunner:
         `settle` limits this wait to a short time. The request itself has already succeeded, so errors of the wait are ignored.
         """
         waiting = lane.submit(
-            lambda tx: settle(tx, params, caller), lambda: _cancel_when_gone(receive, waiting), owner=caller.owner
+            lambda tx: settle(tx, params, caller), lambda: cancel_when_gone(receive, waiting), owner=caller.owner
         )
         with suppress(ApiError):
             await waiting
@@ -287,7 +287,7 @@ async def _in_steps(lane: Lane[Any], steps: Generator[Callable[[Tx[Any]], Any], 
     while True:
         answer = lane.submit(
             command,
-            lambda: _cancel_when_gone(receive, answer),  # noqa: B023  (awaited before the next step)
+            lambda: cancel_when_gone(receive, answer),  # noqa: B023  (awaited before the next step)
             owner=owner,
         )
         try:
@@ -310,15 +310,17 @@ async def _in_pieces(lane: Lane[Any], operation: Handler, pieces: list[dict[str,
     return whole
 
 
-def _cancel_when_gone(receive: Receive, answer: asyncio.Future[Any]) -> None:
+def cancel_when_gone(receive: Receive, answer: asyncio.Future[Any]) -> None:
     """Cancel a waiting call if its client disconnects.
 
-    The body of the request has already arrived, so `receive` waits, and raises an exception when the client disconnects.
+    The body of the request has already arrived. `receive` returns its end, unless that was received before. Then it waits, and
+    raises an exception when the client disconnects.
     """
 
     async def wait_for_disconnect() -> None:
         with suppress(ClientGone):
-            await receive()
+            while True:
+                await receive()
         answer.cancel()
 
     gone = asyncio.ensure_future(wait_for_disconnect())
