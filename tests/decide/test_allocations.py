@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from corral.decide.allocations import GONE, Plan, plan
+from corral.decide.allocations import EPILOG_S, GONE, LenderMemory, Plan, plan
 from corral.model.allocation import Allocation, AllocationState, Found, Phase
 
 PREFIX = "corral-x-"
@@ -42,13 +42,21 @@ def words(planned: Plan) -> list[str]:
         ([wants(WAITING, "1")], [has("1", Phase.WAITING, reason="Resources")], ["i 1 waiting"]),
         ([wants(WAITING, "1")], [has("1", Phase.WAITING), has("2", Phase.RUNNING)], ["terminate 2"]),
         ([wants(RUNNING, "1")], [has("1", Phase.ENDED)], ["i 1 ended"]),
-        ([wants(RUNNING, "1")], [has("1", Phase.UNKNOWN)], ["i 1 unknown"]),  # its machine is out of sight: no proof
+        (
+            [wants(RUNNING, "1")],
+            [has("1", Phase.UNKNOWN, reason="the node has failed")],
+            ["i 1 unknown"],
+        ),  # its machine is out of sight: no proof
         ([wants(RUNNING, "1")], [], ["i 1 ended"]),
+        ([wants(RUNNING, "1")], [has("1", Phase.OVER)], ["i 1 over"]),
+        ([wants(ENDING, "1")], [has("1", Phase.OVER)], ["i 1 over"]),  # there is nothing to terminate
+        ([wants(ENDING, "1")], [has("1", Phase.ENDING)], []),
+        ([wants(ENDING, "1")], [has("1", Phase.UNKNOWN, reason="the node has failed")], ["terminate 1", "i 1 unknown"]),
         ([wants(ENDING, "1")], [has("1", Phase.RUNNING)], ["terminate 1"]),
         ([wants(ENDING, "1")], [has("1", Phase.ENDED)], ["i 1 ended"]),
         ([wants(ENDING)], [], ["i  ended"]),
         ([wants(ENDING)], [has("1", Phase.RUNNING)], ["terminate 1", "i 1 running"]),
-        ([], [has("1", Phase.RUNNING), has("2", Phase.ENDED)], ["terminate 1"]),  # no row remembers it
+        ([], [has("1", Phase.RUNNING), has("2", Phase.ENDED), has("3", Phase.OVER)], ["terminate 1"]),  # no row remembers it
         ([], [has("1", Phase.RUNNING, "corral-y-i"), has("2", Phase.RUNNING, "train")], []),  # of others
     ],
 )
@@ -59,6 +67,30 @@ def test_a_plan(wanted: list[Allocation], found: list[Found], expected: list[str
 def test_what_the_lender_has_forgotten_has_ended() -> None:
     [report] = plan(PREFIX, [wants(RUNNING, "1")], []).reports
     assert report.reason == GONE
+
+
+def test_a_missing_allocation_counts_as_alive_until_its_lender_proves_the_end() -> None:
+    """Its epilog may run, and its machine may be out of sight. Another job that has got its id is not it."""
+    memory, wanted = LenderMemory(PREFIX), [wants(RUNNING, "1")]
+    assert memory.missing_too_long(wanted, [has("1", Phase.RUNNING, "corral-x-other")], 100.0) == []
+    [counted] = memory.still_counted(wanted, [], {})
+    assert (counted.handle, counted.phase) == ("1", Phase.UNKNOWN)
+    assert memory.missing_too_long(wanted, [], 100.0 + EPILOG_S) == wanted
+    assert memory.still_counted(wanted, [], {"i": False}) == [counted]  # its node has not come back
+    assert memory.still_counted(wanted, [], {"i": True}) == []
+    assert memory.missing_too_long(wanted, [has("1", Phase.RUNNING)], 200.0) == []  # the lender knows it again
+    assert memory.still_counted(wanted, [has("1", Phase.RUNNING)], {}) == []
+
+
+def test_a_failed_request_is_repeated_later_and_later() -> None:
+    memory, now_s, pauses = LenderMemory(PREFIX), 0.0, list[float]()
+    for _ in range(9):
+        memory.repeat_later(["i"], now_s)
+        pauses.append(next(pause for pause in range(1, 400) if memory.may_launch("i", now_s + pause)))
+        now_s += pauses[-1]
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    memory.missing_too_long([], [], now_s)
+    assert memory.may_launch("i", now_s)
 
 
 class FaultyLender:

@@ -139,7 +139,7 @@ def ask_next_lender(tx: Tx[Store], instance: Instance, allocation: Allocation) -
     """Ask the next lender for the machine of an instance, because the present one has refused."""
     lender, *others = allocation.others
     if lender != LOCAL:
-        tx.store.allocations.put(replace(allocation, lender=lender, others=tuple(others), reason="", digest=""))
+        tx.store.allocations.put(replace(allocation, lender=lender, others=tuple(others), reason="", digest="", said=""))
         return
     tx.store.allocations.drop(instance.id)
     pool, found = find_room(tx, host_pools(tx, instance.joins), instance.demand)

@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from corral.core.transactions import Tx
 from corral.model.allocation import LENDER_TAG, LOCAL
-from corral.model.lender_settings import SLURM_OPTIONS, SlurmSettings
+from corral.model.lender_settings import LenderSettings
 from corral.store import Store
 
-OPTION_TAG = "corral:slurm-"  # and the name of an option, such as corral:slurm-partition
+TAGS = "corral:"  # then the kind of a lender, a hyphen and the name of an option, such as corral:slurm-partition
 VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:&|*()\[\]@+-]{0,99}")
 
 
@@ -37,7 +37,7 @@ LOCAL_ONLY = Lending()
 
 def lending_of(tx: Tx[Store], type_: str, details: dict[str, Any]) -> Lending:
     """Return the lenders of an instance with this type and these details (`Instance.details`)."""
-    tags = {tag["Key"]: tag["Value"] for tag in details.get("Tags", ()) if tag["Key"].startswith("corral:")}
+    tags = {tag["Key"]: tag["Value"] for tag in details.get("Tags", ()) if tag["Key"].startswith(TAGS)}
     mapping = tx.settings.instance_types.get(type_)
     named = tags.get(LENDER_TAG)
     if named is None and (mapping is None or not mapping.lenders):
@@ -47,10 +47,14 @@ def lending_of(tx: Tx[Store], type_: str, details: dict[str, Any]) -> Lending:
         if name != LOCAL and name not in tx.settings.lenders:
             known = ", ".join((LOCAL, *sorted(tx.settings.lenders)))
             return Lending(refusal=f"there is no lender '{name[:100]}'. corral.toml has these: {known}.")
-    given = {key.removeprefix(OPTION_TAG): value for key, value in tags.items() if key.startswith(OPTION_TAG)}
+    given = dict[str, str]()
     for name in names:
-        if name != LOCAL and (refusal := _refusal(name, tx.settings.lenders[name], given)):
-            return Lending(refusal=refusal)
+        if name != LOCAL:
+            settings = tx.settings.lenders[name]
+            own = {key.removeprefix(TAGS): value for key, value in tags.items() if key.startswith(f"{TAGS}{settings.kind}-")}
+            if refusal := _refusal(name, settings, own):
+                return Lending(refusal=refusal)
+            given |= own
     return Lending(names, given)
 
 
@@ -59,20 +63,23 @@ def why_lent_later(tx: Tx[Store], instance_id: str) -> str:
     allocation = tx.store.allocations.get(instance_id)
     if allocation is None or allocation.host_id:
         return ""
-    return allocation.reason or f"the lender {allocation.lender} has not answered yet"
+    why = allocation.reason or f"the lender {allocation.lender} has not answered yet"
+    return f"{why} (the attempt before: {allocation.said})" if allocation.said and allocation.said not in why else why
 
 
-def _refusal(lender: str, settings: SlurmSettings, options: dict[str, str]) -> str:
+def _refusal(lender: str, settings: LenderSettings, options: dict[str, str]) -> str:
     """Return why tags choose options that are not allowed. Callers set tags, and administrators decide what they may choose."""
+    known = {f"{settings.kind}-{name}": name for name in settings.options}
     for name, value in options.items():
-        tag = OPTION_TAG + name
-        if name not in SLURM_OPTIONS:
-            return f"the tag {tag[:100]} is unknown: use one of {', '.join(OPTION_TAG + each for each in SLURM_OPTIONS)}."
+        tag = TAGS + name
+        if name not in known:
+            return f"the tag {tag[:100]} is unknown: use one of {', '.join(TAGS + each for each in known)}."
         if not VALUE.fullmatch(value):
             return (
                 f"the value of the tag {tag} is not valid: use a letter or digit, then up to 99 letters, digits and _.,:&|*()[]@+-."
             )
-        if value not in settings.allow.get(name, ()):
-            allowed = ", ".join(settings.allow.get(name, ())) or "none"
+        permitted = settings.allow.get(known[name], ())
+        if value not in permitted:
+            allowed = ", ".join(permitted) or "none"
             return f"{tag}={value} is not allowed: [lenders.{lender}] of corral.toml allows {allowed}."
     return ""

@@ -14,6 +14,7 @@ LENDER_TAG = "corral:lender"  # of an instance: the names of lenders, in the ord
 LOCAL = "local"  # the lender whose instances are parts of the hosts that have joined by themselves
 _CLUSTER = "allocation/"
 TOKEN_S = 600.0  # how long a pilot can join after its allocation has begun to run
+JOIN_MAX_S = TOKEN_S + 60.0  # an allocation whose host does not serve its instance after this time is ended
 NOT_YET = "does not run yet"  # in the refusal of a pilot that should try again
 
 
@@ -36,17 +37,26 @@ class Allocation(Struct, frozen=True):
     digest: str = ""  # SHA-256 of the secret with which its pilot joins; empty: none
     host_id: str = ""  # the host that its pilot is; empty: it has not joined
     running_at_s: float | None = None  # when the lender first said that it runs
-    options: dict[str, str] = field(default_factory=dict)  # such as the partition of Slurm
+    options: dict[str, str] = field(default_factory=dict)  # such as slurm-partition: those of the tags corral:slurm-partition
     created_at_s: float = 0.0
+    machine: str = ""  # the lender's name of its machine; empty: not known yet
+    said: str = ""  # why its last pilot could not join, in its own words
 
 
 class Phase(StrEnum):
     """The state of an allocation as its lender reports it."""
 
     WAITING = "waiting"
-    RUNNING = "running"  # its processes may run: from the start until the lender has proved the end
+    RUNNING = "running"
+    ENDING = "ending"  # the lender ends it, and its processes may still run
     UNKNOWN = "unknown"  # the lender has lost sight of its machine, so its processes may run
+    OVER = "over"  # the lender has ended it, but this does not prove that none of its processes is left
     ENDED = "ended"  # the lender has proved that none of its processes is left
+
+    @property
+    def needs_end(self) -> bool:
+        """Whether a request to terminate the allocation makes sense."""
+        return self in (Phase.WAITING, Phase.RUNNING, Phase.UNKNOWN)
 
 
 class Found(Struct, frozen=True):
@@ -57,6 +67,7 @@ class Found(Struct, frozen=True):
     phase: Phase
     reason: str = ""
     ends_at_s: float | None = None  # wall time at which the lender will end it; None: not known
+    machine: str = ""  # the lender's name of the machine; empty: none yet
 
 
 def allocation_cluster(instance_id: str) -> str:

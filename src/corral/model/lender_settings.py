@@ -1,16 +1,38 @@
-"""The settings of lenders: the tables [lenders.NAME] of corral.toml."""
+"""The settings of lenders: the tables [lenders.NAME] of corral.toml. `kind` of a table says which system the lender is."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import Struct
 
-SLURM_OPTIONS = ("partition", "account", "qos", "constraint", "time_limit")
 
+class LenderSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings that all kinds of lenders have.
 
-class SlurmSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """A Slurm cluster. Tags of an instance (`corral:slurm-partition`) replace the options that `allow` names, by these values."""
+    Tags of an instance choose the options of its allocation, by the values that `allow` has. `corral:slurm-partition` is the tag of
+    the option `partition` of the kind `slurm`.
+    """
+
+    options: ClassVar[tuple[str, ...]] = ()  # which options tags can choose
 
     kind: str = "slurm"
+    allow: dict[str, list[str]] = {}  # option → the values that tags may choose
+    python: str = (
+        ""  # a Python on the machines that has Corral; empty: that of the server, on a file system that the machines share
+    )
+    setup: str = ""  # lines of shell that run before the pilot, such as `module load cuda`
+    folder: str = "/tmp"  # on the machines of the lender: a pilot has its files in a new folder below it
+    gpus: str = "auto"  # which GPUs the machines have, as for `corral join --gpus`
+    address: str = ""  # of the server's door for the machines; empty: the one that `corral token create` prints
+    poll_s: float = 2.0
+
+
+class SlurmSettings(LenderSettings, frozen=True, forbid_unknown_fields=True):
+    """A Slurm cluster."""
+
+    options: ClassVar[tuple[str, ...]] = ("partition", "account", "qos", "constraint", "time_limit")
+
     ssh: str = ""  # a login node, as `ssh` takes it; empty: Slurm's commands run on this machine
     partition: str = ""
     account: str = ""
@@ -18,11 +40,7 @@ class SlurmSettings(Struct, frozen=True, forbid_unknown_fields=True):
     constraint: str = ""
     time_limit: str = ""  # such as 8:00:00
     gres: str = "gpu"  # the generic resource of GPUs, such as gpu or gpu:h100
-    allow: dict[str, list[str]] = {}  # option → the values that tags may choose
-    python: str = ""  # a Python on the nodes that has Corral; empty: that of the server, on a file system that the machines share
-    setup: str = ""  # lines of shell that run before the pilot, such as `module load cuda`
-    folder: str = "/tmp"  # on the nodes: a pilot has its files in a new folder below it
     log_folder: str = ""  # on the nodes: for what pilots print; empty: it is not kept
-    gpus: str = "auto"  # which GPUs the nodes have, as for `corral join --gpus`
-    address: str = ""  # of the server's door for the nodes; empty: the one that `corral token create` prints
-    poll_s: float = 2.0
+
+
+KINDS: dict[str, type[LenderSettings]] = {"slurm": SlurmSettings}

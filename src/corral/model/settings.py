@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from corral.model.agent_protocol import HostOptions, UpgradeOrder
 from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import TypeMapping
-from corral.model.lender_settings import SlurmSettings
+from corral.model.lender_settings import LenderSettings
 from corral.model.session import SessionValidity
 
 
@@ -110,7 +110,7 @@ class Settings(Struct, frozen=True):
     alarm_timing: str = "fast"  # "fast", or "aws": an alarm is evaluated only when a period has ended
     secrets_key: bytes = bytes(32)  # used by operations/encryption.py
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # from corral.toml
-    lenders: dict[str, SlurmSettings] = field(default_factory=dict)  # from corral.toml
+    lenders: dict[str, LenderSettings] = field(default_factory=dict)  # from corral.toml
     scaling: ScalingTimes = field(default_factory=ScalingTimes)  # from corral.toml
     gpu_ids: str = "uuid"  # from corral.toml: CUDA_VISIBLE_DEVICES of a task without the tag corral:gpu-ids; "uuid" or "index"
     history: HistorySettings = field(default_factory=HistorySettings)  # from corral.toml

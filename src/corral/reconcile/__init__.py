@@ -62,6 +62,7 @@ STATE: dict[str, Reconciler] = {
     "moves": _once_needed("queues", "move_messages"),
     "group": OncePerTransaction(_once_needed("groups", "reconcile_group")),
     "capacity-provider": OncePerTransaction(_once_needed("capacity_providers", "reconcile_provider")),
+    "allocation": _once_needed("allocations", "end_unused_allocation"),
     "spot-interruption": _once_needed("spot_interruptions", "end_interrupted_instance"),
     "environment": OncePerTransaction(_once_needed("compute_environments", "reconcile_environment")),
     "scaling": OncePerTransaction(_once_needed("scaling", "reconcile_scaling")),

@@ -32,7 +32,7 @@ from corral.configuration.settings import CLUSTERS, HISTORY, INSTANCE_TYPES, LEN
 from corral.model.agent_protocol import SILENT_S
 from corral.model.allocation import LOCAL
 from corral.model.instance import TypeMapping
-from corral.model.lender_settings import SLURM_OPTIONS, SlurmSettings
+from corral.model.lender_settings import KINDS, LenderSettings
 from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 TYPE_NAME = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
@@ -49,7 +49,7 @@ class Configuration(Struct, frozen=True):
 
     instance_types: dict[str, TypeMapping] = field(default_factory=dict)
     lost_after: dict[str, float] = field(default_factory=dict)  # cluster → seconds
-    lenders: dict[str, SlurmSettings] = field(default_factory=dict)
+    lenders: dict[str, LenderSettings] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=defaults)  # all other settings by name, for example `up.port`
 
     @property
@@ -93,25 +93,26 @@ def _lost_after(file: ConfigurationFile) -> dict[str, float]:
     return found
 
 
-def _lenders(file: ConfigurationFile) -> dict[str, SlurmSettings]:
+def _lenders(file: ConfigurationFile) -> dict[str, LenderSettings]:
     tables = file.document.get(LENDERS, {})
     if not isinstance(tables, dict) or not all(isinstance(each, dict) for each in tables.values()):
         raise file.error(LENDERS, f"{LENDERS} has a table for each lender. Write [{LENDERS}.slurm], and its settings below it")
     return {name: _lender(file, name, table) for name, table in tables.items()}
 
 
-def _lender(file: ConfigurationFile, name: str, table: dict[str, Any]) -> SlurmSettings:
+def _lender(file: ConfigurationFile, name: str, table: dict[str, Any]) -> LenderSettings:
     if not LENDER_NAME.fullmatch(name) or name == LOCAL:
         rule = f"use up to 32 lowercase letters, digits and hyphens, and not {LOCAL}, which means the hosts that have joined"
         raise file.error(name, f"'{name}' is not valid as the name of a lender: {rule}")
+    kind = table.get("kind", "slurm")
+    if kind not in KINDS:
+        raise file.error(f"{LENDERS}.{name}", f"kind of [{LENDERS}.{name}] is {kind!r}, but it must be {' or '.join(KINDS)}")
     try:
-        found = convert(table, SlurmSettings)
+        found: LenderSettings = convert(table, KINDS[kind])
     except ValidationError as problem:
         raise file.error(f"{LENDERS}.{name}", f"[{LENDERS}.{name}] is not valid: {problem}") from None
-    if found.kind != "slurm":
-        raise file.error(f"{LENDERS}.{name}", f"kind of [{LENDERS}.{name}] is '{found.kind}', but the only kind is slurm")
-    if unknown := next((key for key in found.allow if key not in SLURM_OPTIONS), None):
-        raise file.error(unknown, f"allow of [{LENDERS}.{name}] has the unknown key '{unknown}'. Use {', '.join(SLURM_OPTIONS)}")
+    if unknown := next((key for key in found.allow if key not in found.options), None):
+        raise file.error(unknown, f"allow of [{LENDERS}.{name}] has the unknown key '{unknown}'. Use {', '.join(found.options)}")
     if not POLL_MIN_S <= found.poll_s <= POLL_MAX_S:
         raise file.error("poll_s", f"poll_s is {found.poll_s:g}, but it must be from {POLL_MIN_S:g} to {POLL_MAX_S:g} seconds")
     return found

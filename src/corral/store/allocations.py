@@ -9,7 +9,7 @@ import orjson
 from corral.core.database import Database, Row
 from corral.model.allocation import Allocation, AllocationState
 
-_COLUMNS = "instance_id, lender, state, handle, reason, digest, host_id, running_at, others, options, created_at"
+_COLUMNS = "instance_id, lender, state, handle, reason, digest, host_id, running_at, others, options, created_at, machine, said"
 
 
 class Allocations:
@@ -30,10 +30,10 @@ class Allocations:
 
     def put(self, allocation: Allocation) -> None:
         self._database.execute(
-            f"INSERT OR REPLACE INTO allocation ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT OR REPLACE INTO allocation ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (allocation.instance_id, allocation.lender, allocation.state.value, allocation.handle, allocation.reason,
              allocation.digest, allocation.host_id, allocation.running_at_s, orjson.dumps(allocation.others).decode(),
-             orjson.dumps(allocation.options).decode(), allocation.created_at_s),
+             orjson.dumps(allocation.options).decode(), allocation.created_at_s, allocation.machine, allocation.said),
         )  # fmt: skip
         if allocation.state in (AllocationState.WANTED, AllocationState.ENDING):
             self._database.undo_log.on_commit(self.on_changed)
@@ -46,5 +46,5 @@ def _allocation(row: Row) -> Allocation:
     return Allocation(
         instance_id=row[0], lender=row[1], state=AllocationState(row[2]), handle=row[3], reason=row[4], digest=row[5],
         host_id=row[6], running_at_s=row[7], others=tuple(orjson.loads(row[8])), options=orjson.loads(row[9]),
-        created_at_s=row[10],
+        created_at_s=row[10], machine=row[11], said=row[12],
     )  # fmt: skip

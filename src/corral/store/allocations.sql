@@ -11,6 +11,8 @@ CREATE TABLE allocation (
     running_at  REAL,
     others      TEXT NOT NULL,              -- JSON: the lenders that are asked next
     options     TEXT NOT NULL,              -- JSON: such as the partition of Slurm
-    created_at  REAL NOT NULL
+    created_at  REAL NOT NULL,
+    machine     TEXT NOT NULL DEFAULT '',  -- the lender's name of its machine; empty: not known yet
+    said        TEXT NOT NULL DEFAULT ''   -- why its last pilot could not join; empty: nothing
 ) WITHOUT ROWID;
 CREATE INDEX allocation_of_lender ON allocation (lender, created_at);

@@ -139,6 +139,9 @@ class Store(Database):
         "reason TEXT NOT NULL, digest TEXT NOT NULL, host_id TEXT NOT NULL, running_at REAL, others TEXT NOT NULL, "
         "options TEXT NOT NULL, created_at REAL NOT NULL) WITHOUT ROWID;\n"
         "CREATE INDEX allocation_of_lender ON allocation (lender, created_at);\n",
+        # 9: on which machine an allocation runs, and why its pilot could not join.
+        "ALTER TABLE allocation ADD COLUMN machine TEXT NOT NULL DEFAULT '';\n"
+        "ALTER TABLE allocation ADD COLUMN said TEXT NOT NULL DEFAULT '';\n",
     )
 
     @staticmethod

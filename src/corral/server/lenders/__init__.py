@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.core.clock import Clock
-from corral.model.lender_settings import SlurmSettings
+from corral.model.lender_settings import LenderSettings, SlurmSettings
 from corral.node.host import stored_host_id
 from corral.server.lanes import Lane
 from corral.store import Store
@@ -16,13 +16,21 @@ from corral.store.allocations import Allocations
 
 if TYPE_CHECKING:
     from corral.server.lenders.keeper import LenderKeeper
+    from corral.server.lenders.lender import Lender
 
 LABEL_DIGITS = 12  # of the id of the server's host, in the names of its allocations
 
 
+def lender_of(settings: LenderSettings) -> Lender:
+    from corral.server.lenders.slurm import Slurm  # imported here, because few servers have lenders
+
+    assert isinstance(settings, SlurmSettings)
+    return Slurm(settings)
+
+
 class Lenders:
     def __init__(
-        self, settings: Mapping[str, SlurmSettings], data: Path, state: Lane[Store], allocations: Allocations, clock: Clock,
+        self, settings: Mapping[str, LenderSettings], data: Path, state: Lane[Store], allocations: Allocations, clock: Clock,
         open_door: Callable[[], Awaitable[dict[str, str]]],
     ) -> None:  # fmt: skip
         self._settings = settings
@@ -46,7 +54,7 @@ class Lenders:
         prefix = f"corral-{stored_host_id(self._data / 'node' / 'host.json')[:LABEL_DIGITS]}-"
         loop = asyncio.get_running_loop()
         for name, settings in self._settings.items():
-            keeper = LenderKeeper(name, settings, prefix, self._state, self._clock, self._open_door)
+            keeper = LenderKeeper(name, settings, lender_of(settings), prefix, self._state, self._clock, self._open_door)
             self._keepers[name] = keeper
             self._tasks.append(loop.create_task(keeper.run()))
         self._allocations.on_changed = lambda: loop.call_soon_threadsafe(self._wake)

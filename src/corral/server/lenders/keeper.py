@@ -9,57 +9,57 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import shlex
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
 from corral.core.clock import Clock
-from corral.decide.allocations import plan
-from corral.model.allocation import Allocation, Found, Phase
+from corral.decide.allocations import LenderMemory, plan
+from corral.model.allocation import Allocation
 from corral.model.instance import Instance
-from corral.model.lender_settings import SlurmSettings
+from corral.model.lender_settings import LenderSettings
 from corral.model.units import CPU_UNITS_PER_CORE
 from corral.server.lanes import Lane
-from corral.server.lenders.slurm import LenderFailed, LenderRefused, Slurm
+from corral.server.lenders.lender import AllocationRequest, Lender, LenderFailed, LenderRefused
 from corral.services.corral import lending
 from corral.store import Store
 
-EPILOG_S = 60.0  # an allocation that the lender does not know any more counts as ended after this time
-AGAIN_MIN_S, AGAIN_MAX_S = 5.0, 300.0  # a refused request is repeated after this time, which doubles each time
+LINGER_S = 300.0  # after the last allocation, the lender is polled for this time: a request without an answer may still arrive
+LINGER_POLL_S = 15.0
 
 log = logging.getLogger("corral")
 
 
 class LenderKeeper:
     def __init__(
-        self, name: str, settings: SlurmSettings, label_prefix: str, state: Lane[Store], clock: Clock,
+        self, name: str, settings: LenderSettings, lender: Lender, label_prefix: str, state: Lane[Store], clock: Clock,
         open_door: Callable[[], Awaitable[dict[str, str]]],
     ) -> None:  # fmt: skip
         """`label_prefix` begins the names of all allocations of this server."""
         self._name = name
         self._settings = settings
-        self._lender = Slurm(settings)
+        self._lender = lender
         self._prefix = label_prefix
         self._state = state
         self._clock = clock
         self._open_door = open_door
         self._changed = asyncio.Event()
-        self._missing: dict[str, float] = {}  # instance → since when the lender does not know it
-        self._again: dict[str, tuple[float, float]] = {}  # instance → when its refused request is repeated, and the pause before it
+        self._memory = LenderMemory(label_prefix)
         self.problem = ""  # why the lender does not answer; empty: it does
 
     def wake(self) -> None:
         self._changed.set()
 
     async def run(self) -> None:
-        is_first = True
+        is_first, lingers_until_s = True, 0.0
         while True:
             self._changed.clear()
             wanted = await self._state.submit(lambda tx: tx.store.allocations.of_lender(self._name), read_only=True)
-            if wanted or is_first or self.problem:
+            if wanted:
+                lingers_until_s = self._clock.now_s() + LINGER_S
+            lingers = self._clock.now_s() < lingers_until_s
+            if wanted or lingers or is_first or self.problem:
                 try:
                     await self._round(wanted)
                     is_first, self.problem = False, ""
@@ -67,39 +67,39 @@ class LenderKeeper:
                     if self.problem != str(failure):
                         log.warning("the lender %s has not answered: %s", self._name, failure)
                     self.problem = str(failure)
+                except Exception:
+                    log.exception("the allocations of the lender %s were not kept", self._name)
+                    self.problem = "an error of Corral: see server.log"
+            pause_s = (
+                self._settings.poll_s if wanted or self.problem else max(self._settings.poll_s, LINGER_POLL_S) if lingers else None
+            )
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.poll_s if wanted or self.problem else None):
+                async with asyncio.timeout(pause_s):
                     await self._changed.wait()
 
     async def _round(self, wanted: list[Allocation]) -> None:
+        """Compare what Corral wants with what the lender has, and act on it. A request that fails does not prevent the others."""
         found = await asyncio.to_thread(self._lender.found, self._prefix)
-        planned = plan(self._prefix, wanted, self._with_missing(wanted, found))
+        missing = self._memory.missing_too_long(wanted, found, time.monotonic())
+        gone = {each.instance_id: await asyncio.to_thread(self._lender.is_gone, each.handle, each.machine) for each in missing}
+        found = found + self._memory.still_counted(wanted, found, gone)
+        planned = plan(self._prefix, wanted, found)
         if planned.reports:
-            await self._state.submit(partial(lending.report, reports=planned.reports))
-        for handle in planned.terminate:
-            await asyncio.to_thread(self._lender.terminate, handle)
+            again = await self._state.submit(partial(lending.report, reports=planned.reports))
+            self._memory.repeat_later(again, self._clock.now_s())
+        failures = list[LenderFailed]()
+        if planned.terminate:
+            try:
+                await asyncio.to_thread(self._lender.terminate, planned.terminate)
+            except LenderFailed as failure:
+                failures.append(failure)
         for allocation in planned.launch:
-            await self._launch(allocation)
-
-    def _with_missing(self, wanted: list[Allocation], found: list[Found]) -> list[Found]:
-        """Add the allocations that the lender has forgotten a moment ago: the programs that clean up after them may still run.
-
-        A controller of Slurm that was killed can forget a job, and give its id to another job. So the label counts, too.
-        """
-        known, now_s = {(each.label, each.handle) for each in found}, time.monotonic()
-        labels = {each.instance_id: (self._prefix + each.instance_id, each.handle) for each in wanted if each.handle}
-        missing = [each for each in wanted if each.handle and labels[each.instance_id] not in known]
-        self._missing = {each.instance_id: self._missing.get(each.instance_id, now_s) for each in missing}
-        return found + [
-            Found(*labels[each.instance_id], Phase.UNKNOWN, each.reason)
-            for each in missing
-            if now_s - self._missing[each.instance_id] < EPILOG_S
-        ]
+            if self._memory.may_launch(allocation.instance_id, self._clock.now_s()):
+                await self._launch(allocation)
+        if failures:
+            raise failures[0]
 
     async def _launch(self, allocation: Allocation) -> None:
-        at_s, pause_s = self._again.get(allocation.instance_id, (0.0, AGAIN_MIN_S / 2))
-        if self._clock.now_s() < at_s:
-            return
         secret = secrets.token_hex(16)
         request = await self._state.submit(partial(lending.request_of, instance_id=allocation.instance_id, secret=secret))
         if request is None:
@@ -107,34 +107,21 @@ class LenderKeeper:
         _, instance = request
         door = await self._open_door()
         token = f"{instance.id}.{secret}.{door['pin']}"
-        script = pilot_script(self._settings, self._settings.address or door["address"], token)
+        prefix = f"{self._settings.kind}-"
+        options = {name.removeprefix(prefix): value for name, value in allocation.options.items() if name.startswith(prefix)}
+        wanted = AllocationRequest(
+            self._prefix + instance.id, instance.gpus, _cpus(instance), instance.memory_mib, options,
+            self._settings.address or door["address"], token,
+        )  # fmt: skip
         try:
-            handle = await asyncio.to_thread(
-                self._lender.launch, self._prefix + instance.id, instance.gpus, _cpus(instance), instance.memory_mib,
-                allocation.options, script,
-            )  # fmt: skip
+            handle = await asyncio.to_thread(self._lender.launch, wanted)
         except LenderRefused as refusal:
-            pause_s = min(2 * pause_s, AGAIN_MAX_S)
-            self._again[instance.id] = (self._clock.now_s() + pause_s, pause_s)
+            self._memory.repeat_later([instance.id], self._clock.now_s())
             why = f"the lender {self._name} refuses it: {refusal}"
             await self._state.submit(partial(lending.refused, instance_id=instance.id, why=why))
             return
-        self._again.pop(instance.id, None)
         await self._state.submit(partial(lending.requested, instance_id=instance.id, handle=handle))
 
 
 def _cpus(instance: Instance) -> int:
     return max(1, instance.cpu_units // CPU_UNITS_PER_CORE)
-
-
-def pilot_script(settings: SlurmSettings, address: str, token: str) -> str:
-    """Return the batch script of an allocation. Slurm shows it only to the account of the job and to administrators."""
-    python = settings.python or sys.executable
-    words = [python, "-m", "corral.node.pilot", "--server", address, "--gpus", settings.gpus]
-    return (
-        "#!/bin/sh\n"
-        f"{settings.setup}\n"
-        f"folder=$(mktemp -d {shlex.quote(settings.folder)}/corral-pilot.XXXXXX) || exit 1\n"
-        f'{shlex.join(words)} --data "$folder" <<END\n{token}\nEND\n'
-        'code=$?\nrm -rf "$folder"\nexit $code\n'
-    )

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from corral.model.allocation import Found, Phase
-from corral.model.lender_settings import SLURM_OPTIONS, SlurmSettings
+from corral.model.lender_settings import SlurmSettings
 from corral.model.numbers import whole_number
+from corral.server.lenders.lender import AllocationRequest, LenderFailed, LenderRefused
+from corral.server.lenders.pilot_script import pilot_script
 
 ANSWER_S = 60.0
 # Slurm's names of states: https://slurm.schedmd.com/squeue.html. A state that is not listed here counts as unknown.
@@ -34,29 +36,22 @@ WORDS = {
 }
 
 
-class LenderFailed(Exception):
-    """The lender did not answer, so nothing is known."""
-
-
-class LenderRefused(Exception):
-    """The lender refuses a request. Another request may succeed."""
-
-
 class Slurm:
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
 
-    def launch(self, label: str, gpus: int, cpus: int, memory_mib: int, options: Mapping[str, str], script: str) -> str:
+    def launch(self, request: AllocationRequest) -> str:
         """Submit a job, and return its id."""
         log = f"{self._settings.log_folder}/corral-pilot-%j.log" if self._settings.log_folder else "/dev/null"
         command = [
-            "sbatch", "--parsable", f"--job-name={label}", "--no-requeue", "--nodes=1", "--ntasks=1", "--export=NIL", "--chdir=/",
-            f"--output={log}", f"--cpus-per-task={cpus}", f"--mem={memory_mib}M",
+            "sbatch", "--parsable", f"--job-name={request.label}", "--no-requeue", "--nodes=1", "--ntasks=1",
+            "--export=NIL", "--chdir=/",
+            f"--output={log}", f"--cpus-per-task={request.cpus}", f"--mem={request.memory_mib}M",
         ]  # fmt: skip
-        command += [f"--gres={self._settings.gres}:{gpus}"] if gpus else []
-        chosen = {name: getattr(self._settings, name) for name in SLURM_OPTIONS} | dict(options)
+        command += [f"--gres={self._settings.gres}:{request.gpus}"] if request.gpus else []
+        chosen = {name: getattr(self._settings, name) for name in self._settings.options} | dict(request.options)
         command += [f"--{'time' if name == 'time_limit' else name}={value}" for name, value in chosen.items() if value]
-        done = self._run(command, script)
+        done = self._run(command, pilot_script(self._settings, request))
         if done.returncode:
             raise LenderRefused(_error(done))
         handle = done.stdout.strip().partition(";")[0]
@@ -77,10 +72,14 @@ class Slurm:
                 found.append(self._found(label, handle, state, ends, node, reason))
         return found
 
-    def terminate(self, handle: str) -> None:
-        done = self._run(["scancel", "--quiet", "--", handle])
+    def terminate(self, handles: Sequence[str]) -> None:
+        done = self._run(["scancel", "--quiet", "--", *handles])
         if done.returncode:
             raise LenderFailed(_error(done))
+
+    def is_gone(self, handle: str, machine: str) -> bool:
+        """A node that has registered with the controller has ended the processes of jobs that the controller does not know."""
+        return not machine or self._is_back(machine)
 
     def _found(self, label: str, handle: str, state: str, ends: str, node: str, reason: str) -> Found:
         phase = _PHASE.get(state, Phase.UNKNOWN)

@@ -15,12 +15,13 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.allocations import AllocationReport
 from corral.fleet import instances, spot_interruptions
-from corral.model.allocation import LOCAL, Allocation, AllocationState, Phase
-from corral.model.instance import Instance, InstanceState, ec2_id
+from corral.model.allocation import JOIN_MAX_S, LOCAL, Allocation, AllocationState, Phase
+from corral.model.instance import INTERRUPTED_AT, Instance, InstanceState, ec2_id
 from corral.services.ecs.host_loss import forget
 from corral.store import Store
 
-NOTICE_S = 120.0  # the tasks of an instance get this notice before its lender ends it, or less if the lender says it later
+NOTICE_S = 120.0  # the tasks of an instance get this notice, or less if the lender says it later
+STOP_S = 30.0  # so long before the end of its allocation, an instance is terminated
 
 
 def request_of(tx: Tx[Store], instance_id: str, secret: str) -> tuple[Allocation, Instance] | None:
@@ -59,48 +60,102 @@ def refused(tx: Tx[Store], instance_id: str, why: str) -> bool:
     return True
 
 
-def report(tx: Tx[Store], reports: tuple[AllocationReport, ...]) -> None:
-    """Apply what a lender says about its allocations."""
+def report(tx: Tx[Store], reports: tuple[AllocationReport, ...]) -> list[str]:
+    """Apply what a lender says about its allocations. Return the instances whose requests must be repeated later."""
+    repeated = list[str]()
     for each in reports:
         allocation = tx.store.allocations.get(each.instance_id)
         if allocation is None or allocation.handle not in ("", each.handle):
             continue
-        if each.phase is Phase.ENDED:
-            _ended(tx, allocation, each.reason)
-            continue
-        state = allocation.state
-        if state is not AllocationState.ENDING:
-            state = AllocationState.RUNNING if each.phase is not Phase.WAITING else AllocationState.WAITING
-        began_s = allocation.running_at_s
-        if state is AllocationState.RUNNING and began_s is None:
-            began_s = tx.now_s
-        after = replace(allocation, handle=each.handle, state=state, reason=each.reason, running_at_s=began_s)
-        if after != allocation:
-            tx.store.allocations.put(after)
-            _changed(tx, each.instance_id)
-        if each.ends_at_s is not None:
-            _notice(tx, each.instance_id, each.ends_at_s)
+        instance = tx.store.instances.get(each.instance_id)
+        if each.phase is Phase.ENDED and _is_pending(instance) and allocation.state is not AllocationState.ENDING:
+            _repeat(tx, allocation, each.reason)
+            repeated.append(each.instance_id)
+        elif each.phase is Phase.ENDED or _is_given_up(tx, allocation, instance, each.phase):
+            _ended(tx, allocation, instance, each.reason)
+        else:
+            _progress(tx, allocation, each)
+            if each.phase is Phase.OVER and instance is not None:
+                instances.terminate(tx, instance, f"Server.{allocation.lender}: {each.reason}")
+            elif each.ends_at_s is not None and instance is not None and instance.state is InstanceState.RUNNING:
+                _notice(tx, instance, each.ends_at_s)
+    return repeated
 
 
-def _ended(tx: Tx[Store], allocation: Allocation, reason: str) -> None:
-    """Apply the end of an allocation: the lender has proved that no process of it is left."""
-    tx.store.allocations.drop(allocation.instance_id)
-    if allocation.host_id:
-        forget(tx, allocation.host_id, reason)
-        tx.store.hosts.set_old_runs(allocation.host_id, ())  # none of them is alive
-        joined = tx.store.joined_hosts.find(allocation.host_id)
-        if joined is not None and joined.revoked_at_s is None:
-            tx.store.joined_hosts.put(replace(joined, revoked_at_s=tx.now_s, earlier_serial=""))
+def _progress(tx: Tx[Store], allocation: Allocation, found: AllocationReport) -> None:
+    state, began_s = allocation.state, allocation.running_at_s
+    if state is not AllocationState.ENDING:
+        state = AllocationState.WAITING if found.phase is Phase.WAITING else AllocationState.RUNNING
+    if state is AllocationState.RUNNING and began_s is None:
+        began_s = tx.now_s
+        tx.due(f"allocation:{allocation.instance_id}", began_s + JOIN_MAX_S)
+    after = replace(
+        allocation, handle=found.handle, state=state, reason=found.reason, running_at_s=began_s,
+        machine=found.machine or allocation.machine,
+    )  # fmt: skip
+    if after != allocation:
+        tx.store.allocations.put(after)
+        _changed(tx, allocation.instance_id)
+
+
+def _is_pending(instance: Instance | None) -> bool:
+    return instance is not None and instance.state is InstanceState.PENDING
+
+
+def _is_given_up(tx: Tx[Store], allocation: Allocation, instance: Instance | None, phase: Phase) -> bool:
+    """Whether no task of an allocation can be left although its lender has not proved its end.
+
+    The agent has reported the ends of the tasks, or the host is lost, which needs an order of the operator or the setting
+    `lost_after`.
+    """
+    if instance is not None and instance.state is not InstanceState.TERMINATED:
+        return False
+    host = tx.store.hosts.get(allocation.host_id) if allocation.host_id else None
+    return phase is Phase.OVER or (phase is Phase.UNKNOWN and host is not None and host["lost_at"] is not None)
+
+
+def _repeat(tx: Tx[Store], allocation: Allocation, reason: str) -> None:
+    """Request an allocation that has ended before its host served the instance again, from the next lender if there is one."""
+    _drop_host(tx, allocation, reason)
+    why = f"{reason}: {allocation.said}" if allocation.said else reason
+    fresh = replace(
+        allocation, state=AllocationState.WANTED, handle="", reason=why, digest="", host_id="", running_at_s=None, machine="",
+    )  # fmt: skip
     instance = tx.store.instances.get(allocation.instance_id)
+    if allocation.others and instance is not None:
+        instances.ask_next_lender(tx, instance, fresh)
+        return
+    tx.store.allocations.put(fresh)
+    _changed(tx, allocation.instance_id)
+
+
+def _ended(tx: Tx[Store], allocation: Allocation, instance: Instance | None, reason: str) -> None:
+    """Apply the end of an allocation: no process of it is left."""
+    tx.store.allocations.drop(allocation.instance_id)
+    _drop_host(tx, allocation, reason)
     if instance is not None and instance.state not in (InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED):
         instances.terminate(tx, instance, f"Server.{allocation.lender}: {reason}")
 
 
-def _notice(tx: Tx[Store], instance_id: str, ends_at_s: float) -> None:
-    """Give the instance the notice of a spot interruption shortly before its lender ends it."""
-    instance = tx.store.instances.get(instance_id)
-    left_s = tx.steps.steady_s(ends_at_s) - tx.now_s
-    if instance is not None and instance.state is InstanceState.RUNNING and left_s <= NOTICE_S:
+def _drop_host(tx: Tx[Store], allocation: Allocation, reason: str) -> None:
+    """Give up the host of an allocation that has ended. Its tasks are stopped with the reason, and its certificate is void."""
+    if not allocation.host_id:
+        return
+    forget(tx, allocation.host_id, reason)
+    tx.store.hosts.set_old_runs(allocation.host_id, ())  # none of them is alive
+    joined = tx.store.joined_hosts.find(allocation.host_id)
+    if joined is not None and joined.revoked_at_s is None:
+        tx.store.joined_hosts.put(replace(joined, revoked_at_s=tx.now_s, earlier_serial=""))
+
+
+def _notice(tx: Tx[Store], instance: Instance, ends_at_s: float) -> None:
+    """Give the instance the notice of a spot interruption before its lender ends it.
+
+    The instance is terminated STOP_S earlier than the lender would end it, so that its tasks are stopped in order.
+    """
+    left_s = tx.steps.steady_s(ends_at_s) - STOP_S - tx.now_s
+    before_s = instance.details.get(INTERRUPTED_AT)
+    if left_s <= NOTICE_S and (before_s is None or tx.now_s + left_s < before_s - 1.0):
         spot_interruptions.give_notice(tx, instance, max(0.0, left_s))
 
 
