@@ -1,8 +1,8 @@
 """CancelJob and TerminateJob, and the same for several jobs: CancelJobs and TerminateJobs.
 
-CancelJob and TerminateJob refuse a job that does not exist, so that a typing error is not a silent success. In a request for several
-jobs, an error for one job does not affect the others, and AWS documents that a job which cannot be found counts as successful. The
-server runs these requests in parts, so that a request for many jobs does not delay other requests.
+CancelJob and TerminateJob refuse a job that does not exist, so that a typing error is not a silent success. In a request for
+several jobs, an error for one job does not affect the others, and AWS documents that a job which cannot be found counts as
+successful. The server runs these requests in parts, so that a request for many jobs does not delay other requests.
 """
 
 from __future__ import annotations
