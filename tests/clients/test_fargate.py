@@ -10,14 +10,14 @@ import pytest
 from harness import container, eventually, wait_stopped
 
 # The requests with which Dagster's EcsRunLauncher, with its default settings, launches a run from the task in which it runs: it
-# copies its own task definition under the name of the job, and starts a task like its own. (It also lists the secrets with the tag
-# `dagster`.) The program launches a run that fails and one that it stops, and prints what the launcher reads about them.
+# copies its own task definition under the name of the job, adds the secrets that have the tag `dagster`, and starts a task like its
+# own. The program launches a run that fails and one that it stops, and prints what the launcher reads about them.
 LAUNCHER = """
 import json, os, time, urllib.request, uuid
 import boto3
 from botocore.exceptions import ClientError
 
-ecs, logs = boto3.client("ecs"), boto3.client("logs")
+ecs, logs, secrets_manager = boto3.client("ecs"), boto3.client("logs"), boto3.client("secretsmanager")
 
 def metadata(page):
     with urllib.request.urlopen(os.environ["ECS_CONTAINER_METADATA_URI_V4"] + page) as answer:
@@ -34,9 +34,11 @@ def register():
     given = {key: own[key] for key in ecs.meta.service_model.shape_for("RegisterTaskDefinitionRequest").members if key in own}
     run = {**container, "name": "run", "entryPoint": [], "command": [], "dependsOn": []}
     run["environment"] = [*run["environment"], *environment]
+    pages = secrets_manager.get_paginator("list_secrets").paginate(Filters=[{"Key": "tag-key", "Values": ["dagster"]}])
+    run["secrets"] = [{"name": each["Name"], "valueFrom": each["ARN"]} for page in pages for each in page["SecretList"]]
     try:
         found = ecs.describe_task_definition(taskDefinition=FAMILY)["taskDefinition"]["containerDefinitions"]
-        if [each["environment"] for each in found] == [run["environment"]]:
+        if [(each["environment"], each["secrets"]) for each in found] == [(run["environment"], run["secrets"])]:
             return
     except ClientError:
         pass
@@ -66,7 +68,7 @@ def ended(task):
 
 FAMILY = "run_location_repository_etl"
 me = ecs.describe_tasks(tasks=[metadata("/task")["TaskARN"]], cluster=metadata("/task")["Cluster"])["tasks"][0]
-failed = ended(launch("run-1", ["sh", "-c", "echo no input; exit 3"]))
+failed = ended(launch("run-1", ["sh", "-c", "echo $API_TOKEN $OTHER; exit 3"]))
 definition = ecs.describe_task_definition(taskDefinition=failed["taskDefinitionArn"])["taskDefinition"]
 options = definition["containerDefinitions"][0]["logConfiguration"]["options"]
 stream = f"{options['awslogs-stream-prefix']}/run/{failed['taskArn'].rpartition('/')[2]}"
@@ -162,19 +164,23 @@ def test_the_requests_of_dagster(ecs, client):
     trust = {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
     iam.create_role(RoleName="dagster", AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [trust]}))
     actions = ["ecs:DescribeTaskDefinition", "ecs:DescribeTasks", "ecs:RegisterTaskDefinition", "ecs:RunTask", "ecs:StopTask",
-               "ecs:TagResource", "logs:GetLogEvents", "iam:PassRole", "corral:RunOnHost"]  # fmt: skip
+               "ecs:TagResource", "logs:GetLogEvents", "iam:PassRole", "corral:RunOnHost",
+               "secretsmanager:GetSecretValue", "secretsmanager:ListSecrets"]  # fmt: skip
     allowed = {"Effect": "Allow", "Action": actions, "Resource": "*"}
     document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
     iam.put_role_policy(RoleName="dagster", PolicyName="launcher", PolicyDocument=document)
     role = iam.get_role(RoleName="dagster")["Role"]["Arn"]
-    register(ecs, "daemon", [sys.executable, "-c", LAUNCHER], taskRoleArn=role)
+    secrets = client("secretsmanager")
+    secrets.create_secret(Name="API_TOKEN", SecretString="no-input", Tags=[{"Key": "dagster", "Value": ""}])
+    secrets.create_secret(Name="OTHER", SecretString="not listed", Tags=[{"Key": "other", "Value": "dagster"}])
+    register(ecs, "daemon", [sys.executable, "-c", LAUNCHER], taskRoleArn=role, executionRoleArn=role)
     [daemon] = ecs.run_task(taskDefinition="daemon", launchType="FARGATE", networkConfiguration=NETWORK)["tasks"]
     done = stopped(ecs, "default", daemon)
     stream = f"daemon/main/{daemon['taskArn'].rpartition('/')[2]}"
     messages = [each["message"] for each in client("logs").get_log_events(logGroupName="/tests", logStreamName=stream)["events"]]
     assert done["containers"][0]["exitCode"] == 0, messages
     failed, ended = map(json.loads, messages)
-    assert failed[1:] == ["EssentialContainerExited", "Essential container in task exited", 3, ["no input"]]
+    assert failed[1:] == ["EssentialContainerExited", "Essential container in task exited", 3, ["no-input"]]
     assert ended[1:] == ["UserInitiated", "Task stopped by user", 1, 1], "the second run uses the same revision"
     tags = ecs.list_tags_for_resource(resourceArn=failed[0])["tags"]
     assert tags == [{"key": "dagster/run_id", "value": "run-1"}, {"key": "dagster/job_name", "value": "etl"}]
