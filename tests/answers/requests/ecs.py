@@ -59,8 +59,9 @@ def tasks(calls: Calls) -> None:
     task = {"task": started["taskArn"]}
     calls("DescribeTasks", tasks=[started["taskArn"], "0" * 32], include=["TAGS"])
     calls("ListTasks")
-    calls.twice_refused("UpdateTaskProtection", "InvalidParameterException", tasks=[], protectionEnabled=True, cluster="default")
-    calls("UpdateTaskProtection", tasks=[started["taskArn"], "0" * 32], protectionEnabled=True, cluster="default")
+    protection = {"cluster": "default", "protectionEnabled": True}
+    calls.refused("UpdateTaskProtection", "InvalidParameterException", tasks=[], **protection)
+    calls.twice("UpdateTaskProtection", OTHER, tasks=[started["taskArn"], "0" * 32], **protection)  # it expires later
     calls("GetTaskProtection", tasks=[started["taskArn"], "0" * 32], cluster="default")
     calls.twice("ExecuteCommand", OTHER, **task, command="true", interactive=True)
     [instance] = ecs.list_container_instances()["containerInstanceArns"]
