@@ -8,6 +8,7 @@ import datetime
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,10 +170,8 @@ def test_messages_of_tls_without_data_end_the_connection(certificate: Path) -> N
     wire.setblocking(False)
     is_complete = False
     while not is_complete:
-        try:
+        with suppress(ssl.SSLWantReadError):
             client.do_handshake()
-        except ssl.SSLWantReadError:
-            pass
         wire.sendall(out.read())
         is_complete = door.handshake(buffer)
         arrived.write(wire.recv(65_536))

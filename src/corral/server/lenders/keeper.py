@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from corral.core.clock import Clock
+from corral.core.errors import ApiError, Refused
 from corral.decide.allocations import LenderMemory, plan
 from corral.model.allocation import Allocation
 from corral.model.instance import Instance
@@ -52,30 +53,32 @@ class LenderKeeper:
         self._changed.set()
 
     async def run(self) -> None:
-        is_first, lingers_until_s = True, 0.0
+        """Keep the allocations until this task is cancelled. Whatever fails is tried again, because nothing else would do it."""
+        is_first, lingers_until_s, wanted = True, 0.0, list[Allocation]()
         while True:
             self._changed.clear()
-            wanted = await self._state.submit(lambda tx: tx.store.allocations.of_lender(self._name), read_only=True)
-            if wanted:
-                lingers_until_s = self._clock.now_s() + LINGER_S
-            lingers = self._clock.now_s() < lingers_until_s
-            if wanted or lingers or is_first or self.problem:
-                try:
+            try:
+                wanted = await self._state.submit(lambda tx: tx.store.allocations.of_lender(self._name), read_only=True)
+                if wanted:
+                    lingers_until_s = self._clock.now_s() + LINGER_S
+                if wanted or self._clock.now_s() < lingers_until_s or is_first or self.problem:
                     await self._round(wanted)
                     is_first, self.problem = False, ""
-                except LenderFailed as failure:
-                    if self.problem != str(failure):
-                        log.warning("the lender %s has not answered: %s", self._name, failure)
-                    self.problem = str(failure)
-                except Exception:
-                    log.exception("the allocations of the lender %s were not kept", self._name)
-                    self.problem = "an error of Corral: see server.log"
+            except Exception as failure:
+                self._failed(failure)
+            lingers = self._clock.now_s() < lingers_until_s
             pause_s = (
                 self._settings.poll_s if wanted or self.problem else max(self._settings.poll_s, LINGER_POLL_S) if lingers else None
             )
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._changed.wait()
+
+    def _failed(self, failure: Exception) -> None:
+        if self.problem != (why := str(failure) or type(failure).__name__):
+            is_known = isinstance(failure, (LenderFailed, Refused, ApiError))
+            log.warning("the lender %s waits: %s", self._name, why, exc_info=None if is_known else failure)
+        self.problem = why
 
     async def _round(self, wanted: list[Allocation]) -> None:
         """Compare what Corral wants with what the lender has, and act on it. A request that fails does not prevent the others."""

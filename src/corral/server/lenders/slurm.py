@@ -67,7 +67,10 @@ class Slurm:
             raise LenderFailed(_error(done))
         found = list[Found]()
         for line in done.stdout.splitlines():
-            handle, state, ends, node, reason, label = line.strip().split("|", 5)
+            try:
+                handle, state, ends, node, reason, label = line.strip().split("|", 5)
+            except ValueError:  # such as a greeting of a login shell. It may have replaced the line of a job, so nothing is known
+                raise LenderFailed(f"squeue printed {line[:200]!r} instead of a list of jobs") from None
             if label.startswith(label_prefix):
                 found.append(self._found(label, handle, state, ends, node, reason))
         return found
