@@ -1,4 +1,4 @@
-"""What keeps the allocations of a lender, with programs in place of Slurm's: it goes on after each failure, and says what failed."""
+"""What keeps the allocations of a lender, with programs in place of those of Slurm: it goes on after each failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.core.errors import Refused
 from corral.model.allocation import Allocation
 from corral.model.lender_settings import SlurmSettings
 from corral.server.lenders.keeper import LenderKeeper
-
+from corral.server.lenders.slurm import Slurm
 
 
 class Rows:
@@ -32,7 +32,7 @@ def kept(rows: Rows, open_door: Callable[[], Any], until: Callable[[LenderKeeper
 
     async def run() -> LenderKeeper:
         settings = SlurmSettings(poll_s=0.01)
-        keeper = LenderKeeper("slurm", settings, "corral-x-", rows, VirtualClock(0.0), open_door)  # type: ignore[arg-type]
+        keeper = LenderKeeper("slurm", settings, Slurm(settings), "corral-x-", rows, VirtualClock(0.0), open_door)  # type: ignore[arg-type]
         task = asyncio.get_running_loop().create_task(keeper.run())
         async with asyncio.timeout(30):
             while not until(keeper) and not task.done():

@@ -28,13 +28,15 @@ def reconcile_instance(tx: Tx[Store], instance_id: str) -> None:
 
 
 def drop_terminated_instances(tx: Tx[Store], _: str) -> None:
-    """Delete instances that were terminated more than SHOWN_S ago, and instance-hours older than USAGE_SHOWN_S.
+    """Delete instances that were terminated more than SHOWN_S ago, hosts of lenders on which they were, and old instance-hours.
 
     One transaction deletes at most ROWS_MAX rows of each kind.
     """
     dropped = tx.store.instances.drop_terminated(tx.now_s - instances.SHOWN_S, ROWS_MAX)
     hours = tx.store.instances.usage.drop_before(tx.now_s - instances.USAGE_SHOWN_S, ROWS_MAX)
-    if max(dropped, hours) >= ROWS_MAX:
+    lent = tx.store.hosts.drop_lent(ROWS_MAX)
+    tx.store.joined_hosts.drop(lent)
+    if max(dropped, hours, len(lent)) >= ROWS_MAX:
         tx.due("terminated:", tx.now_s)
 
 

@@ -190,9 +190,7 @@ class CallRunner:
 
         `settle` limits this wait to a short time. The request itself has already succeeded, so errors of the wait are ignored.
         """
-        waiting = lane.submit(
-            lambda tx: settle(tx, params, caller), lambda: cancel_when_gone(receive, waiting), owner=caller.owner
-        )
+        waiting = lane.submit(lambda tx: settle(tx, params, caller), lambda: cancel_when_gone(receive, waiting), owner=caller.owner)
         with suppress(ApiError):
             await waiting
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from corral.core.database import Database
 from corral.model.agent_protocol import Hello, HostOptions
+from corral.model.allocation import allocation_cluster
 from corral.model.gpu import Foreign, GpuDevice, GpuFault
 from corral.model.instance import Instance, InstanceState, host_instance_id
 from corral.model.placement import Links
@@ -199,6 +200,27 @@ class Hosts:
         """Return the lost hosts, except this one, that have one of these GPUs."""
         owners = {self._host_of(gpu_id) for gpu_id in gpu_ids} - {None, host_id}
         return [host for host in map(self.get, sorted(str(owner) for owner in owners)) if host and host["lost_at"] is not None]
+
+    def drop_lent(self, limit: int) -> list[str]:
+        """Delete up to `limit` hosts whose allocations have ended, and on which no instance was lately. Return their ids.
+
+        An allocation gets a new host each time, and its certificate is revoked at its end. So such a host never returns.
+        """
+        sql = (
+            "SELECT host_id, id FROM instance WHERE region = '' AND status = 'INACTIVE' AND cluster LIKE ?1 || '%' "
+            "AND substr(cluster, length(?1) + 1) NOT IN (SELECT instance_id FROM allocation) "
+            "AND host_id NOT IN (SELECT host_id FROM instance WHERE region != '' AND host_id IS NOT NULL) LIMIT ?2"
+        )
+        found = self._database.execute(sql, (allocation_cluster(""), limit)).fetchall()
+        for host_id, own_id in found:
+            self._database.execute("DELETE FROM gpu WHERE host_id = ?", (host_id,))
+            self._database.execute("DELETE FROM old_run WHERE host_id = ?", (host_id,))
+            self._instances.drop_own(own_id)
+            self._database.execute("DELETE FROM host WHERE id = ?", (host_id,))
+        if found:
+            self._forget_options()
+            self._database.undo_log.on_rollback(self._forget_options)
+        return [host_id for host_id, _ in found]
 
     def _set_connected(self, host_id: str, connected: bool) -> None:
         sql = "UPDATE host SET connected = ?1 WHERE id = ?2 AND connected != ?1"

@@ -283,6 +283,13 @@ class Instances:
             (before_s, limit),
         ).rowcount
 
+    def drop_own(self, instance_id: str) -> None:
+        """Delete the own instance of a host that is deleted. It was withdrawn before."""
+        self._database.execute("DELETE FROM instance_attribute WHERE instance_id = ?", (instance_id,))
+        self._database.execute("DELETE FROM instance WHERE id = ?", (instance_id,))
+        self._database.undo_log.on_rollback(partial(self._remember, instance_id, self._live.get(instance_id)))
+        self._remember(instance_id, None)
+
     def put_row(self, instance: Instance) -> None:
         """Write only the row. If the change affects the slot, the caller must also call `renew_slot`."""
         self._database.execute(

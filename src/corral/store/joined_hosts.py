@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
@@ -77,6 +77,12 @@ class JoinedHosts:
         self._by_id[host.id] = host
         if host.revoked_at_s is not None:
             self.close_connections(host.id)
+
+    def drop(self, host_ids: Iterable[str]) -> None:
+        """Delete hosts that never return. Their certificates are not valid any more."""
+        for host_id in host_ids:
+            self._database.execute("DELETE FROM joined_host WHERE id = ?", (host_id,))
+            self._database.undo_log.on_commit(partial(self._by_id.pop, host_id, None))
 
     def cut_off(self, host_id: str) -> None:
         """Close all connections of a host after the commit. It may connect again."""

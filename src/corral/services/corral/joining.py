@@ -173,8 +173,11 @@ def _redeem_allocation(tx: Tx[Store], request: Redemption, allocation: Allocatio
         raise JoinRefused("The token is used up: another host has joined with it.")
     if tx.now_s > allocation.running_at_s + TOKEN_S:
         raise JoinRefused("The token has expired.")
+    if before is not None and (before.id != allocation.host_id or before.revoked_at_s is not None):
+        raise JoinRefused("The host with this key was revoked, or has joined with another token.")
+    host_id = allocation.host_id or tx.ids.hex32()
     host = JoinedHost(
-        allocation.host_id or tx.ids.hex32(), f"{allocation.lender}-{allocation.handle}", request.key_digest,
+        host_id, _free_name(tx, f"{allocation.lender}-{allocation.handle}", host_id), request.key_digest,
         allocation.instance_id, "", "", allocation_cluster(allocation.instance_id), "", request.address, request.version, tx.now_s,
         machine=request.machine,
     )  # fmt: skip
@@ -209,13 +212,16 @@ def identify(tx: Tx[Store], host_id: str, machine: dict[str, str], address: str)
         if (host.refused, host.refused_address) != (machine, address):
             hosts.put(replace(host, refused=machine, refused_address=address))
         return other_machine(host, machine)
-    name = host.name
-    if host.forgotten_at_s is not None and hosts.is_name_taken(name, host.id):
-        name = f"{name[:NAME_KEPT]}-{host.id[:4]}"
+    name = host.name if host.forgotten_at_s is None else _free_name(tx, host.name, host.id)
     after = replace(host, name=name, machine=host.machine | machine, forgotten_at_s=None, refused={}, refused_address="")
     if after != host:
         hosts.put(after)
     return ""
+
+
+def _free_name(tx: Tx[Store], name: str, host_id: str) -> str:
+    """Return the name for a host, with an addition if another host has it."""
+    return f"{name[:NAME_KEPT]}-{host_id[:4]}" if tx.store.joined_hosts.is_name_taken(name, host_id) else name
 
 
 def other_machine(host: JoinedHost, machine: dict[str, str]) -> str:

@@ -146,6 +146,8 @@ def _drop_host(tx: Tx[Store], allocation: Allocation, reason: str) -> None:
     joined = tx.store.joined_hosts.find(allocation.host_id)
     if joined is not None and joined.revoked_at_s is None:
         tx.store.joined_hosts.put(replace(joined, revoked_at_s=tx.now_s, earlier_serial=""))
+    if tx.store.hosts.get(allocation.host_id) is None:  # its agent has never connected. Others: `drop_terminated_instances`
+        tx.store.joined_hosts.drop([allocation.host_id])
 
 
 def _notice(tx: Tx[Store], instance: Instance, ends_at_s: float) -> None:
