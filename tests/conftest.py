@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,6 +27,8 @@ from harness import Corral
 UNHEALTHY = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 settings.register_profile("corral", deadline=None, suppress_health_check=UNHEALTHY, max_examples=examples(100))
 settings.load_profile("corral")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a job in the background has it, which all its processes inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 subprocess.Popen = forkserver.Popen  # starts Corral's processes as forks
 os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # no engine, except in tests that use the fixture `dockerd`
 
