@@ -1,8 +1,9 @@
 """`bench/attack.py [NAME…] [--seconds N]`: attack a Corral under normal load, and print what other callers notice.
 
 Each attack runs in a process of its own. Meanwhile four callers with valid credentials send requests at a steady pace. The table
-has the 99th percentile of their latency, counted from the time at which a request was due, the memory of the server, and how long
-after the attack the memory takes to return to normal.
+has the 99th percentile of their latency, counted from the time at which a request was due, the connections that the kernel has
+dropped because too many waited (for any server of this machine), the memory of the server, and how long after the attack the memory
+takes to return to normal.
 
 To add an attack, write a function of an `Arena` that attacks until `arena.is_over()`, and list it in ATTACKS.
 """
@@ -280,7 +281,7 @@ def run(bench: Bench, attacks: Attacks, seconds: float, p99_max_ms: float, other
 
 
 def _attacked(local: Local, load: Load, attack: Callable[[Arena], None], seconds: float, p99_max_ms: float) -> list[str]:
-    before = load.during(BEFORE_S)
+    before, dropped = load.during(BEFORE_S), machine.dropped_connections()
     arena = Arena(local.port, time.monotonic() + seconds)
     process = multiprocessing.get_context("fork").Process(target=attack, args=(arena,), daemon=True)
     process.start()
@@ -289,19 +290,22 @@ def _attacked(local: Local, load: Load, attack: Callable[[Arena], None], seconds
     if process.is_alive():
         process.terminate()
     process.join()
+    dropped = machine.dropped_connections() - dropped
     ended, normal_mb = time.monotonic(), before.memory_mb + RETURNED_MB
     while (used_mb := machine.rss_mb(local.pids["server"])) > normal_mb and time.monotonic() < ended + AFTER_MAX_S:
         time.sleep(0.1)
     took_s = time.monotonic() - ended
     after = load.during(2.0)
     p99_ms = _p99_ms(attacked)
-    is_good = p99_ms < p99_max_ms and attacked.memory_mb < MEMORY_MAX_MB and used_mb <= normal_mb and not attacked.failures
+    is_good = p99_ms < p99_max_ms and attacked.memory_mb < MEMORY_MAX_MB and used_mb <= normal_mb
+    is_good = is_good and not attacked.failures and not dropped
     return [
         f"{_p99_ms(before):.1f}",
         f"{p99_ms:.1f}",
         f"{max(attacked.times_s, default=float('inf')) * 1e3:.0f}",
         f"{_p99_ms(after):.1f}",
         f"{len(attacked.times_s)}, {len(attacked.failures)} failed",
+        str(dropped),
         f"{before.memory_mb:.0f} → {attacked.memory_mb:.0f} → {used_mb:.0f}",
         f"{took_s:.1f} s" if used_mb <= normal_mb else f"not within {AFTER_MAX_S:.0f} s",
         "yes" if is_good else "NO",
@@ -314,8 +318,8 @@ def _p99_ms(figures: Figures) -> float:
 
 
 HEADINGS = (
-    "attack", "p99 before, ms", "p99, ms", "max, ms", "p99 after, ms", "requests of others", "memory, MB", "memory normal after",
-    f"p99 below its limit, memory < {MEMORY_MAX_MB:.0f} MB",
+    "attack", "p99 before, ms", "p99, ms", "max, ms", "p99 after, ms", "requests of others", "connections dropped", "memory, MB",
+    "memory normal after", f"p99 below its limit, memory < {MEMORY_MAX_MB:.0f} MB",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -48,6 +49,15 @@ def reconnecting(arena: Arena) -> None:
     _pump(arena, [_form(arena, body, True, {"connection": "close"}) + body] * 200)
 
 
+def closing(arena: Arena) -> None:
+    """Connections that are closed as soon as they are open, one after the other."""
+    while not arena.is_over():
+        connection = socket.socket()
+        connection.setblocking(False)
+        connection.connect_ex(("127.0.0.1", arena.port))
+        connection.close()
+
+
 def nothing(arena: Arena) -> None:
     """No attack: the baseline."""
     while not arena.is_over():
@@ -71,6 +81,7 @@ ATTACKS: dict[str, Callable[[Arena], None]] = {
     "200 unfinished bodies of 16 MB": partial(as_other_account, large_unfinished),
     "wrong signatures": partial(as_other_account, wrong_signatures),
     "wrong signatures on new connections": partial(as_other_account, reconnecting),
+    "connections that are closed at once": partial(as_other_account, closing),
 }
 
 

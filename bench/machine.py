@@ -46,6 +46,13 @@ def fsync_ms(folder: Path) -> float:
     return statistics.median(times) * 1e3
 
 
+def dropped_connections() -> int:
+    """The connections that the kernel has dropped so far, because the queue of a server was full."""
+    lines = Path("/proc/net/netstat").read_text().splitlines()
+    names, values = (line.split() for line in lines if line.startswith("TcpExt:"))
+    return int(values[names.index("ListenOverflows")])
+
+
 def file_system(folder: Path) -> str:
     """The kind of file system that a folder lies on."""
     best = ("", "unknown")

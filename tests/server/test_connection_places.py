@@ -21,19 +21,12 @@ from corral.server.http.connection_limits import (
     ConnectionLimits,
     Place,
 )
-from corral.server.http.peers import RemoteHost, peer_name
+from corral.server.http.peers import RemoteHost
 from corral.server.http.unverified_memory import WAITING_MAX, UnverifiedMemory
 from eventually import DEADLINE_S
 
 MAX = 80
 NOW_S = 1000.0
-
-
-class Address(asyncio.BaseTransport):
-    """The transport of a client at an address that is not on this machine."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__({"peername": (address, 4000), "sockname": ("192.0.2.1", 4566)})
 
 
 class Client:
@@ -44,7 +37,7 @@ class Client:
         self.idle_s = 0
         self.error: ApiError | None = None
         self.is_closed = False
-        self.place: Place = limits.connected(self, Address(address), host)
+        self.place: Place = limits.connected(self, address if host is None else host.peer_name)
 
     def turn_away(self, error: ApiError) -> None:
         self.error, self.is_closed = error, True
@@ -181,7 +174,7 @@ def test_a_peer_with_refused_requests_gets_its_errors_at_a_limited_rate() -> Non
 def test_names_of_peers() -> None:
     names = PeerNames()
     found = {
-        address: peer_name(names, Address(address))
+        address: names.name((address, 4000), ("192.0.2.1", 4566))
         for address in ("192.0.2.7", "2001:db8:1:2:3::4", "::ffff:192.0.2.7", "127.9.9.9")
     }
     assert list(found.values()) == ["192.0.2.7", "2001:db8:1:2::/64", "192.0.2.7", "loopback"]

@@ -239,12 +239,12 @@ class HttpProtocol(asyncio.Protocol):
 
     transport: asyncio.Transport
     place: Place
+    peer_name = ""  # see peers.py
     host: RemoteHost | None = None  # of a connection through the gateway of a joined host
     is_write_paused = False
     _is_read_paused = False
     _in_head = False  # the head of a request has begun to arrive and is not complete
-    # The bytes of an incomplete head that are counted in the memory of heads. 0 for a head that arrives at once.
-    _head_bytes = 0
+    _head_bytes = 0  # the bytes of an incomplete head that are counted in the memory of heads; 0 for a head that arrives at once
     # The number of bytes outside of heads and bodies: sizes and extensions of chunks, trailers, and line breaks between requests.
     # An eighth of the bytes of a body is deducted, so that a body may have any number of chunks, but not too many small ones.
     _other_bytes = 0
@@ -276,7 +276,7 @@ class HttpProtocol(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment]
         self._address = self.host.address if self.host is not None else address_of(transport)
         self.open.connections.add(self)
-        self.place = self._limits.connected(self, transport, self.host)
+        self.place = self._limits.connected(self, self.peer_name)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open.closed(self)

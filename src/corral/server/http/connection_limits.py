@@ -14,14 +14,11 @@ part of the connections, and the task with the most makes room for other tasks.
 
 from __future__ import annotations
 
-import asyncio
 import resource
 from contextlib import suppress
 from typing import Protocol
 
 from corral.core.errors import ApiError, ServiceUnavailable
-from corral.process.peer_names import PeerNames
-from corral.server.http.peers import RemoteHost, peer_name
 from corral.server.http.unverified_memory import HEADS_MAX_BYTES, UnverifiedMemory
 
 CONNECTIONS_MAX = 4000
@@ -35,6 +32,7 @@ REFUSED_MAX = 20  # the refused requests of a peer within REFUSED_S after which 
 REFUSED_S = 60
 REFUSED_PER_S = 200  # such a peer gets this many errors per second, because each costs time that others need
 REFUSED_AT_ONCE = 32  # after a pause, it gets up to this many errors at once
+FLOOD_ARRIVALS_MAX = 200  # the connections that a peer may open in a second while the queue of new connections is long
 FILES_MAX = 1 << 20  # Corral does not raise its limit of open files above this
 
 
@@ -60,6 +58,7 @@ class Peer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.connections = 0  # also the verified ones
+        self.arrivals = 0  # the new connections since the last tick
         self.strangers: dict[Place, None] = {}  # the one whose last request is the oldest comes first
         self.claimants: dict[Place, None] = {}  # the oldest first
         self.refused = 0
@@ -169,19 +168,24 @@ class ConnectionLimits:
         self.of_tasks: dict[str, dict[Place, None]] = {}  # task id → the verified places of its containers, the oldest first
         self.count = 0  # the connections that have a place
         self._peers: dict[str, Peer] = {}
-        self._names = PeerNames()
         self._seconds = 0
 
-    def connected(self, connection: Connection, transport: asyncio.BaseTransport, host: RemoteHost | None = None) -> Place:
-        """Give a place to a new connection. `host` is the joined host if the connection has come through its gateway.
+    def admits(self, peer_name: str, *, is_flood: bool) -> bool:
+        """Count a new connection of a peer. Return whether the server may serve it.
+
+        In a flood, it may not if the peer has opened more than FLOOD_ARRIVALS_MAX connections in this second.
+        """
+        peer = self._peer(peer_name)
+        peer.arrivals += 1
+        return not is_flood or peer.arrivals <= FLOOD_ARRIVALS_MAX
+
+    def connected(self, connection: Connection, peer_name: str) -> Place:
+        """Give a place to a new connection.
 
         If there are more than `connections_max`, close a stranger. A stranger that is new is closed only if there are also more
         than OVERFLOW connections above this maximum.
         """
-        name = host.peer_name if host is not None else peer_name(self._names, transport)
-        peer = self._peers.get(name)
-        if peer is None:
-            peer = self._peers[name] = Peer(name)
+        peer = self._peer(peer_name)
         peer.connections += 1
         self.count += 1
         place = Place(self, connection, peer)
@@ -206,6 +210,7 @@ class ConnectionLimits:
         """Close strangers of peers that have too many for longer than a second. The server calls this method once a second."""
         self._seconds += 1
         for peer in tuple(self._peers.values()):
+            peer.arrivals = 0
             self._close_strangers(peer)
             if self._seconds - peer.refused_since_s > REFUSED_S:
                 peer.refused = 0
@@ -299,8 +304,14 @@ class ConnectionLimits:
         most_claimants = max(self._peers.values(), key=lambda peer: len(peer.claimants)).claimants
         return next((each for group in (most_strangers, most_claimants) for each in group if each is not place), place)
 
+    def _peer(self, name: str) -> Peer:
+        peer = self._peers.get(name)
+        if peer is None:
+            peer = self._peers[name] = Peer(name)
+        return peer
+
     def _forget_if_unused(self, peer: Peer) -> None:
-        if not peer.connections and not peer.refused:
+        if not peer.connections and not peer.refused and not peer.arrivals:
             self._peers.pop(peer.name, None)
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from corral.process.peer_names import PeerNames
-
 
 class RemoteHost(NamedTuple):
     """The joined host of a connection that has come through a gateway (`node/gateway.py`), as its certificate proves it."""
@@ -25,8 +23,3 @@ class RemoteHost(NamedTuple):
 def address_of(transport: asyncio.BaseTransport) -> str:
     peer = transport.get_extra_info("peername")
     return str(peer[0]) if peer else ""
-
-
-def peer_name(names: PeerNames, transport: asyncio.BaseTransport) -> str:
-    there, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-    return names.name(there, here) if isinstance(there, tuple) and isinstance(here, tuple) else ""  # "": a Unix socket

@@ -12,7 +12,9 @@ from weakref import WeakSet
 from corral import aws
 from corral.blobs import Blobs
 from corral.core.clock import Clock
+from corral.process.peer_names import PeerNames
 from corral.server.front_door import FrontDoor
+from corral.server.http.acceptor import Acceptor
 from corral.server.http.connection import ClientGone, HttpConnection, HttpProtocol
 from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import OpenConnections
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 SECOND_S = 1.0
 GRACE_S = 3.0  # how long requests may take after `exit`
-BACKLOG = 2048
 NO_BLOBS = nullcontext()  # for a response whose body is not in blobs
 
 
@@ -50,8 +51,8 @@ class HttpServer:
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Serve until `exit` is called. Once a second, update the Date header and close the connections of slow clients."""
-        loop = asyncio.get_running_loop()
-        servers = [await loop.create_server(self._protocol, sock=each, backlog=BACKLOG) for each in sockets]
+        names = PeerNames()
+        acceptors = [Acceptor(each, self._limits, names.name, self._protocol, self._open.run) for each in sockets]
         while not self._exit_requested.is_set():
             self._open.set_date(self._clock.wall_s())
             for connection in tuple(self._open.connections):
@@ -60,15 +61,15 @@ class HttpServer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SECOND_S - self._clock.wall_s() % SECOND_S):
                     await self._exit_requested.wait()
-        for server in servers:
-            server.close()
+        for acceptor in acceptors:
+            acceptor.close()
         await self._shut_down()
 
     async def adopt(self, connection: socket.socket, host: RemoteHost) -> None:
         """Serve a connection through the gateway of a joined host. `connection` is the Unix socket that leads to the host."""
 
         def make() -> HttpProtocol:
-            protocol = self._protocol()
+            protocol = self._protocol(host.peer_name)
             protocol.host = host
             return protocol
 
@@ -84,8 +85,10 @@ class HttpServer:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _protocol(self) -> HttpProtocol:
-        return HttpProtocol(self._open, self._limits, self._respond, self._websocket)
+    def _protocol(self, peer_name: str) -> HttpProtocol:
+        protocol = HttpProtocol(self._open, self._limits, self._respond, self._websocket)
+        protocol.peer_name = peer_name
+        return protocol
 
     async def _respond(self, connection: HttpConnection) -> None:
         request = connection.request
