@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from corral.channel.command_relay import HEAD
+from corral.node.link import END
 from corral.node.server_access import SERVER_NAME, split_address
 from hosts.joined import Server
 
@@ -29,6 +30,14 @@ def receive(connection: ssl.SSLSocket) -> dict[str, Any]:
     with closing(connection.makefile("rb", buffering=0)) as raw:
         kind, length = HEAD.unpack(exactly(raw, HEAD.size))
         return {"kind": kind, **json.loads(exactly(raw, length))}
+
+
+def why_ended(connection: ssl.SSLSocket) -> str:
+    """Return the payload of the next message, with which the server ends the connection."""
+    with closing(connection.makefile("rb", buffering=0)) as raw:
+        kind, length = HEAD.unpack(exactly(raw, HEAD.size))
+        assert kind == END
+        return bytes(exactly(raw, length)).decode()
 
 
 def exactly(raw: Any, size: int) -> bytes:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from corral.channel.command_relay import HEAD
 from corral.core.clock import WallClock
 from corral.model.agent_protocol import PROTOCOL, Hello, LogChunk, Report
 from corral.model.joined_host import JoinAnswer, JoinRequest
@@ -32,7 +33,7 @@ from each import check_each
 from harness import REGION, eventually
 from harness import SESSION as SESSION_OF_TESTS
 from hosts.joined import JoinedHost, Server, running_server
-from hosts.raw_agent import connect, receive, send
+from hosts.raw_agent import connect, receive, send, why_ended
 
 
 @pytest.fixture(scope="module")
@@ -266,6 +267,43 @@ def test_a_host_reports_only_about_its_own_runs_and_gpus(server: Server, tmp_pat
     shown = next(gpu for gpu in corral.own("DescribeGpus")["gpus"] if gpu["id"] == gpu_id)
     assert shown["utilizationPercent"] != 99.0
     ecs.stop_task(task=arn)
+
+
+def test_a_host_cannot_fill_the_server(server: Server, tmp_path: Path) -> None:
+    """With what it says about itself, with one message, or with connections."""
+    flooding = server.host(tmp_path / "flooding", "flooding")
+    assert flooding.join(server.token()).returncode == 0
+    tls = host_context(flooding.folder, AGENT)
+    hello = Hello("", "boot", "name", 1024, 1024, [], [])
+
+    def is_refused(case: tuple[dict[str, Any], str]) -> None:
+        members, text = case
+        with connect(server, tls) as connection:
+            send(connection, {"hello": msgspec.to_builtins(hello) | members})
+            assert text in why_ended(connection)
+
+    many = [{"run_id": str(number)} for number in range(20_001)]
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"runs": many}, "Expected `array` of length <= 20000 - at `$.hello.runs`"),
+        ({"machine": {str(number): "m" for number in range(17)}}, "at `$.hello.machine`"),
+        ({"docker": "d" * 5000}, "Expected `str` of length <= 4096 - at `$.hello.docker`"),
+        ({"options": {"cluster": "allocation/" + "0" * 32}}, "cluster 'allocation/00"),  # as if it belonged to an instance
+    ]
+    check_each(cases, is_refused)
+    with connect(server, tls) as connection:
+        connection.sendall(HEAD.pack(b"m", 17 * 1024 * 1024))
+        assert "a message has 17825792 bytes" in why_ended(connection)
+    with ExitStack() as opened:
+        for _ in range(32):
+            opened.enter_context(connect(server, tls))
+        eventually(lambda: is_too_many(server, tls), "one is refused")
+        assert ask(server, request(server.token(), "not-the-flooding-one")).certificate
+
+
+def is_too_many(server: Server, tls: ssl.SSLContext) -> bool:
+    with connect(server, tls) as connection:
+        send(connection, {"session": "none"})
+        return "32 connections of this host have sent no message yet" in why_ended(connection)
 
 
 def run_ids(host: JoinedHost) -> list[str]:

@@ -23,6 +23,7 @@ from corral.model.agent_protocol import (
 from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GpuSample
 from corral.model.run import HealthCheck, Observed, RunSpec, Usage
+from corral.server.agents.host_scope import checked
 
 GPU = GpuDevice("GPU-1", 0, "NVIDIA H200", 143_771, simulated=True)
 SPEC = RunSpec(
@@ -76,3 +77,12 @@ def test_to_an_agent(message):
 def test_what_is_not_a_message(line):
     with pytest.raises(ValueError):
         msgspec.json.decode(line, type=ToCore)
+
+
+def test_facts_about_containers_have_the_types_of_responses():
+    """A response with other types would fail, with all other tasks in it."""
+    known = {"runtimeId": "a", "networkBindings": [{"hostPort": 1, "protocol": "tcp"}], "pullStartedAt": 1.5}
+    assert checked(Observed("run", about={**known, "unknown": 1})) == Observed("run", about=known)
+    for about in ({"networkBindings": "x"}, {"networkBindings": [1]}, {"imageDigest": {}}, {"pullStoppedAt": "a"}):
+        assert checked(Observed("run", about=about)) == Observed("run")
+    assert len(checked(Observed("run", reason="r" * 100_000)).reason) == 4096

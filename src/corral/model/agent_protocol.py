@@ -32,9 +32,9 @@ After the core has acknowledged the stop of a run, the host may delete its data 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from corral.model.gpu import Foreign, GpuDevice
 from corral.model.gpu_metrics import GpuSample
@@ -54,6 +54,9 @@ START_MAX_BYTES = 8 * 1024 * 1024
 IDLE_SAMPLES_S = 30.0
 SAMPLE_MAX_AGE_S = IDLE_SAMPLES_S + SILENT_S  # after this time without a sample, the load of a GPU is not known
 assert SILENT_S > 2 * HEARTBEAT_S
+# What a message of a host can contain. The core stores it, so that a host cannot fill its memory and its database.
+RUNS_MAX, GPUS_MAX, SOURCES_MAX = 20_000, 1024, 16
+Text = Annotated[str, Meta(max_length=4096)]
 
 
 class StartOrder(Struct, frozen=True):
@@ -141,36 +144,38 @@ def orders_by_host(orders: Iterable[tuple[str, Order]]) -> dict[str, HostOrders]
 class HostOptions(Struct, frozen=True, rename="kebab"):
     """The options of a host. They are the host's own: the core stores them."""
 
-    gpus: str = "auto"  # auto, none, sim:8 or sim:2xH200
-    exclude_gpus: str = ""  # ids of GPUs that tasks never get, separated by commas
+    gpus: Text = "auto"  # auto, none, sim:8 or sim:2xH200
+    exclude_gpus: Text = ""  # ids of GPUs that tasks never get, separated by commas
     runtime: Literal["auto", "process", "docker"] = "auto"
-    cluster: str = DEFAULT_CLUSTER  # that the host joins, in every region; empty: the cluster of the server
-    instance_type: str = HOST_TYPE  # the instance type of the host in responses
-    rack: str = ""  # the place of the host
-    labels: str = ""  # attributes for placement constraints: NAME=VALUE, separated by commas
+    cluster: Text = DEFAULT_CLUSTER  # that the host joins, in every region; empty: the cluster of the server
+    instance_type: Text = HOST_TYPE  # the instance type of the host in responses
+    rack: Text = ""  # the place of the host
+    labels: Text = ""  # attributes for placement constraints: NAME=VALUE, separated by commas
     # The IPv4 address of the host for tasks on other hosts, and the network interface that has it. The agent finds what is empty.
-    address: str = ""
-    interface: str = ""
+    address: Text = ""
+    interface: Text = ""
 
 
 class Hello(Struct, frozen=True):
     host_id: str
-    boot_id: str
-    name: str
+    boot_id: Text
+    name: Text
     cpu_units: int
     memory_mib: int
-    gpus: list[GpuDevice]
-    runs: list[Observed]
+    gpus: Annotated[list[GpuDevice], Meta(max_length=GPUS_MAX)]
+    runs: Annotated[list[Observed], Meta(max_length=RUNS_MAX)]
     options: HostOptions = HostOptions()
-    docker: str = ""  # name and version of the container engine; empty: the host has none
+    docker: Text = ""  # name and version of the container engine; empty: the host has none
     links: list[list[int]] | None = None  # the distance between every two GPUs, in the order of `gpus`; None: unknown
     # GPU id → the foreign processes on the GPU. GPUs without foreign processes are left out.
     foreign: dict[str, list[Foreign]] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)  # GPU id → why no task should get the GPU
     protocol: int = PROTOCOL
-    version: str = ""  # of the agent
-    machine: dict[str, str] = {}  # the fingerprint of the machine of a joined host (`node/fingerprint.py`)
-    folder: str = ""  # identifies the folder of the agent on its machine
+    version: Text = ""  # of the agent
+    machine: Annotated[
+        dict[Text, Text], Meta(max_length=SOURCES_MAX)
+    ] = {}  # the fingerprint of the machine of a joined host (`node/fingerprint.py`)
+    folder: Text = ""  # identifies the folder of the agent on its machine
 
 
 class OutputLimits(Struct, frozen=True):
@@ -213,8 +218,8 @@ class CollectedSamples(Struct, frozen=True):
 class Report(Struct, frozen=True):
     """Changes on a host. The core commits `logs` before `runs`, so that the whole log of a task can be read once it is STOPPED."""
 
-    runs: list[Observed] = field(default_factory=list)
-    logs: list[LogChunk] = field(default_factory=list)
+    runs: Annotated[list[Observed], Meta(max_length=RUNS_MAX)] = field(default_factory=list)
+    logs: Annotated[list[LogChunk], Meta(max_length=RUNS_MAX)] = field(default_factory=list)
     gpus: list[GpuSample] = field(default_factory=list)
     problem: str = ""  # why the host can currently neither start nor stop runs; empty: there is no problem
     faults: dict[str, str] | None = None  # as in Hello; None: not changed since the last report

@@ -47,6 +47,7 @@ class Link(asyncio.Protocol):
         self.peer = peer
         self.address = address
         self.end_reason = ""
+        self.message_max_bytes = MESSAGE_MAX_BYTES
         self._opened = opened
         self._transport: asyncio.Transport | None = None
         self._received = 0  # how many pieces of the stream have arrived
@@ -166,8 +167,8 @@ class Link(asyncio.Protocol):
         at, size = 0, len(self._bytes)
         while size - at >= HEAD.size:
             kind, length = HEAD.unpack_from(self._bytes, at)
-            if length > MESSAGE_MAX_BYTES:
-                self.close(f"a message has {length} bytes; at most {MESSAGE_MAX_BYTES} are possible")
+            if length > self.message_max_bytes:
+                self.close(f"a message has {length} bytes; at most {self.message_max_bytes} are possible")
                 self._transport.close()
                 return
             start, end = at + HEAD.size, at + HEAD.size + length

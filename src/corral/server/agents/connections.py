@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,10 @@ from corral.model.settings import OutputSettings
 from corral.model.units import MIB
 from corral.node import link, procfs
 from corral.node.host import machine_id
-from corral.node.link import Link
+from corral.node.link import MESSAGE_MAX_BYTES, Link
 from corral.server.agents.agent_connection import AgentConnection, SessionRefused
 from corral.server.agents.environment_files import with_files
-from corral.server.agents.host_scope import HostScope
+from corral.server.agents.host_scope import HostScope, checked
 from corral.server.agents.local_agent import LocalAgent
 from corral.server.agents.orders import OrderSender
 from corral.server.agents.sample_demand import SampleDemand
@@ -59,6 +59,8 @@ DAY_S = 86_400.0
 LOST_S = 2 * HEARTBEAT_S  # a joined host from which nothing arrives for this time is disconnected
 WATCH_S = 1.0  # the interval between two looks at the connections of joined hosts
 FIRST_MESSAGE_S = 30.0
+FIRST_MESSAGE_MAX_BYTES = 16 * MIB  # of a joined host
+SILENT_LINKS_MAX = 32  # the most links of a joined host whose first message has not arrived yet
 REASON_MAX = 1_000  # characters
 SAMPLES_KEPT = 120  # samples of each GPU
 HEARTBEATS_S = 1.0  # the interval between two transactions that store which hosts have reported
@@ -90,6 +92,7 @@ class Agents:
         self._order_sender = OrderSender(state, logs_lane, blobs, clock)
         self._connections: dict[str, AgentConnection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._silent_links = Counter[str]()  # joined host → how many of its links have sent no message yet
         self._heard: set[str] = set()  # the hosts that have reported since the last transaction about that
         self._watching: asyncio.Task[None] | None = None
         self.samples: dict[str, GpuSample] = {}
@@ -172,7 +175,7 @@ class Agents:
         """Serve a new link. Its first message says whether it is the connection of an agent or a session."""
         reason = "the server does not understand the message"
         try:
-            first = await _next_message(link, FIRST_MESSAGE_S if link.peer else None)
+            first = await self._first_message(link)
             if first is not None and first.session is not None:
                 if self._start_session(first.session, link):
                     return
@@ -186,11 +189,29 @@ class Agents:
             reason = "Corral is stopping"
         except ApiError as refusal:
             reason = refusal.message
+        except msgspec.DecodeError as error:
+            reason += f": {error}"
+            log.warning("the connection to %s ended, because %s", f"host {link.peer}" if link.peer else "the agent", reason)
         except Exception:
             log.exception("the connection to an agent failed")
             reason = "the server failed"
         link.close(reason)
         self._local.may_have_ended.set()
+
+    async def _first_message(self, link: Link) -> ToCore | None:
+        """Receive the first message of a link. Links of joined hosts that send none must not fill the memory."""
+        if not link.peer:
+            return await _next_message(link)
+        if self._silent_links[link.peer] >= SILENT_LINKS_MAX:
+            raise HostRefused(f"{SILENT_LINKS_MAX} connections of this host have sent no message yet")
+        self._silent_links[link.peer] += 1
+        link.message_max_bytes = FIRST_MESSAGE_MAX_BYTES
+        try:
+            return await _next_message(link, FIRST_MESSAGE_S)
+        finally:
+            self._silent_links[link.peer] -= 1
+            if not self._silent_links[link.peer]:
+                del self._silent_links[link.peer]
 
     async def _proved(self, hello: Hello, link: Link) -> Hello:
         """Return the hello of a joined host with what its certificate and its token decide, whatever the hello says.
@@ -205,8 +226,10 @@ class Agents:
         if why := self._why_copy(hello, host_id):
             raise HostRefused(why)
         cluster = host.cluster or hello.options.cluster or self._cluster
+        if not host.cluster and not joining.CLUSTER.fullmatch(cluster):
+            raise HostRefused(f"cluster '{cluster[:300]}' is not valid: choose another one with `corral join --cluster`")
         options = replace(hello.options, cluster=cluster, rack=host.rack or hello.options.rack)
-        return replace(hello, host_id=host_id, name=host.name, options=options)
+        return replace(hello, host_id=host_id, name=host.name, options=options, runs=[checked(run) for run in hello.runs])
 
     def _why_copy(self, hello: Hello, host_id: str) -> str:
         """Return why the agent of a host is a copy of one that is connected and reports. Empty: it is not.
@@ -252,6 +275,7 @@ class Agents:
             if scope is not None:
                 await scope.begin(hello, link.address)
             link.send_message(self._welcome_message)
+            link.message_max_bytes = MESSAGE_MAX_BYTES
             if link.peer:
                 self._watch_joined(connection)
             else:
@@ -324,7 +348,7 @@ class Agents:
             if message.report is None:
                 raise ValueError("the agent sent an unknown message")
             report, shipped, is_busy = message.report, dict[str, int](), False
-            connection.problem = report.problem
+            connection.problem = report.problem[:REASON_MAX]
             if report != NOTHING:
                 report = report if connection.scope is None else await connection.scope.limit(report)
                 foreign = await self._store_gpus(report, connection, foreign)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import TypedDict
 
+import msgspec
 from msgspec.structs import replace
 
 from corral.core.transactions import Tx
@@ -19,7 +21,31 @@ from corral.services.corral import joining
 from corral.services.ecs import host_reports
 from corral.store import Store
 
+REASON_MAX = 4096  # characters of the reason why a run has ended
 RUNS_KNOWN_MAX = 20_000  # of older runs, the store is asked again
+
+
+class About(TypedDict, total=False):
+    """The facts about a container that a host reports, under the names of ECS (`node/docker_engine.py`)."""
+
+    runtimeId: str
+    imageDigest: str
+    networkBindings: list[dict[str, str | int]]
+    privateIpv4Address: str
+    macAddress: str
+    pullStartedAt: float
+    pullStoppedAt: float
+
+
+def checked(run: Observed) -> Observed:
+    """Return what a host reports about a run in the form in which responses show it."""
+    about = run.about
+    if about is not None:
+        try:
+            about = dict(msgspec.convert(about, About))
+        except msgspec.ValidationError:
+            about = None
+    return replace(run, reason=run.reason and run.reason[:REASON_MAX], about=about)
 
 
 class HostScope:
@@ -48,7 +74,8 @@ class HostScope:
         await self._ask([*(chunk.run_id for chunk in report.logs), *(run.run_id for run in report.runs)])
         logs = [chunk for chunk in report.logs if chunk.run_id in self._runs]
         earlier = [replace(each, gpus=self._own_gpus(each.gpus)) for each in report.earlier]
-        return replace(report, logs=logs, gpus=self._own_gpus(report.gpus), earlier=earlier)
+        runs = [checked(run) for run in report.runs]
+        return replace(report, runs=runs, logs=logs, gpus=self._own_gpus(report.gpus), earlier=earlier)
 
     def _own_gpus(self, samples: list[GpuSample]) -> list[GpuSample]:
         return [self._own_parts(sample) for sample in samples if sample.gpu_id in self._gpus]
