@@ -5,10 +5,13 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import pytest
+
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.core import Core
+from corral.core.errors import ServiceUnavailable
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.model.principal import root_user
@@ -95,3 +98,20 @@ def test_the_messages_of_a_fifo_topic_are_delivered_at_once_and_in_order() -> No
     entries = [{"Id": str(number), "Message": str(number), "MessageGroupId": "g"} for number in range(3)]
     _, delivered = world.publish("PublishBatch", PublishBatchRequestEntries=entries)
     assert delivered == [90]
+
+
+def test_a_step_that_is_undone_and_run_again_loses_no_delivery() -> None:
+    """For example, because it needs the key for signatures, which another thread creates."""
+    world = World(DELIVERIES_MAX + 10)
+    steps = SERVICES["sns"].steps["Publish"]({"TopicArn": world.topic, "Message": "x"}, CALLER)
+    command = steps.send(world.ask(next(steps)))
+
+    def undone(tx: Tx[Store]) -> None:
+        command(tx)
+        raise ServiceUnavailable("undone")
+
+    with pytest.raises(ServiceUnavailable):
+        world.ask(undone)
+    with pytest.raises(StopIteration):
+        steps.send(world.ask(command))
+    assert world.counts() == [1] * len(world.urls)

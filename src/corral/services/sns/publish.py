@@ -102,14 +102,24 @@ class Deliveries(Struct):
                 self.left.append((notification, subscription))
         return notification
 
-    def deliver_some(self, tx: Tx[Store]) -> None:
-        """Deliver as much as one transaction may. All messages of a FIFO topic must be delivered in order, so all at once."""
+    def deliver_some(self, tx: Tx[Store]) -> int:
+        """Deliver as much as one transaction may. All messages of a FIFO topic must be delivered in order, so all at once.
+
+        Return the number of deliveries, for `done`. They stay in `left`, because the core may undo this command and run it again.
+        """
         number = size = 0
-        while self.left and (is_fifo(self.topic) or (number < DELIVERIES_MAX and size < DELIVERED_MAX_BYTES)):
-            notification, subscription = self.left.popleft()
+        for notification, subscription in self.left:
+            if not is_fifo(self.topic) and (number >= DELIVERIES_MAX or size >= DELIVERED_MAX_BYTES):
+                break
             number, size = number + 1, size + notification.bytes
             if _is_accepted(subscription, notification):
                 _deliver(tx, self.topic, subscription, notification)
+        return number
+
+    def done(self, number: int) -> None:
+        """Drop the first deliveries. Their transaction has ended."""
+        for _ in range(number):
+            self.left.popleft()
 
 
 Publishing = Generator[Callable[[Tx[Store]], Any], Any, dict[str, Any]]
@@ -126,14 +136,14 @@ def publish_batch(params: dict[str, Any], caller: Caller) -> Publishing:
 def _in_steps(begin: Callable[[Tx[Store]], tuple[dict[str, Any], Deliveries]]) -> Publishing:
     """Publish in as many transactions as the deliveries need."""
 
-    def first(tx: Tx[Store]) -> tuple[dict[str, Any], Deliveries]:
+    def first(tx: Tx[Store]) -> tuple[dict[str, Any], Deliveries, int]:
         result, deliveries = begin(tx)
-        deliveries.deliver_some(tx)
-        return result, deliveries
+        return result, deliveries, deliveries.deliver_some(tx)
 
-    result, deliveries = yield first
+    result, deliveries, number = yield first
+    deliveries.done(number)
     while deliveries.left:
-        yield deliveries.deliver_some
+        deliveries.done((yield deliveries.deliver_some))
     return result  # type: ignore[no-any-return]
 
 
@@ -193,7 +203,7 @@ def deliver(
     deliveries = Deliveries(topic)
     sent = deliveries.add(tx, notification)
     while deliveries.left:
-        deliveries.deliver_some(tx)
+        deliveries.done(deliveries.deliver_some(tx))
     return sent.id
 
 
