@@ -17,7 +17,8 @@ import pytest
 import corral
 from corral.core.errors import Refused
 from corral.model.agent_protocol import UpgradeOrder, Wheel
-from corral.node.upgrade import install, satisfies
+from corral.node.upgrade import install
+from corral.node.wheel_choice import satisfies
 from corral.server.upgrade_files import UpgradeFiles, packed_wheel
 from each import check_each
 

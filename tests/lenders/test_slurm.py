@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,14 @@ SETTINGS = f"""
 gpus = "sim:{GPUS}"
 poll_s = 0.2
 folder = "FOLDER"
+log_folder = "FOLDER"
+python = "{sys.executable}"
 allow = {{partition = ["gpu"]}}
+[lenders.bare]
+gpus = "sim:{GPUS}"
+poll_s = 0.2
+folder = "FOLDER"
+log_folder = "FOLDER"
 [instance-types]
 "lab.gpu" = {{gpus = {GPUS}, vcpus = 1, memory_gib = 1}}
 "lab.large" = {{gpus = 9, vcpus = 1, memory_gib = 1}}
@@ -41,8 +49,8 @@ class Setting:
         self.ecs, self.groups, self.ec2, self.logs = (self.corral.client(name) for name in ("ecs", "autoscaling", "ec2", "logs"))
         self.ecs.create_cluster(clusterName="lent")
 
-    def create_group(self, name: str, type_: str = "lab.gpu") -> None:
-        self.ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData=launch(type_, {"corral:lender": "slurm"}))
+    def create_group(self, name: str, type_: str = "lab.gpu", lender: str = "slurm") -> None:
+        self.ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData=launch(type_, {"corral:lender": lender}))
         self.groups.create_auto_scaling_group(
             AutoScalingGroupName=name, MinSize=0, MaxSize=4, AvailabilityZones=["us-east-1a"],
             LaunchTemplate={"LaunchTemplateName": name},
@@ -65,9 +73,10 @@ class Setting:
     def handles(self) -> list[str]:
         return sorted(each["handle"] or "" for each in self.allocations())
 
-    def start_tasks(self, count: int) -> list[str]:
-        command = ["sh", "-c", "hostname; echo $CUDA_VISIBLE_DEVICES; exec sleep 600"]
-        self.ecs.register_task_definition(family="t", containerDefinitions=[container(command, GPUS, log_prefix="lent")])
+    def start_tasks(self, count: int, command: str = "hostname; echo $CUDA_VISIBLE_DEVICES; exec sleep 600") -> list[str]:
+        self.ecs.register_task_definition(
+            family="t", containerDefinitions=[container(["sh", "-c", command], GPUS, log_prefix="lent")]
+        )
         return [self.ecs.run_task(cluster="lent", taskDefinition="t")["tasks"][0]["taskArn"] for _ in range(count)]
 
     def tasks(self, arns: list[str]) -> list[dict[str, Any]]:
@@ -124,11 +133,25 @@ def test_a_group_of_jobs(setting: Setting) -> None:
     setting.slurm.run("scancel", before[0])
     eventually(lambda: setting.handles() not in (before, before[1:], ["", *before[1:]]), "another job", 60.0)
     eventually(lambda: len(setting.in_service("jobs")) == 2, "two instances again", 60.0)
-    [lost] = [each for each in setting.tasks(tasks) if each["lastStatus"] == "STOPPED"]
+    ended = [each for each in setting.tasks(tasks) if each["lastStatus"] == "STOPPED"]
+    assert len(ended) == 1, [(each.get("stoppedReason"), each["containers"][0].get("reason")) for each in ended]
+    [lost] = ended
     assert f"Slurm job {before[0]} has ended: CANCELLED" in lost["containers"][0]["reason"]
     setting.scale("jobs", 0)
     eventually(lambda: setting.slurm.jobs() == [] and setting.allocations() == [], "all jobs are given back", 60.0)
     eventually(lambda: {each["lastStatus"] for each in setting.tasks(tasks)} == {"STOPPED"}, "no task is left")
+
+
+def test_machines_without_corral_get_it_from_the_server(setting: Setting) -> None:
+    """The Python of the machines has neither Corral nor its dependencies. Its tasks do not see them either."""
+    setting.create_group("bare", lender="bare")
+    setting.scale("bare", 1)
+    eventually(lambda: len(setting.in_service("bare")) == 1, "an instance", 60.0)
+    [task] = setting.start_tasks(1, "python3 -c 'import msgspec' 2>&1 | tail -1; sleep 600")
+    eventually(lambda: "ModuleNotFoundError: No module named 'msgspec'" in setting.printed(), "the output", 60.0)
+    setting.scale("bare", 0)
+    eventually(lambda: setting.slurm.jobs() == [] and setting.allocations() == [], "the job is given back", 60.0)
+    eventually(lambda: setting.tasks([task])[0]["lastStatus"] == "STOPPED", "no task is left")
 
 
 def test_a_request_that_slurm_refuses_waits_with_its_reason(setting: Setting) -> None:
@@ -143,7 +166,7 @@ def test_a_request_that_slurm_refuses_waits_with_its_reason(setting: Setting) ->
 @pytest.mark.parametrize(
     "tags, text",
     [
-        ({"corral:lender": "ray"}, "there is no lender 'ray'. corral.toml has these: local, slurm."),
+        ({"corral:lender": "ray"}, "there is no lender 'ray'. corral.toml has these: bare, local, slurm."),
         ({"corral:slurm-partition": "debug"}, "corral:slurm-partition=debug is not allowed"),
         ({"corral:slurm-partition": "gpu --uid=0"}, "the value of the tag corral:slurm-partition is not valid"),
         ({"corral:slurm-reservation": "x"}, "the tag corral:slurm-reservation is unknown"),

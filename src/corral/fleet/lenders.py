@@ -45,7 +45,7 @@ def lending_of(tx: Tx[Store], type_: str, details: dict[str, Any]) -> Lending:
     names = tuple(dict.fromkeys(each.strip() for each in named.split(","))) if named is not None else mapping.lenders  # type: ignore[union-attr]
     for name in names:
         if name != LOCAL and name not in tx.settings.lenders:
-            known = ", ".join((LOCAL, *sorted(tx.settings.lenders)))
+            known = ", ".join(sorted({LOCAL, *tx.settings.lenders}))
             return Lending(refusal=f"there is no lender '{name[:100]}'. corral.toml has these: {known}.")
     given = dict[str, str]()
     for name in names:

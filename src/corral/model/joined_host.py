@@ -66,6 +66,13 @@ class JoinRequest(Struct, frozen=True):
     version: str = ""
     time_s: float = 0.0  # the clock of the host
     machine: dict[str, str] = {}  # its fingerprint
+    # Of the pilot of an allocation:
+    allocation: str = ""  # the lender's id of its allocation; empty: it does not know it
+    fetch: str = ""  # do not join: send the list of wheels (WHEELS), or the wheel with this SHA-256
+    failure: str = ""  # do not join: this is why the pilot cannot
+
+
+WHEELS = "wheels"
 
 
 class JoinAnswer(Struct, frozen=True):
@@ -79,3 +86,6 @@ class JoinAnswer(Struct, frozen=True):
     rack: str = ""
     expires_at_s: float = 0.0
     renew_at_s: float = 0.0
+    wheels: dict[str, str] = {}  # name → SHA-256; the first is that of Corral
+    requires: list[str] = []  # what Corral needs on a host, as wheels name it
+    size: int = 0  # of the wheel that follows this answer

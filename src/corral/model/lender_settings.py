@@ -18,9 +18,7 @@ class LenderSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: str = "slurm"
     allow: dict[str, list[str]] = {}  # option → the values that tags may choose
-    python: str = (
-        ""  # a Python on the machines that has Corral; empty: that of the server, on a file system that the machines share
-    )
+    python: str = "python3"  # on the machines; if it does not have the version of the server, the server sends its wheels
     setup: str = ""  # lines of shell that run before the pilot, such as `module load cuda`
     folder: str = "/tmp"  # on the machines of the lender: a pilot has its files in a new folder below it
     gpus: str = "auto"  # which GPUs the machines have, as for `corral join --gpus`

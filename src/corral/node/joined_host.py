@@ -59,11 +59,12 @@ class Token:
 
 
 def join(
-    folder: Path, door: str, token: Token, name: str, now_s: Callable[[], float], machine: dict[str, str] | None = None
-) -> Joined:
+    folder: Path, door: str, token: Token, name: str, now_s: Callable[[], float], machine: dict[str, str] | None = None,
+    allocation: str = "",
+) -> Joined:  # fmt: skip
     """Join a server, and store what the host needs to connect. Raise Refused: then the folder has nothing of this server.
 
-    `machine` is the fingerprint of this machine.
+    `machine` is the fingerprint of this machine. `allocation` is the lender's id of the allocation of a pilot.
 
     If the connection is lost before the answer, the private key stays, so that the next attempt is the same host.
     """
@@ -91,7 +92,7 @@ def join(
         write_private(folder / KEY, _new_key())
     request = JoinRequest(
         signing_request=_signing_request(folder), token=token.secret, name=name, protocol=PROTOCOL, version=full_version(),
-        time_s=now_s(), machine=machine or {},
+        time_s=now_s(), machine=machine or {}, allocation=allocation,
     )  # fmt: skip
     try:
         answer = _ask(address, context(JOIN, None, offer.authority), request, door)

@@ -8,32 +8,27 @@ names the folder, and the agent executes itself again with it. Runs continue. If
 from __future__ import annotations
 
 import http.client
-import io
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from corral.core.errors import Refused
 from corral.model.agent_protocol import UpgradeOrder, Wheel
+from corral.node import wheel_choice
 from corral.process.data_folder import VERSIONS
 from corral.version import full_version
 
 CURRENT = "current"
 FETCH_PATH = "/_corral/upgrade/"
 FETCH_S, TRIAL_S = 60.0, 60.0
-REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[[^]]*\])?\s*\(?([^;)]*)\)?")
-CONDITION = re.compile(r"(>=|<=|==|!=|~=|<|>)\s*([0-9][0-9a-z.*+!-]*)")
-WHEEL_NAME = re.compile(r"([^-]+)-([^-]+)(?:-[0-9][^-]*)?-([^-]+)-([^-]+)-([^-]+)\.whl")
 
 
 def fetch_from(port: int, digest: str) -> bytes:
@@ -112,27 +107,6 @@ def _replace(path: Path, content: str) -> None:
     fresh.rename(path)
 
 
-def _unpack(wheel: Wheel, fetch: Callable[[str], bytes], folder: Path) -> None:
-    content = fetch(wheel.sha256)
-    if sha256(content).hexdigest() != wheel.sha256:
-        raise Refused(f"{wheel.name} has arrived damaged.")
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for name in archive.namelist():
-                parts = PurePosixPath(name).parts
-                if not parts or parts[0] == "/" or ".." in parts:
-                    raise Refused(f"{wheel.name} is not a wheel: it contains the path {name}.")
-                if parts[0].endswith(".data") and parts[1:2] not in (("purelib",), ("platlib",)):
-                    continue  # scripts, headers and data
-                path = folder.joinpath(*(parts[2:] if parts[0].endswith(".data") else parts))
-                if name.endswith("/"):
-                    continue
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(archive.read(name))
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
-        raise Refused(f"{wheel.name} is not a wheel: {error}.") from None
-
-
 def _try(folder: Path, arguments: Sequence[str]) -> None:
     """Start the new agent with the options of this one, without any work."""
     command = [sys.executable, "-m", "corral.node", *arguments, "--find-gpus", ""]
@@ -148,83 +122,25 @@ def _try(folder: Path, arguments: Sequence[str]) -> None:
         raise Refused(f"The new version does not start: {lines[-1] if lines else f'exit code {done.returncode}'}.")
 
 
+def _unpack(wheel: Wheel, fetch: Callable[[str], bytes], folder: Path) -> None:
+    content = fetch(wheel.sha256)
+    if sha256(content).hexdigest() != wheel.sha256:
+        raise Refused(f"{wheel.name} has arrived damaged.")
+    try:
+        wheel_choice.unpack(wheel.name, content, folder)
+    except wheel_choice.NoWheel as why:
+        raise Refused(str(why)) from None
+
+
 def _missing(folder: Path, offered: Sequence[Wheel]) -> list[Wheel]:
     """Return the wheels of dependencies that this Python lacks. Raise Refused if one of them is not offered."""
     [distribution] = metadata.distributions(path=[str(folder)])
-    chosen, lacking = list[Wheel](), list[str]()
-    for requirement in distribution.requires or ():
-        parsed = REQUIREMENT.match(requirement)
-        if parsed is None or _is_installed(parsed[1], parsed[2]):
-            continue
-        fitting = [wheel for wheel in offered if _fits(wheel.name, parsed[1], parsed[2])]
-        if fitting:
-            chosen.append(fitting[-1])
-        else:
-            lacking.append(f"{parsed[1]}{parsed[2]}".strip())
+    by_name = {wheel.name: wheel for wheel in offered}
+    chosen, lacking = wheel_choice.choose_wheels(distribution.requires or (), list(by_name))
     if lacking:
         python = f"Python {sys.version_info.major}.{sys.version_info.minor} on {platform.machine()}"
         raise Refused(
             f"The new version needs {', '.join(lacking)} for {python}. Put these wheels into a folder on the server, and name it "
             "with `corral config set upgrade.wheels FOLDER`."
         )
-    return chosen
-
-
-def _is_installed(name: str, conditions: str) -> bool:
-    try:
-        return satisfies(metadata.version(name), conditions)
-    except metadata.PackageNotFoundError:
-        return False
-
-
-def satisfies(version: str, conditions: str) -> bool:
-    """Whether a version fulfils conditions such as `>=1.44,<1.45`. Only the numbers of versions are compared."""
-    own = _numbers(version)
-    for operator, text in CONDITION.findall(conditions):
-        other = _numbers(text.rstrip(".*"))
-        same = own[: len(other)] == other if text.endswith(".*") else _padded(own, other) == _padded(other, own)
-        is_less = _padded(own, other) < _padded(other, own)
-        fulfilled = {
-            ">=": not is_less, "<": is_less, "<=": is_less or same, ">": not is_less and not same, "==": same, "!=": not same,
-            "~=": not is_less and own[: len(other) - 1] == other[:-1],
-        }[operator]  # fmt: skip
-        if not fulfilled:
-            return False
-    return True
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"[0-9]+(\.[0-9]+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
-def _padded(numbers: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    return numbers + (0,) * (len(other) - len(numbers))
-
-
-def _fits(file: str, name: str, conditions: str) -> bool:
-    """Whether a wheel is of this dependency, and fits this Python and this platform."""
-    parsed = WHEEL_NAME.fullmatch(file)
-    if parsed is None or _normal(parsed[1]) != _normal(name) or not satisfies(parsed[2], conditions):
-        return False
-    minor = sys.version_info.minor
-    pythons, abis, platforms = (parsed[at].split(".") for at in (3, 4, 5))
-    stable = "abi3" in abis and any(re.fullmatch(r"cp3\d+", each) and int(each[3:]) <= minor for each in pythons)
-    own = f"cp3{minor}" in pythons and f"cp3{minor}" in abis
-    plain = "py3" in pythons and "none" in abis
-    return (own or stable or plain) and any(_fits_platform(each) for each in platforms)
-
-
-def _fits_platform(tag: str) -> bool:
-    if tag == "any":
-        return True
-    found = re.fullmatch(r"(?:manylinux_(\d+)_(\d+)|manylinux(?:1|2010|2014)|linux)_(\w+)", tag)
-    if found is None or found[3] != platform.machine():
-        return False
-    library, version = platform.libc_ver()
-    needed = (int(found[1]), int(found[2])) if found[1] else (0, 0)
-    return library == "glibc" and _numbers(version) >= needed
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return [by_name[name] for name in chosen]

@@ -271,10 +271,11 @@ async def _serve(options: ServerOptions) -> None:
         MetricsPage(lanes, agents.history, clock),
     )
     server = HttpServer(front_door, open_data_channel, blobs, limits, clock)
-    door = DoorOpener(
-        data, state, store, clock, port, settings.account, configuration.values["hosts.certificate_days"], agents.opened, server
-    )
     upgrade_files = UpgradeFiles(configuration.values["upgrade.wheels"])
+    door = DoorOpener(
+        data, state, store, clock, port, settings.account, configuration.values["hosts.certificate_days"], agents.opened, server,
+        upgrade_files,
+    )  # fmt: skip
     facts.upgrade_order, facts.upgrade_file = upgrade_files.order, upgrade_files.read
     facts.open_door = door.open_from_thread
     lenders = Lenders(configuration.lenders, data, state, store.allocations, clock, door.open)

@@ -19,13 +19,14 @@ import msgspec
 
 from corral.core.clock import Clock
 from corral.model.agent_protocol import PROTOCOL
-from corral.model.joined_host import JoinAnswer, JoinOffer, JoinRequest
+from corral.model.joined_host import WHEELS, JoinAnswer, JoinOffer, JoinRequest
 from corral.node.host import machine_id
 from corral.server.door.authority import Authority, BadRequest, SigningRequest, read_request
 from corral.server.door.preamble import Preamble
 from corral.server.lanes import Lane
-from corral.services.corral import joining
-from corral.services.corral.joining import JoinRefused, Redemption
+from corral.server.lenders.pilot_files import PilotFiles
+from corral.services.corral import joining, lending
+from corral.services.corral.joining import JoinLater, JoinRefused, Redemption
 from corral.store import Store
 from corral.version import full_version
 
@@ -42,9 +43,11 @@ log = logging.getLogger("corral")
 
 class Joiner:
     def __init__(
-        self, authority: Authority, state: Lane[Store], clock: Clock, port: int, account: str, certificate_s: float
-    ) -> None:
+        self, authority: Authority, state: Lane[Store], clock: Clock, port: int, account: str, certificate_s: float,
+        pilot_files: PilotFiles,
+    ) -> None:  # fmt: skip
         """`port` is the port of the API. `certificate_s` is the lifetime of the certificates of hosts."""
+        self._pilot_files = pilot_files
         self._authority = authority
         self._state = state
         self._clock = clock
@@ -61,7 +64,8 @@ class Joiner:
             async with asyncio.timeout(ANSWER_S):
                 line = await reader.readline()
             if line:
-                writer.write(msgspec.json.encode(await self._answer(preamble, line)) + b"\n")
+                answer, content = await self._answer(preamble, line)
+                writer.write(msgspec.json.encode(answer) + b"\n" + content)
                 await writer.drain()
         except (OSError, TimeoutError, ValueError):  # ValueError: the line is too long
             pass
@@ -70,19 +74,40 @@ class Joiner:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def _answer(self, preamble: Preamble, line: bytes) -> JoinAnswer:
+    async def _answer(self, preamble: Preamble, line: bytes) -> tuple[JoinAnswer, bytes]:
+        """Return the answer to a request, and the content that follows it."""
         try:
             if self._failures.are_too_many(preamble.address):
                 raise JoinRefused("Too many requests of this address have failed. Wait a minute, then try again.")
             request = msgspec.json.decode(line, type=JoinRequest)
-            return await (self._renew(preamble, request) if preamble.host else self._join(preamble, request))
+            if request.fetch or request.failure:
+                return await self._serve_pilot(request)
+            return await (self._renew(preamble, request) if preamble.host else self._join(preamble, request)), b""
+        except JoinLater as refusal:
+            return JoinAnswer(error=str(refusal)), b""
         except (JoinRefused, BadRequest) as refusal:
             self._failures.add(preamble.address)
             log.warning("a host at %s was refused: %s", preamble.address, refusal)
-            return JoinAnswer(error=str(refusal))
+            return JoinAnswer(error=str(refusal)), b""
         except msgspec.DecodeError:
             self._failures.add(preamble.address)
-            return JoinAnswer(error="The server does not understand the request.")
+            return JoinAnswer(error="The server does not understand the request."), b""
+
+    async def _serve_pilot(self, request: JoinRequest) -> tuple[JoinAnswer, bytes]:
+        """Send wheels to the pilot of an allocation, or store why it cannot join."""
+        token_id, _, secret = request.token.partition(".")
+        await self._state.submit(
+            partial(lending.pilot_asks, token_id=token_id, secret=secret, handle=request.allocation, failure=request.failure)
+        )
+        if request.failure:
+            return JoinAnswer(), b""
+        if request.fetch == WHEELS:
+            wheels = await asyncio.to_thread(self._pilot_files.offer)
+            return JoinAnswer(wheels=wheels, requires=self._pilot_files.requires), b""
+        content = await asyncio.to_thread(self._pilot_files.read, request.fetch)
+        if content is None:
+            return JoinAnswer(error="The server does not have this wheel."), b""
+        return JoinAnswer(size=len(content)), content
 
     async def _join(self, preamble: Preamble, request: JoinRequest) -> JoinAnswer:
         if request.protocol != PROTOCOL:
@@ -100,7 +125,14 @@ class Joiner:
         token_id, _, secret = request.token.partition(".")
         signing = await asyncio.to_thread(read_request, request.signing_request)
         redemption = Redemption(
-            token_id, secret, request.name, signing.key_digest, request.version, preamble.address, request.machine
+            token_id,
+            secret,
+            request.name,
+            signing.key_digest,
+            request.version,
+            preamble.address,
+            request.machine,
+            request.allocation,
         )
         host = await self._state.submit(lambda tx: joining.redeem(tx, redemption))
         log.info("the host %s joins from %s, with the token %s", host.name, preamble.address, token_id)

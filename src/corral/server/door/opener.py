@@ -17,6 +17,7 @@ from corral.core.clock import Clock
 from corral.node.link import Link
 from corral.server.http.server import HttpServer
 from corral.server.lanes import Lane
+from corral.server.upgrade_files import UpgradeFiles
 from corral.store import Store
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ DAY_S = 86_400.0
 class DoorOpener:
     def __init__(
         self, data: Path, state: Lane[Store], store: Store, clock: Clock, port: int, account: str, certificate_days: float,
-        opened: Callable[[Link], object], gateways: HttpServer,
+        opened: Callable[[Link], object], gateways: HttpServer, upgrade_files: UpgradeFiles,
     ) -> None:  # fmt: skip
         """`port` is the port of the API. `opened` and `gateways`: see `Door`."""
         self._data = data
@@ -43,12 +44,14 @@ class DoorOpener:
         self._opening = asyncio.Lock()
         self._opened = opened
         self._gateways = gateways
+        self._upgrade_files = upgrade_files
 
     async def open(self, listener: socket.socket | None = None) -> dict[str, str]:
         """Open the door, unless it is open. Without `listener`, listen on the default port, and remember it. Raise Refused."""
         from corral.server.door.authority import Authority
         from corral.server.door.door import DEFAULT_PORT, Door, listen_for_hosts
         from corral.server.door.joining import Joiner
+        from corral.server.lenders.pilot_files import PilotFiles
 
         async with self._opening:
             if self._door is None:
@@ -59,7 +62,15 @@ class DoorOpener:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 authority = Authority(folder, self._clock.wall_s())
                 authority.issue_server(self._clock.wall_s())
-                joiner = Joiner(authority, self._state, self._clock, self._port, self._account, self._certificate_s)
+                joiner = Joiner(
+                    authority,
+                    self._state,
+                    self._clock,
+                    self._port,
+                    self._account,
+                    self._certificate_s,
+                    PilotFiles(self._upgrade_files),
+                )
                 door = Door(self._data, listener, self._store, authority, joiner, self._opened, self._gateways)
                 door.open()
                 self._door = door

@@ -51,9 +51,10 @@ class Lenders:
         await joined.wait()
         from corral.server.lenders.keeper import LenderKeeper
 
-        prefix = f"corral-{stored_host_id(self._data / 'node' / 'host.json')[:LABEL_DIGITS]}-"
+        server = stored_host_id(self._data / "node" / "host.json")[:LABEL_DIGITS]
         loop = asyncio.get_running_loop()
         for name, settings in self._settings.items():
+            prefix = f"corral-{server}.{name}."  # several lenders may be one cluster, so each has labels of its own
             keeper = LenderKeeper(name, settings, lender_of(settings), prefix, self._state, self._clock, self._open_door)
             self._keepers[name] = keeper
             self._tasks.append(loop.create_task(keeper.run()))

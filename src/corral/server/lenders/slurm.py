@@ -51,7 +51,7 @@ class Slurm:
         command += [f"--gres={self._settings.gres}:{request.gpus}"] if request.gpus else []
         chosen = {name: getattr(self._settings, name) for name in self._settings.options} | dict(request.options)
         command += [f"--{'time' if name == 'time_limit' else name}={value}" for name, value in chosen.items() if value]
-        done = self._run(command, pilot_script(self._settings, request))
+        done = self._run(command, pilot_script(self._settings, request, "$SLURM_JOB_ID"))
         if done.returncode:
             raise LenderRefused(_error(done))
         handle = done.stdout.strip().partition(";")[0]

@@ -45,6 +45,10 @@ class JoinRefused(ApiError):
     """A host cannot join, or cannot renew its certificate. The message says why, and what to do."""
 
 
+class JoinLater(JoinRefused):
+    """A pilot cannot join yet, and asks again."""
+
+
 class Redemption(Struct, frozen=True):
     """The request of a host to join."""
 
@@ -55,6 +59,7 @@ class Redemption(Struct, frozen=True):
     version: str
     address: str
     machine: dict[str, str] = {}  # the fingerprint of its machine
+    allocation: str = ""  # of a pilot: the lender's id of its allocation, as the pilot says
 
 
 def create_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -156,23 +161,32 @@ def redeem(tx: Tx[Store], request: Redemption) -> JoinedHost:
     return host
 
 
-def _redeem_allocation(tx: Tx[Store], request: Redemption, allocation: Allocation) -> JoinedHost:
-    """Let the pilot of an allocation join, once, within TOKEN_S after the lender has said that the allocation runs.
+def check_pilot(tx: Tx[Store], allocation: Allocation | None, secret: str, handle: str) -> Allocation:
+    """Check the token of a pilot: it is of one allocation, and valid for TOKEN_S after the lender has said that this one runs.
 
-    A job may wait in the line of its lender for days. Meanwhile, a program that reads the token cannot join with it.
+    A job may wait in the line of its lender for days. Meanwhile, a program that reads the token can do nothing with it. `handle` is
+    the lender's id of the allocation, as the pilot says.
     """
-    hosts, instance = tx.store.joined_hosts, tx.store.instances.get(allocation.instance_id)
-    if not allocation.digest or not hmac.compare_digest(allocation.digest, _digest(request.secret)):
-        raise JoinRefused("The token is not valid: Corral has requested this allocation again.")
+    if allocation is None or not allocation.digest or not hmac.compare_digest(allocation.digest, _digest(secret)):
+        raise JoinRefused("The token is not valid: the allocation has ended, or Corral has requested it again.")
+    if allocation.handle and handle and handle != allocation.handle:
+        raise JoinRefused(f"The token is of the allocation {allocation.handle}, and this one is {handle[:100]}.")
     if allocation.state in (AllocationState.WANTED, AllocationState.WAITING) or allocation.running_at_s is None:
-        raise JoinRefused(f"The lender says that this allocation {NOT_YET}.")
-    if allocation.state is AllocationState.ENDING or instance is None:
+        raise JoinLater(f"The lender says that this allocation {NOT_YET}.")
+    if allocation.state is AllocationState.ENDING or tx.store.instances.get(allocation.instance_id) is None:
         raise JoinRefused("The instance of this allocation was terminated.")
+    if tx.now_s > allocation.running_at_s + TOKEN_S:
+        raise JoinRefused("The token has expired.")
+    return allocation
+
+
+def _redeem_allocation(tx: Tx[Store], request: Redemption, allocation: Allocation) -> JoinedHost:
+    """Let the pilot of an allocation join, once."""
+    hosts = tx.store.joined_hosts
+    check_pilot(tx, allocation, request.secret, request.allocation)
     before = hosts.with_key(request.key_digest)
     if allocation.host_id and (before is None or before.id != allocation.host_id):
         raise JoinRefused("The token is used up: another host has joined with it.")
-    if tx.now_s > allocation.running_at_s + TOKEN_S:
-        raise JoinRefused("The token has expired.")
     if before is not None and (before.id != allocation.host_id or before.revoked_at_s is not None):
         raise JoinRefused("The host with this key was revoked, or has joined with another token.")
     host_id = allocation.host_id or tx.ids.hex32()
@@ -182,7 +196,7 @@ def _redeem_allocation(tx: Tx[Store], request: Redemption, allocation: Allocatio
         machine=request.machine,
     )  # fmt: skip
     hosts.put(host)
-    tx.store.allocations.put(replace(allocation, host_id=host.id))
+    tx.store.allocations.put(replace(allocation, host_id=host.id, said=""))
     return host
 
 

@@ -17,10 +17,12 @@ from corral.decide.allocations import AllocationReport
 from corral.fleet import instances, spot_interruptions
 from corral.model.allocation import JOIN_MAX_S, LOCAL, Allocation, AllocationState, Phase
 from corral.model.instance import INTERRUPTED_AT, Instance, InstanceState, ec2_id
+from corral.services.corral.joining import check_pilot
 from corral.services.ecs.host_loss import forget
 from corral.store import Store
 
 NOTICE_S = 120.0  # the tasks of an instance get this notice, or less if the lender says it later
+SAID_MAX = 500  # characters of what a pilot says
 STOP_S = 30.0  # so long before the end of its allocation, an instance is terminated
 
 
@@ -80,6 +82,18 @@ def report(tx: Tx[Store], reports: tuple[AllocationReport, ...]) -> list[str]:
             elif each.ends_at_s is not None and instance is not None and instance.state is InstanceState.RUNNING:
                 _notice(tx, instance, each.ends_at_s)
     return repeated
+
+
+def pilot_asks(tx: Tx[Store], token_id: str, secret: str, handle: str, failure: str) -> None:
+    """Check the token of a pilot that asks for wheels, or says why it cannot join. Raise JoinRefused."""
+    allocation = check_pilot(tx, tx.store.allocations.get(token_id), secret, handle)
+    if failure and not allocation.host_id:
+        tx.store.allocations.put(replace(allocation, said=_printable(failure)[:SAID_MAX]))
+        _changed(tx, allocation.instance_id)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _progress(tx: Tx[Store], allocation: Allocation, found: AllocationReport) -> None:
@@ -172,13 +186,16 @@ def list_lenders(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     """List the lenders, and their allocations with the instances that they are for."""
     problems = tx.settings.server.lender_problems()
     found = []
-    for name in (LOCAL, *sorted(tx.settings.lenders)):
-        allocations = [_described(tx, each) for each in tx.store.allocations.of_lender(name)]
+    all_allocations = tx.store.allocations.all()
+    removed = {each.lender for each in all_allocations} - tx.settings.lenders.keys()
+    problems = {**problems, **dict.fromkeys(removed, "corral.toml does not have it any more: its allocations end when it is back")}
+    for name in (LOCAL, *sorted({*tx.settings.lenders, *removed})):
+        allocations = [_described(tx, each) for each in all_allocations if each.lender == name]
         settings = tx.settings.lenders.get(name)
         found.append(
             {
                 "name": name,
-                "kind": settings.kind if settings is not None else LOCAL,
+                "kind": settings.kind if settings is not None else LOCAL if name == LOCAL else "",
                 "problem": problems.get(name),
                 "allocations": allocations,
             }
