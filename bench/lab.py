@@ -30,6 +30,7 @@ from raw_registry import password_of
 EVENTS = ("server", "door", "agent", "spawner", "gateway", "cut")
 CUT_S = (1.0, 40.0)
 OBJECT_MB, PASSES, IDLE = 400, 3, 200
+LOG_TAIL = 4_000  # characters of the log of the server that are printed if the script fails
 IMAGE = "lab/busy:1"
 # Read a presigned URL as fast as possible, and print MB/s.
 READ = """
@@ -82,6 +83,9 @@ def main() -> int:
         except AssertionError as wrong:
             print(f"WRONG: {wrong}")
             return 1
+        except BaseException:
+            print(f"The end of the log of the server:\n{cluster.corral.log()[-LOG_TAIL:]}", file=sys.stderr)
+            raise
         finally:
             cluster.corral.clear()
     return 0

@@ -47,7 +47,7 @@ def test_up_in_the_foreground_ends_by_ctrl_c_and_names_the_flag_where_there_is_n
 def test_what_up_cannot_do_is_said_in_one_line(own: Cli) -> None:
     assert "is not one of" in own("up", "--runtime", "podman", code=2).stderr
     assert "sim:2xH200" in own("up", "--detach", "--port", "0", "--gpus", "many", code=2).stderr
-    assert "unknown model" in own("up", "--detach", "--port", "0", "--gpus", "sim:2xP0", code=1).stderr
+    assert "The models are B200" in own("up", "--detach", "--port", "0", "--gpus", "sim:2xP0", code=2).stderr
     assert "twelve digits" in own("up", "--account", "12", code=2).stderr
     assert "must be used together" in own("up", "--access-key", "AKIAEXAMPLE", code=2).stderr
     assert not (own.data / "server.json").exists()

@@ -161,6 +161,18 @@ def test_tasks_are_spread_evenly() -> None:
             "needs 1 GPU; 2 hosts, none matches memberOf (attribute:x == 1)",
         ),
         (
+            [host("a"), replace(host("b", x="1"), connected=False)],
+            rules("attribute:x == 1"),
+            "memberOf",
+            "needs 1 GPU; 1 host, none matches memberOf (attribute:x == 1); another host, which matches, does not report",
+        ),
+        (
+            [host("a"), *(replace(host(name, x="1"), draining=True) for name in "bc")],
+            rules("attribute:x == 1"),
+            "memberOf",
+            "needs 1 GPU; 1 host, none matches memberOf (attribute:x == 1); 2 that match do not report or are draining",
+        ),
+        (
             [host("a", 8, 0, x="1"), host("b", 8, 0, x="1"), host("c")],
             rules("attribute:x == 1"),
             "GPU",

@@ -14,12 +14,12 @@ import pytest
 from corral.cli.checks.finding import WARN
 from corral.cli.checks.machine import hardware_error_reports
 from corral.core.errors import Refused
-from corral.model.gpu import GpuHealth
+from corral.model.gpu import MODELS, GpuHealth
 from corral.model.gpu_metrics import gpu_values
 from corral.node import gpu_topology
 from corral.node.gpu_faults import GpuFaults
 from corral.node.gpus import NoGpus, SimulatedGpus, detect, find_devices
-from corral.node.gpus_flag import MODELS, GpusFlag, parse_gpus_flag
+from corral.node.gpus_flag import GpusFlag, parse_gpus_flag
 from corral.node.nvml import NvmlGpus
 from corral.node.procfs import is_ours, process_name
 from eventually import eventually

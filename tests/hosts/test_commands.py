@@ -28,7 +28,7 @@ def test_a_second_machine_joins(own: Cli, tmp_path: Path) -> None:
         assert not [pid for pid, words in command_lines() if secret in words]
         assert secret not in b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
         shown = own("hosts").stdout
-        assert "box2" in shown and "127.0.0.1" in shown and "r7" in shown and "1 NVIDIA H100" in shown
+        assert "box2" in shown and "127.0.0.1" in shown and "r7" in shown and "1 NVIDIA H100" in shown and "commit" not in shown
         [listed] = own.json("token", "list")
         assert (listed["used"], listed["uses"]) == (1, 2)
         assert own("run", "--gpus", "1", "--", "echo", "here").stdout == "here\n"
@@ -41,15 +41,15 @@ def test_a_second_machine_joins(own: Cli, tmp_path: Path) -> None:
             started = ecs.run_task(taskDefinition="a", placementConstraints=[constraint])
             assert [each["reason"] for each in started["failures"]] == [] or not placed
             assert len([each for each in started["tasks"] if "containerInstanceArn" in each]) == placed
-        checked = own("doctor", "--data", str(folder)).stdout
-        assert "this is host box2, which reaches the door" in " ".join(checked.split()) and "its agent runs" in checked
+        check_doctor(own, folder, door)
+        assert "box2" in own("ps", "--all").stdout
         stop(running)
         again = own.begin("join", "--data", str(folder))  # with the remembered options
         again.until("stderr", "This machine runs tasks")
         eventually(lambda: len(own.json("hosts")) == 2 and box(own) == "UP", "it is up again")
         own("hosts", "revoke", "box2")
         assert box(own) == "REVOKED"
-        refused(own, folder, door)
+        refused(own, folder, door, line[4])
         own("backup", str(tmp_path / "backup"))
         assert list((tmp_path / "backup").glob("**/authority.pem"))
         stop(again)
@@ -57,17 +57,32 @@ def test_a_second_machine_joins(own: Cli, tmp_path: Path) -> None:
         end_host(folder)
 
 
-def refused(own: Cli, folder: Path, door: str) -> None:
+def check_doctor(own: Cli, folder: Path, door: str) -> None:
+    # Without --data, because this machine has the folder of a host and no server of its own.
+    env = {"CORRAL_DATA": str(folder / "none"), "CORRAL_HOST_DATA": str(folder)}
+    checked = " ".join(own("doctor", env=env).stdout.split())
+    assert f"this is host box2, which reaches the door of its server at {door}" in checked
+    port = own.json("status")["url"].rpartition(":")[2]
+    for text in ("its agent runs", f"127.0.0.1:{port} leads tasks to the server", "clock differ by 0 s", "does not join at boot"):
+        assert text in checked, checked
+    host = door.rpartition(":")[0]
+    assert f"This machine is host box2 of the server at {host}. Run this command there." in own("status", env=env, code=3).stderr
+
+
+def refused(own: Cli, folder: Path, door: str, token: str) -> None:
     assert "copy the line" in own("join", door, "--data", str(folder), code=2).stderr
     assert "has not joined a server yet" in own("join", "--data", str(folder / "none"), code=2).stderr
     assert "gpus is 'many'" in own("join", "--data", str(folder), "--gpus", "many", code=2).stderr
-    assert "is not complete" in own("join", door, "--token", "-", "--data", str(folder), given="a\n", code=1).stderr
-    assert "cannot be reached" in own("join", "127.0.0.1:1", "--token", "a.b.c", "--data", str(folder / "new"), code=1).stderr
+    assert "The models are B200" in own("join", "--data", str(folder), "--gpus", "sim:2xP0", code=2).stderr
+    for text in ("a", token[:-1]):
+        assert "is not complete" in own("join", door, "--token", "-", "--data", str(folder), given=f"{text}\n", code=1).stderr
+    lost = own("join", "127.0.0.1:1", "--token", token, "--data", str(folder / "new"), code=1).stderr
+    assert "cannot be reached: Connection refused." in lost
     assert not (folder / "new").exists()
     assert "belongs to a host" in own("up", "--detach", "--port", "0", "--data", str(folder), code=1).stderr
     assert (
         "is the data folder of a server"
-        in own("join", door, "--token", "-", "--data", str(own.data), given="a.b.c\n", code=1).stderr
+        in own("join", door, "--token", "-", "--data", str(own.data), given=f"{token}\n", code=1).stderr
     )
     assert "There is no token nope" in own("token", "revoke", "nope", code=1).stderr
     assert "Host nope was not found" in own("hosts", "revoke", "nope", code=1).stderr

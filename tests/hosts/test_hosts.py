@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from eventually import eventually
 from hosts.cluster import Cluster
 from hosts.lab import Lab, why_not
 
+ANY_ADDRESS = "from corral.node.host_address import any_address; print(any_address())"
 CUT_S = 20.0  # the server calls a host silent after 15 s
 
 
@@ -38,6 +40,8 @@ def test_two_hosts_join_and_survive_a_cut_network_and_kills(cluster: Cluster) ->
     tasks = {machine: cluster.work(machine) for machine in (one, two)}
     for machine, task in tasks.items():
         cluster.check_first_line(machine, task)
+    # Without a default route, the address is that of an interface.
+    assert two.run(sys.executable, "-c", ANY_ADDRESS) == f"{two.address}\n"
     cluster.check_exec(two, tasks[two])
     cluster.check_stranger(two)
     cluster.check_source(two, one, tasks[two])

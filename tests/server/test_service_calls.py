@@ -87,7 +87,7 @@ def test_reads_do_not_wait_for_a_transaction(tmp_path: Path) -> None:
             identity = await world.ask("1", "Action=GetCallerIdentity&Version=2011-06-15")
             listed = await world.ask("2", target)
             # Only the lane has the index of container instances in memory.
-            of_instance = asyncio.ensure_future(world.ask("3", target, b'{"containerInstance": "i-1"}'))
+            of_instance = asyncio.ensure_future(world.ask("3", target, b'{"containerInstance": "%s"}' % (b"1" * 32)))
             await world.ask("4", target)
             assert not of_instance.done() and not blocked.done()
         finally:

@@ -20,7 +20,7 @@ from corral.model.stop_reasons import HOST_DRAINED, HOST_FORGOTTEN
 from corral.model.task import ecs_arn
 from corral.node.fingerprint import fingerprint
 from corral.services.corral import hosts as host_operations
-from corral.services.corral import joining, status
+from corral.services.corral import joining, runs, status
 from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.host_loss import FENCE_MARGIN_S
@@ -179,7 +179,10 @@ def test_only_a_silent_host_is_forgotten_and_its_tasks_stop_with_the_reason() ->
         fleet.call("forget_host", host=f"box{number}")
     assert fleet.host_of(two) == lost, "best fit"
     fleet.pass_silence(1 - number)
-    assert fleet.described()[f"box{number}"]["state"] == "SILENT"
+    silent = fleet.described()[f"box{number}"]
+    assert silent["state"] == "SILENT" and "run `corral join` on it (10.0.0.1)" in silent["reason"]
+    listed = fleet.ask(lambda tx: runs.list_runs(tx, {}, CALLER))["running"]
+    assert {run["reason"].rpartition("; ")[2] for run in listed} == {f"its host box{number} does not report"}
     assert one in fleet.store.tasks.live
     assert fleet.call("forget_host", host=f"box{number}")["tasks"] == 2
     for task in (one, two):

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from corral.model.gpu import MODELS, SIMULATED_MAX
 from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 UP, SCALING, HISTORY, OUTPUTS, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "outputs", "run", "cost", "instance-types"
@@ -109,7 +110,8 @@ def texts(table: str, key: str, about: str) -> ConfigurationSetting:
     return ConfigurationSetting(table, key, [], about, f"a list of at most {TEXTS_MAX} texts", accepts)
 
 
-_GPUS = (r"auto|none|sim:[0-9]{1,4}(x.{1,64})?", "auto, none, or simulated GPUs such as sim:8 or sim:2xH200",
+_GPUS = (rf"auto|none|sim:([1-9]|[1-5][0-9]|6[0-4])(x(?i:{'|'.join(MODELS)}))?",
+         f"auto, none, or 1 to {SIMULATED_MAX} simulated GPUs, such as sim:8 or sim:2xH200. The models are {', '.join(MODELS)}",
          "the GPUs: auto, none, or simulated GPUs")  # fmt: skip
 _CLUSTER = (
     r"[a-zA-Z0-9_-]{1,255}",

@@ -60,7 +60,9 @@ class HostNames:
 
     def __init__(self, tx: Tx[Store]) -> None:
         self._instances = tx.store.instances
-        self._names = {host["id"]: str(host["name"]) for host in tx.store.hosts.all()}
+        hosts = tx.store.hosts.all()
+        self._names = {host["id"]: str(host["name"]) for host in hosts}
+        self._silent = {host["id"] for host in hosts if not host["connected"]}
 
     def of(self, instance_id: str | None) -> str | None:
         """Return None if there is only one host, if the instance has no host, or if the instance is forgotten."""
@@ -68,6 +70,13 @@ class HostNames:
             return None
         instance = self._instances.get(instance_id)
         return self._names.get(instance.host_id) if instance is not None and instance.host_id is not None else None
+
+    def why_silent(self, instance_id: str | None) -> str:
+        """Return a text if the host of an instance does not report, so that the states of its tasks may be old."""
+        instance = self._instances.get(instance_id) if instance_id is not None and self._silent else None
+        if instance is None or instance.host_id not in self._silent:
+            return ""
+        return f"its host {self._names[instance.host_id]} does not report"
 
 
 def gpu_key(gpu_id: str) -> str:

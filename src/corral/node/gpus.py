@@ -14,11 +14,11 @@ from typing import NamedTuple, Protocol
 
 from corral.core.errors import Refused
 from corral.core.ids import simulated_gpu_id
-from corral.model.gpu import FOREIGN_MAX, Foreign, GpuDevice, GpuHealth
+from corral.model.gpu import FOREIGN_MAX, MODELS, Foreign, GpuDevice, GpuHealth
 from corral.model.gpu_metrics import GpuPart, GpuSample
 from corral.node import gpu_topology
 from corral.node.gpu_parts import divide, run_of
-from corral.node.gpus_flag import MODELS, parse_gpus_flag
+from corral.node.gpus_flag import parse_gpus_flag
 from corral.node.procfs import environment, is_ours, process_name, processes, waited_s
 
 VISIBLE = (b"CUDA_VISIBLE_DEVICES=", b"NVIDIA_VISIBLE_DEVICES=")

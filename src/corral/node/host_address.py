@@ -16,6 +16,7 @@ from corral.model.agent_protocol import HostOptions
 SIOCGIFCONF = 0x8912  # ioctl: list the IPv4 addresses of all interfaces
 ENTRY = struct.Struct("16s20x4s" if struct.calcsize("P") == 4 else "16s4x4s16x")  # ifreq: a name and a sockaddr_in
 ADDRESSES_MAX = 4096
+INSIDE_INTERFACES = ("docker", "br-", "veth", "virbr", "lxc", "cni")  # networks of containers on this machine
 # An address for documentation (RFC 5737), to which the default route leads. Nothing is sent to it.
 ANY_OTHER_HOST = ("192.0.2.1", 9)
 
@@ -24,11 +25,11 @@ def with_address(options: HostOptions, towards_server: str) -> HostOptions:
     """Complete the address and the interface of a host. What is unknown stays empty.
 
     Without an option, a host has the address from which it has connected to the server, `towards_server`. If that is unknown,
-    because this is the machine of the server, it has the address of its default route.
+    because this is the machine of the server, it has the address of `any_address`.
     """
     if options.interface and not options.address:
         return replace(options, address=next((address for name, address in _addresses() if name == options.interface), ""))
-    address = options.address or _other_than_loopback(towards_server or _default_address())
+    address = options.address or _other_than_loopback(towards_server or any_address())
     interface = options.interface or next((name for name, each in _addresses() if each == address), "")
     return replace(options, address=address, interface=interface)
 
@@ -45,11 +46,13 @@ def _addresses() -> list[tuple[str, str]]:
     ]
 
 
-def _default_address() -> str:
+def any_address() -> str:
+    """Return the address of the default route. Without such a route, return that of the first interface to other machines."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
         probe.connect(ANY_OTHER_HOST)
         return str(probe.getsockname()[0])
-    return ""
+    others = (address for name, address in _addresses() if not name.startswith(INSIDE_INTERFACES))
+    return next(filter(None, map(_other_than_loopback, others)), "")
 
 
 def _other_than_loopback(text: str) -> str:

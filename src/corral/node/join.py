@@ -44,7 +44,7 @@ def main() -> int:
     except (Refused, OSError) as why:
         if not existed:
             _remove(folder)
-        text = str(why) if isinstance(why, Refused) else f"The server at {options.server} cannot be reached: {why}."
+        text = str(why) if isinstance(why, Refused) else f"The server at {options.server} cannot be reached: {why.strerror or why}."
         print(escape_controls(text), file=sys.stderr)
         return 1
     print(msgspec.json.encode(record).decode())

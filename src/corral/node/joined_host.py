@@ -25,6 +25,7 @@ from corral.node.host import stored_host_id
 from corral.node.server_access import (
     AUTHORITY,
     CERTIFICATE,
+    DOOR_PORT,
     JOIN,
     KEY,
     RECORD,
@@ -41,6 +42,7 @@ from corral.version import full_version
 
 LINE_MAX_BYTES = 64 * 1024
 ANSWER_S = 30.0
+PIN_LENGTH = 43  # SHA-256 in base64, without padding
 RETRY_S = 60.0  # the pause after a renewal has failed
 RENEWALS_PER_LIFETIME = 10  # a host whose clock is ahead renews its certificate at most so often
 
@@ -52,7 +54,7 @@ class Token:
 
     def __init__(self, text: str) -> None:
         parts = text.strip().split(".")
-        if len(parts) != 3 or not all(parts):
+        if len(parts) != 3 or not all(parts) or len(parts[2]) != PIN_LENGTH:
             raise Refused("The token is not complete: copy the whole line that `corral token create` has printed.")
         self.secret = f"{parts[0]}.{parts[1]}"
         self.pin = parts[2]
@@ -68,10 +70,11 @@ def join(
 
     If the connection is lost before the answer, the private key stays, so that the next attempt is the same host.
     """
+    door = door if ":" in door else f"{door}:{DOOR_PORT}"
     try:
         address = split_address(door)
     except ValueError:
-        raise Refused(f"'{door}' is not an address: use SERVER:PORT, for example 10.0.0.5:4567.") from None
+        raise Refused(f"'{door}' is not an address: use SERVER:PORT, for example 10.0.0.5:{DOOR_PORT}.") from None
     record = read_record(folder)
     if record is not None and pin_of((folder / AUTHORITY).read_text()) != token.pin:
         raise Refused(f"{folder} has joined another server, at {record.door}. Choose another folder with --data.")

@@ -29,6 +29,7 @@ from corral.node.link import Link
 SERVER_NAME = "server.corral.internal"  # the name in the certificate of every door
 AGENT, SESSION, GATEWAY, JOIN = "corral-agent/1", "corral-session/1", "corral-gateway/1", "corral-join/1"  # by ALPN
 RECORD, AUTHORITY, KEY, CERTIFICATE = "joined.json", "authority.pem", "host.key", "host.pem"
+DOOR_PORT = 4567  # the default port of the door
 CONNECT_S = 3.0  # TCP repeats a lost SYN after 1 and 3 seconds; a new attempt is sooner
 HANDSHAKE_S = 10.0
 LOST_MS = 10_000  # the connection ends if sent bytes are not acknowledged for this time

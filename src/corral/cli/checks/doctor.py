@@ -13,7 +13,7 @@ from dataclasses import asdict
 import click
 
 from corral.cli.checks.finding import FAIL, OK, WARN, Finding, warn
-from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.client.data_folder import DataFolder, data_option, host_folder, joined_host
 from corral.cli.printing.errors import CliError, error_line
 from corral.cli.printing.output import console, count, print_json
 
@@ -26,7 +26,9 @@ Check = Callable[[DataFolder], Iterator[Finding]]
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON: check, level, found, advice.")
 def doctor(data: DataFolder, as_json: bool) -> None:
     """Check driver, GPUs, disk, clock, ports and more, and advise what to fix. The exit code is 1 if a check finds a failure."""
-    findings = [(name, finding) for name, check in _checks().items() for finding in _examined(check, data)]
+    if is_host := joined_host(data) is not None:
+        data = data if data.chosen else data._replace(path=host_folder())
+    findings = [(name, finding) for name, check in _checks(is_host=is_host).items() for finding in _examined(check, data)]
     if as_json:
         print_json([{"check": name, **asdict(finding)} for name, finding in findings])
     else:
@@ -34,9 +36,15 @@ def doctor(data: DataFolder, as_json: bool) -> None:
     sys.exit(any(finding.level == FAIL for _, finding in findings))
 
 
-def _checks() -> dict[str, Check]:
-    from corral.cli.checks import installation, machine
+def _checks(*, is_host: bool) -> dict[str, Check]:
+    """Return the checks. `is_host`: for a host that has joined a server on another machine."""
+    from corral.cli.checks import installation, joined_host, machine
 
+    of_host: dict[str, Check] = {
+        "server": joined_host.check_server,
+        "port": joined_host.check_gateway,
+        "start at boot": joined_host.check_boot,
+    }
     return {
         "version": installation.check_version,
         "data folder": installation.check_folder,
@@ -51,7 +59,7 @@ def _checks() -> dict[str, Check]:
         "proxy": installation.check_proxy,
         "aws environment": installation.check_aws_environment,
         "aws command": installation.check_aws_command,
-    }
+    } | (of_host if is_host else {})
 
 
 def _examined(check: Check, data: DataFolder) -> Iterator[Finding]:

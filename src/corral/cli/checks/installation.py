@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import platform
 import shutil
@@ -22,7 +20,6 @@ from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import format_bytes, parsed_date
 from corral.cli.screens.status import problem_line
 from corral.cli.server.systemd_unit import installed_unit, lingers, user_name
-from corral.process.data_folder import JOINED
 from corral.process.port_holder import port_holder
 from corral.version import full_version
 
@@ -31,7 +28,6 @@ FREE_FAIL_BYTES, FREE_WARN_BYTES = 200 * 2**20, 2 * 2**30
 FOLDER_WARN_BYTES = 20 * 2**30
 SKEW_WARN_S, SKEW_FAIL_S = 5.0, 300.0  # at a difference of more than 900 seconds, the server refuses all signatures
 SLOW_S = 0.25
-DOOR_S = 3.0
 # SQLite's file locks are not reliable on these file systems.
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "beegfs"}
 PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
@@ -77,31 +73,7 @@ def check_folder(data: DataFolder) -> Iterator[Finding]:
         yield ok(", ".join(sizes))
 
 
-def _check_joined_host(folder: Path) -> Iterator[Finding]:
-    """Check the host of this folder: whether it reaches the door of the server, and whether its agent runs."""
-    record = json.loads((folder / JOINED).read_text())
-    address, _, port = str(record["door"]).rpartition(":")
-    try:
-        socket.create_connection((address.strip("[]"), int(port)), DOOR_S).close()
-    except OSError as error:
-        yield warn(f"the door of the server at {record['door']} cannot be reached: {error}", "check the server and the network.")
-    else:
-        yield ok(f"this is host {record['name']}, which reaches the door of its server at {record['door']}")
-    try:
-        with open(folder / "node" / "agent.lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        yield ok("its agent runs; `corral hosts` on the server shows its state")
-    except FileNotFoundError:
-        yield warn("its agent has not run yet", f"start it: corral join --data {folder}")
-    else:
-        yield warn("its agent does not run", f"start it: corral join --data {folder}")
-
-
 def check_server(data: DataFolder) -> Iterator[Finding]:
-    if (data.path / JOINED).exists():
-        yield from _check_joined_host(data.path)
-        return
     about = data_folder.running(data)
     if about is None:
         yield warn(f"Corral is not running on {data.path}", f"start it: {data_folder.start_command(data)}")
@@ -128,10 +100,10 @@ def check_server(data: DataFolder) -> Iterator[Finding]:
         node = data.path / "node"
         advice = f"tasks do not start or stop until this is solved; see {node / 'agent.log'} and {node / 'spawner.log'}."
         yield fail(problem_line(problem).removeprefix("PROBLEM: "), advice)
-    yield from _skew(date)
+    yield from clock_difference(date)
 
 
-def _skew(date: str | None) -> Iterator[Finding]:
+def clock_difference(date: str | None) -> Iterator[Finding]:
     server = parsed_date(date)
     if server is None:
         return

@@ -31,12 +31,13 @@ def check_driver(data: DataFolder) -> Iterator[Finding]:
     except OSError:
         if devices:
             yield fail(f"{count(len(devices), 'device')} in /dev, but no libnvidia-ml.so.1", "install the driver's libraries.")
-        elif (about := data_folder.running(data)) is not None and about["gpusFlag"].startswith("sim"):
-            yield ok(f"no NVIDIA driver (libnvidia-ml.so.1): Corral simulates GPUs (--gpus {about['gpusFlag']})")
+        elif (flag := _gpus_flag(data)).startswith("sim"):
+            yield ok(f"no NVIDIA driver (libnvidia-ml.so.1): Corral simulates GPUs (--gpus {flag})")
         else:
+            command = "corral join" if data_folder.joined_host(data) else "corral up"
             yield warn(
                 "no NVIDIA driver (libnvidia-ml.so.1)",
-                "`corral up --gpus sim:8` simulates GPUs; tasks without GPUs do not need a driver.",
+                f"`{command} --gpus sim:8` simulates GPUs; tasks without GPUs do not need a driver.",
             )
         return
     import pynvml
@@ -65,6 +66,20 @@ def check_driver(data: DataFolder) -> Iterator[Finding]:
         yield warn("persistence mode is off", "the first CUDA call of a task takes seconds: run `nvidia-smi -pm 1` as root.")
     yield from hardware_error_reports(pynvml, handles)
     yield from _same_gpus(data, [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles])
+
+
+def _gpus_flag(data: DataFolder) -> str:
+    """Return the option --gpus of the server that runs, or of a joined host. Empty: neither."""
+    if (about := data_folder.running(data)) is not None:
+        return str(about["gpusFlag"])
+    if data_folder.joined_host(data) is None:
+        return ""
+    from corral.configuration.file import ConfigurationError, read_file
+
+    try:
+        return str(read_file(data.path).values()["join.gpus"])
+    except ConfigurationError:
+        return ""  # `check_configuration` reports the error
 
 
 def hardware_error_reports(nvml: Any, handles: list[Any]) -> Iterator[Finding]:

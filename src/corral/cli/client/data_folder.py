@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from corral.cli.printing.errors import CliError, NotRunning, TasksLost
+from corral.process.data_folder import JOINED
 
 _used: set[Path] = set()  # the folders whose servers this process has found
 
@@ -59,7 +60,24 @@ def refuse_deleted() -> None:
 
 
 def not_running(data: DataFolder) -> str:
+    host = joined_host(data)
+    if host is not None:
+        server = host["door"].rpartition(":")[0]
+        return f"This machine is host {host['name']} of the server at {server}. Run this command there."
     return f"Corral is not running on {data.path}. Start it with `{start_command(data)}`."
+
+
+def host_folder() -> Path:
+    """Return the default folder of a host that has joined a server on another machine."""
+    return Path(os.environ.get("CORRAL_HOST_DATA") or Path.home() / ".corral-host").expanduser().absolute()
+
+
+def joined_host(data: DataFolder) -> dict[str, Any] | None:
+    """Return the record of a joined host, if this is its folder, or if this machine has its folder and no server of its own."""
+    is_elsewhere = not data.chosen and not os.path.exists(data.path)
+    path = (host_folder() if is_elsewhere else data.path) / JOINED
+    record: dict[str, Any] | None = _read(path) if os.path.isfile(path) else None  # False also for a path that cannot be read
+    return record
 
 
 def start_command(data: DataFolder) -> str:

@@ -47,9 +47,9 @@ def hosts(context: click.Context, data: DataFolder, as_json: bool) -> None:
     elif not found["hosts"]:
         print_text("No host is connected.")
     else:
-        print_table(
-            [_row(host, parsed_date(date)) for host in found["hosts"]], optional=("RACK", "AGENT"), folded=("GPUS", "AGENT")
-        )
+        versions = _agent_versions(found["hosts"])
+        rows = [_row(host, parsed_date(date), versions) for host in found["hosts"]]
+        print_table(rows, optional=("RACK", "AGENT"), folded=("GPUS", "AGENT"))
         for host in found["hosts"]:
             if host["reason"]:
                 print_message(f"{host['name']}: {host['reason']}")
@@ -190,7 +190,14 @@ def _until_upgraded(endpoint: Endpoint, ordered: dict[str, Any]) -> str:
     return f"it has not connected with the new version within {UPGRADE_MAX_S:.0f} s; see its log"
 
 
-def _row(host: dict[str, Any], now: datetime | None) -> dict[str, str]:
+def _agent_versions(hosts: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the agent's full version → the text that tells it from those of other hosts. Mostly, the commit is not needed."""
+    versions = {host["agent"] for host in hosts if host["agent"]}
+    short = {version: version.partition(" ")[0] for version in versions}
+    return short if len(set(short.values())) == len(versions) else {version: version for version in versions}
+
+
+def _row(host: dict[str, Any], now: datetime | None, versions: dict[str, str]) -> dict[str, str]:
     offered = [gpu for gpu in host["gpus"] if not gpu["excluded"]]
     free = sum(1 for gpu in offered if not (gpu["task"] or gpu["instance"] or gpu["held"] or gpu["fault"] or gpu["foreign"]))
     seen = datetime.fromtimestamp(host["seenS"], UTC) if host["seenS"] is not None else None
@@ -203,7 +210,7 @@ def _row(host: dict[str, Any], now: datetime | None) -> dict[str, str]:
         "GPUS": _models(offered),
         "FREE": str(free),
         "TASKS": str(host["tasks"]),
-        "AGENT": host["agent"] or "",
+        "AGENT": versions.get(host["agent"], ""),
         "SEEN": "now" if host["state"] == "UP" else f"{ago(seen, now)}" if seen is not None else "never",
     }
 

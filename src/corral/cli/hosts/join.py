@@ -12,6 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from corral.cli.client.data_folder import host_folder
 from corral.cli.hosts.interface import known_interface
 from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import print_message, print_text
@@ -23,11 +24,11 @@ STDIN = "-"
 
 
 def _folder(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path:
-    return (value if value is not None else Path.home() / ".corral-host").expanduser().absolute()
+    return value.expanduser().absolute() if value is not None else host_folder()
 
 
 @click.command(short_help="Let this machine run tasks of a server on another machine.")
-@click.argument("server", metavar="[SERVER:PORT]", required=False)
+@click.argument("server", metavar="[SERVER[:PORT]]", required=False)
 @click.option("--token", metavar="TOKEN", help="The token that `corral token create` has printed; - reads it from standard input.")
 @click.option("--data", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", envvar="CORRAL_HOST_DATA",
               callback=_folder, help="The folder of this host (default: $CORRAL_HOST_DATA, else ~/.corral-host).")  # fmt: skip
@@ -62,7 +63,7 @@ def join(
     if token is not None and token != STDIN:
         _hide_token(token)
     if (server is None) != (token is None):
-        raise click.UsageError("SERVER:PORT and --token are used together: copy the line that `corral token create` has printed.")
+        raise click.UsageError("SERVER and --token are used together: copy the line that `corral token create` has printed.")
     if new and server is None:
         raise click.UsageError("--new needs SERVER:PORT and --token: a copy of a host joins with a token of its own.")
     given = {name: value for name, value in options.items() if value is not None} | ({"labels": ",".join(labels)} if labels else {})

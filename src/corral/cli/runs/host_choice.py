@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.cli.client.endpoint import Endpoint, get_status
 from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import print_message
 from corral.cli.runs.options import RunArguments
 
 _PLAIN = re.compile(r"[\w .:@+-]+")
@@ -40,6 +41,8 @@ def _require_a_host(hosts: list[dict[str, Any]], name: str | None, model: str | 
     named = [host for host in hosts if name in (None, host["name"])]
     if not named:
         raise CliError(f"there is no host {name}: {_listed('the hosts are', (host['name'] for host in hosts))}.")
+    if name and not any(host["connected"] for host in named):
+        print_message(f"host {name} does not report: the task starts when it is connected again")
     models = {gpu["model"] for host in named for gpu in host["gpus"]}
     if model and not any(re.fullmatch(model_pattern(model), each) for each in models):
         where = f"host {name} has" if name else "the hosts have"

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import Endpoint, NotCorral, client, cluster_option, find_endpoint, is_aws, list_runs
+from corral.cli.client.endpoint import Endpoint, NotCorral, client, cluster_option, find_endpoint, get_status, is_aws, list_runs
 from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import (
     ago,
@@ -72,7 +72,8 @@ def ps(data: DataFolder, everything: bool, name: str | None, limit: int, as_json
         print_json([*stopped, *tasks.describe(ecs, [run["task"] for run in runs], cluster)])
         return
     names = {gpu_id: str(index) for gpu_id, index in content["gpuIndexes"].items()}
-    rows = [*(_task_row(task, names, now) for task in stopped), *(_run_row(run, names, now) for run in runs)]
+    hosts = _host_names(endpoint, ecs, cluster, stopped) if stopped else {}
+    rows = [*(_task_row(task, names, now, hosts) for task in stopped), *(_run_row(run, names, now) for run in runs)]
     _print(rows, everything=everything)
     _print_rest(content)
     _print_elsewhere(content, ecs.meta.region_name)
@@ -123,12 +124,28 @@ def _gpu_names(endpoint: Endpoint) -> dict[str, str]:
     return {gpu_id: str(index) for gpu_id, index in page[0]["gpuIndexes"].items()} if page else {}
 
 
-def _task_row(task: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | None) -> Row:
+def _host_names(endpoint: Endpoint, ecs: Any, cluster: str, found: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the name of the host of each container instance of these tasks. Return no names if there is only one host."""
+    if len(get_status(endpoint, tasks=0)[0]["hosts"]) < 2:
+        return {}
+    arns, names = list(dict.fromkeys(task["containerInstanceArn"] for task in found if "containerInstanceArn" in task)), {}
+    for first in range(0, len(arns), tasks.DESCRIBE_MAX):
+        of_cluster = {"cluster": cluster, "containerInstances": arns[first : first + tasks.DESCRIBE_MAX]}
+        for each in ecs.describe_container_instances(**of_cluster)["containerInstances"]:
+            attributes = {attribute["name"]: attribute.get("value", "") for attribute in each["attributes"]}
+            names[each["containerInstanceArn"]] = attributes.get("corral.host-name", "")
+    return names
+
+
+def _task_row(
+    task: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | None, hosts: Mapping[str, str] | None = None
+) -> Row:
+    """Return the row of a task of ECS. `hosts` has the names of hosts by the ARN of the container instance."""
     return {
         "ID": tasks.short(tasks.id_of(task)),
         "TASK": tasks.label(task),
         "STATE": tasks.state(task),
-        "HOST": "",
+        "HOST": (hosts or {}).get(task.get("containerInstanceArn", ""), ""),
         "LINE": "",
         "GPUS": _gpus(tasks.gpu_ids(task), gpu_names, is_shared=tasks.shares_a_gpu(task)),
         "SINCE": ago(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),

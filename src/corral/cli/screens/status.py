@@ -51,6 +51,8 @@ def status(data: DataFolder, as_json: bool) -> None:
     for host in page["hosts"]:
         print_line()
         print_text(_host(host, several=len({each["cluster"] for each in page["hosts"]}) > 1))
+        if host.get("reason"):
+            print_text(f"{host['name']}: {host['reason']}")
         for over in page.get("overcommitted", ()):
             if over["hostId"] == host["id"]:
                 print_text(overcommitted_line(over))
@@ -88,7 +90,8 @@ def tasks_line(counts: dict[str, int]) -> str:
 def _host(host: dict[str, Any], *, several: bool) -> str:
     cpu, memory = host["cpuUnits"], host["memoryMiB"]
     of_cluster = f" of cluster {host['cluster']}" if several else ""
-    silent = "" if host["connected"] else "  NOT CONNECTED: no new tasks start on this host"
+    word = host.get("state") if host.get("joined") else "NOT CONNECTED"
+    silent = "" if host["connected"] else f"  {word}: no new tasks start on this host"
     offered = [gpu for gpu in host["gpus"] if not gpu.get("excluded")]
     free, taken = sum(_is_free(gpu) for gpu in offered), sum(gpu.get("instance") is not None for gpu in offered)
     gpus = f"{free} of {len(offered)} GPUs free" if offered else "no GPUs"

@@ -20,7 +20,7 @@ from corral.decide.placement.gpu_choice import gpus_for, most_gpu_memory
 from corral.decide.placement.multi_node import could_hold_together, place_together, why_not_together
 from corral.decide.placement.reservations import reserve
 from corral.decide.placement.slot_fit import allowed_slots, amounts, best_fit, covers, gpu_needs, has_gpus, is_open, is_unsorted
-from corral.decide.placement.strategies import first_choice, names_gpu_model, select, select_by_attributes, usable_part
+from corral.decide.placement.strategies import first_choice, matching, names_gpu_model, select, select_by_attributes, usable_part
 from corral.model.placement import Claim, Placement, Pool, Reservation, Slot, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
@@ -369,19 +369,30 @@ def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: str) -> str:
     given = [f"memberOf ({expression})" for expression in rules.member_of]
     given += [f"the Auto Scaling group {rules.instance_group} of the capacity provider"] if rules.instance_group else []
     conditions = " and ".join(given)
-    matching, left = select_by_attributes(pool, rules), select(pool, rules)
-    if not matching.allowed:
-        return f"{_hosts(pool.connected)}{_of_cluster(pool)}, none matches {conditions}"
-    text = _hosts(matching.allowed) + _of_cluster(pool)
+    by_attributes, left = select_by_attributes(pool, rules), select(pool, rules)
+    if not by_attributes.allowed:
+        return f"{_hosts(pool.connected)}{_of_cluster(pool)}, none matches {conditions}{_closed_ones(pool, rules)}"
+    text = _hosts(by_attributes.allowed) + _of_cluster(pool)
     if conditions:
-        text = f"{matching.allowed} of {_hosts(pool.connected)}{_of_cluster(pool)} match {conditions}"
-    if rules.distinct and left.allowed < matching.allowed:
+        text = f"{by_attributes.allowed} of {_hosts(pool.connected)}{_of_cluster(pool)} match {conditions}"
+    if rules.distinct and left.allowed < by_attributes.allowed:
         group = rules.group.removeprefix(f"{rules.scope}/")
-        there = matching.allowed - left.allowed
+        there = by_attributes.allowed - left.allowed
         text += f", {there if left.allowed else 'each'} with a task of {group} already (distinctInstance)"
         if not left.allowed:
             return text
     return f"{text}; {free_gpus} free on {'it' if left.allowed == 1 else 'them'}"
+
+
+def _closed_ones(pool: Pool, rules: PlacementRules) -> str:
+    """Say how many hosts match the placement constraints, but get no tasks."""
+    does_match = matching(rules)
+    closed = [slot for slot in pool.slots() if (slot.draining or not slot.connected) and does_match(slot)]
+    if not closed:
+        return ""
+    if len(closed) > 1:
+        return f"; {len(closed)} that match do not report or are draining"
+    return f"; another host, which matches, {'is draining' if closed[0].connected else 'does not report'}"
 
 
 def _hosts(count: int) -> str:

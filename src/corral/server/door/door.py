@@ -21,7 +21,9 @@ import msgspec
 from corral.channel.command_relay import frame
 from corral.core.errors import Refused
 from corral.node import node_folder
+from corral.node.host_address import any_address
 from corral.node.link import END, Link
+from corral.node.server_access import DOOR_PORT
 from corral.process.port_holder import port_holder
 from corral.server.agents.local_agent import ended
 from corral.server.door import LOCK, LOG, SOCKET
@@ -32,7 +34,6 @@ from corral.server.http.peers import RemoteHost
 from corral.server.http.server import HttpServer
 from corral.store import Store
 
-DEFAULT_PORT = 4567
 ALL_ADDRESSES = "0.0.0.0"
 BACKLOG = 4096
 RESTART_S = 0.2
@@ -170,7 +171,7 @@ def listen_for_hosts(data: Path, where: str) -> socket.socket:
     """Listen for other machines on [ADDRESS:]PORT. Wait for the end of the door of an earlier server of this data folder."""
     found = ADDRESS.fullmatch(where)
     if found is None or int(found["port"]) > 65_535:
-        raise Refused(f"--door {where} is not valid: use [ADDRESS:]PORT, for example {DEFAULT_PORT} or 10.0.0.5:{DEFAULT_PORT}.")
+        raise Refused(f"--door {where} is not valid: use [ADDRESS:]PORT, for example {DOOR_PORT} or 10.0.0.5:{DOOR_PORT}.")
     host, port = (found["host"] or ALL_ADDRESSES).strip("[]"), int(found["port"])
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -204,15 +205,16 @@ def shown_address(listener: socket.socket) -> str:
     """Return ADDRESS:PORT for `corral join` on other machines."""
     host, port = listener.getsockname()[:2]
     if ip_address(host).is_unspecified:
-        host = _own_address(listener.family) or socket.gethostname()
+        ipv6 = _own_ipv6_address() if listener.family == socket.AF_INET6 else ""
+        host = ipv6 or any_address() or socket.gethostname()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _own_address(family: socket.AddressFamily) -> str:
-    """Return the address of this machine on its default route. No packet is sent."""
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+def _own_ipv6_address() -> str:
+    """Return the address of this machine on its default route for IPv6. No packet is sent."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1", 9))
+            probe.connect(("2001:db8::1", 9))
             return str(probe.getsockname()[0])
         except OSError:
             return ""

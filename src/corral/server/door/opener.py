@@ -48,16 +48,17 @@ class DoorOpener:
 
     async def open(self, listener: socket.socket | None = None) -> dict[str, str]:
         """Open the door, unless it is open. Without `listener`, listen on the default port, and remember it. Raise Refused."""
+        from corral.node.server_access import DOOR_PORT
         from corral.server.door.authority import Authority
-        from corral.server.door.door import DEFAULT_PORT, Door, listen_for_hosts
+        from corral.server.door.door import Door, listen_for_hosts
         from corral.server.door.joining import Joiner
         from corral.server.lenders.pilot_files import PilotFiles
 
         async with self._opening:
             if self._door is None:
                 if listener is None:
-                    listener = listen_for_hosts(self._data, str(DEFAULT_PORT))
-                    await asyncio.to_thread(store_settings, self._data, {f"{UP}.door": str(DEFAULT_PORT)})
+                    listener = listen_for_hosts(self._data, str(DOOR_PORT))
+                    await asyncio.to_thread(store_settings, self._data, {f"{UP}.door": str(DOOR_PORT)})
                 folder = self._data / "door"
                 folder.mkdir(mode=0o700, exist_ok=True)
                 authority = Authority(folder, self._clock.wall_s())

@@ -56,7 +56,8 @@ def list_runs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
             task = found.get(task_id)
             if task is not None and task.state is not TaskState.STOPPED:
                 row = _run(task, why_waiting(tx, task, reasons), places.get(task_id), starts_s.get(task_id))
-                rows.append({**row, "host": hosts.of(task.instance_id)})
+                reason = "; ".join(filter(None, (row["reason"], hosts.why_silent(task.instance_id))))
+                rows.append({**row, "reason": reason, "host": hosts.of(task.instance_id)})
         tx.step()
     others = tx.store.tasks.elsewhere(region, cluster, ELSEWHERE_MAX)
     return {

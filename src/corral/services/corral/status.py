@@ -41,6 +41,7 @@ TASKS_SHOWN_MAX = 200
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
 _histories: dict[str, tuple[float, dict[str, Any]]] = {}  # GPU id → the end of its history, and its history
+REVOKED = "its certificate was revoked: it can join again with a new token (`corral token create`)"
 SAMPLE_STALE_S = SAMPLE_MAX_AGE_S  # a sample older than this is not used
 
 
@@ -73,7 +74,7 @@ def describe_hosts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     """Describe the hosts, also those that have joined and have not connected yet. Forgotten hosts are left out."""
     hosts, joined = _hosts(tx), tx.store.joined_hosts.all().values()
     known = {host["id"] for host in hosts}
-    new = [_new_host(host) for host in joined if host.id not in known and host.forgotten_at_s is None]
+    new = [_new_host(tx, host) for host in joined if host.id not in known and host.forgotten_at_s is None]
     return {"hosts": [*hosts, *new]}
 
 
@@ -98,7 +99,7 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
                 "id": host["id"],
                 "name": host["name"],
                 "connected": bool(host["connected"]),
-                **_joined(joined.get(host["id"]), options[host["id"]].options.address),
+                **_joined(tx, joined.get(host["id"]), options[host["id"]].options.address),
                 **_state(tx, joined.get(host["id"]), host, is_draining=slot.draining),
                 "cluster": None if is_allocation_cluster(own.cluster) else own.cluster,
                 "movesTo": slot.moves_to or None,
@@ -116,13 +117,13 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
     return hosts
 
 
-def _joined(host: JoinedHost | None, address: str = "") -> dict[str, Any]:
+def _joined(tx: Tx[Store], host: JoinedHost | None, address: str = "") -> dict[str, Any]:
     """Return what is known of a host that has joined from another machine. The agent of this machine has the server's version.
 
     `address` is the address for tasks on other hosts.
     """
     if host is None:
-        return {"joined": False, "address": address or None, "agent": corral.__version__}
+        return {"joined": False, "address": address or None, "agent": tx.settings.server.about.get("build", corral.__version__)}
     return {"joined": True, "address": address or host.address or None, "agent": host.version or None}
 
 
@@ -131,11 +132,11 @@ def _state(tx: Tx[Store], joined: JoinedHost | None, host: dict[str, Any], *, is
     old = len(tx.store.hosts.old_runs(host["id"]))
     reason = _why_refused(joined)
     if joined is not None and joined.revoked_at_s is not None:
-        state = "REVOKED"
+        state, reason = "REVOKED", REVOKED
     elif host["lost_at"] is not None:
         state, reason = "LOST", reason or host["lost_reason"]
     elif not host["connected"]:
-        state = "SILENT"
+        state, reason = "SILENT", reason or (_why_silent(joined) if joined is not None else None)
     elif old:
         state, reason = "ENDING", f"it still ends {old} container{'s' * (old != 1)} of tasks that were given up"
     else:
@@ -153,16 +154,24 @@ def _why_refused(host: JoinedHost | None) -> str | None:
     )
 
 
-def _new_host(host: JoinedHost) -> dict[str, Any]:
+def _why_silent(host: JoinedHost) -> str:
+    where = f" ({host.address})" if host.address else ""
+    return (
+        f"it does not report: run `corral join` on it{where}, or check its network. "
+        f"If it is lost: `corral hosts forget {host.name}`"
+    )
+
+
+def _new_host(tx: Tx[Store], host: JoinedHost) -> dict[str, Any]:
     """Describe a host that has joined, and has not connected yet."""
     nothing = {"total": 0, "free": 0}
     return {
         "id": host.id,
         "name": host.name,
         "connected": False,
-        **_joined(host),
+        **_joined(tx, host),
         "state": "SILENT" if host.revoked_at_s is None else "REVOKED",
-        "reason": _why_refused(host),
+        "reason": _why_refused(host) or (_why_silent(host) if host.revoked_at_s is None else REVOKED),
         "cluster": None if is_allocation_cluster(host.cluster) else host.cluster or None,
         "movesTo": None,
         "rack": host.rack or None,
