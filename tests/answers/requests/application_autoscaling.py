@@ -25,6 +25,13 @@ TRACKING = {
 }
 
 
+STAT = {"Metric": {"Namespace": "n", "MetricName": "m", "Dimensions": [{"Name": "a", "Value": "b"}]}, "Stat": "Sum"}
+QUERIES = [
+    {"Id": "m1", "MetricStat": {**STAT, "Unit": "Count"}, "ReturnData": False},
+    {"Id": "e1", "Expression": "m1 * 2", "Label": "l", "ReturnData": True},
+]
+
+
 def requests(calls: Calls) -> None:
     ecs = calls.of("ecs")
     ecs.register_task_definition(family="answers", containerDefinitions=[container(["sleep", "60"])])
@@ -41,6 +48,8 @@ def requests(calls: Calls) -> None:
     calls("PutScalingPolicy", **TARGET, **tracking, TargetTrackingScalingPolicyConfiguration=TRACKING)
     usual = {"TargetValue": 5.0, "PredefinedMetricSpecification": {"PredefinedMetricType": "ECSServiceAverageCPUUtilization"}}
     calls("PutScalingPolicy", **TARGET, **tracking | {"PolicyName": "cpu"}, TargetTrackingScalingPolicyConfiguration=usual)
+    queries = {"TargetValue": 5.0, "CustomizedMetricSpecification": {"Metrics": QUERIES}}
+    calls("PutScalingPolicy", **TARGET, **tracking | {"PolicyName": "math"}, TargetTrackingScalingPolicyConfiguration=queries)
     percent = STEPS | {"AdjustmentType": "PercentChangeInCapacity", "MinAdjustmentMagnitude": 1}
     calls("PutScalingPolicy", **TARGET, **step | {"PolicyName": "percent", "StepScalingPolicyConfiguration": percent})
     calls("DescribeScalingPolicies", ServiceNamespace="ecs")

@@ -9,6 +9,52 @@ from harness import eventually
 
 GROUP = {"AutoScalingGroupName": "answers"}
 MISSING = "ValidationError"  # of EC2 Auto Scaling, for what is not there
+FEW, SOME = {"Min": 0, "Max": 9}, {"Min": 0.5, "Max": 9.5}
+SIZES: dict[str, Any] = {  # requirements of instances
+    "VCpuCount": {"Min": 1, "Max": 192},
+    "MemoryMiB": {"Min": 1024, "Max": 2_000_000},
+    "CpuManufacturers": ["intel", "amd"],
+    "MemoryGiBPerVCpu": SOME,
+    "InstanceGenerations": ["current"],
+    "OnDemandMaxPricePercentageOverLowestPrice": 50,
+    "BareMetal": "included",
+    "BurstablePerformance": "included",
+    "RequireHibernateSupport": False,
+    "NetworkInterfaceCount": FEW,
+    "LocalStorage": "included",
+    "LocalStorageTypes": ["ssd"],
+    "TotalLocalStorageGB": SOME,
+    "BaselineEbsBandwidthMbps": FEW,
+    "AcceleratorTypes": ["gpu"],
+    "AcceleratorCount": {"Min": 1, "Max": 8},
+    "AcceleratorManufacturers": ["nvidia"],
+    "AcceleratorTotalMemoryMiB": {"Min": 1, "Max": 1_000_000},
+    "NetworkBandwidthGbps": SOME,
+    "BaselinePerformanceFactors": {"Cpu": {"References": [{"InstanceFamily": "c6i"}]}},
+}
+NAMES: list[dict[str, Any]] = [
+    {"AcceleratorNames": ["t4"], "ExcludedInstanceTypes": ["g4*"], "SpotMaxPricePercentageOverLowestPrice": 50},
+    {"AllowedInstanceTypes": ["g5*"], "MaxSpotPriceAsPercentageOfOptimalOnDemandPrice": 50},
+]
+STAT = {"Metric": {"Namespace": "n", "MetricName": "m", "Dimensions": [{"Name": "a", "Value": "b"}]}, "Stat": "Sum"}
+QUERIES = [
+    {"Id": "m1", "MetricStat": {**STAT, "Unit": "Count", "Period": 60}, "ReturnData": False},
+    {"Id": "e1", "Expression": "m1 * 2", "Label": "l", "Period": 60, "ReturnData": True},
+]
+CUSTOM = {
+    "MetricDataQueries": [
+        {"Id": "m1", "MetricStat": {**STAT, "Unit": "Count"}, "ReturnData": False},
+        {"Id": "e1", "Expression": "m1 * 2", "Label": "l", "ReturnData": True},
+    ]
+}
+PREDICTED = [  # the metrics of policies for predictive scaling
+    {"PredefinedMetricPairSpecification": {"PredefinedMetricType": "ASGCPUUtilization"}},
+    {
+        "PredefinedLoadMetricSpecification": {"PredefinedMetricType": "ASGTotalCPUUtilization"},
+        "PredefinedScalingMetricSpecification": {"PredefinedMetricType": "ASGAverageCPUUtilization"},
+    },
+    {f"Customized{name}MetricSpecification": CUSTOM for name in ("Load", "Scaling", "Capacity")},
+]
 
 
 def requests(calls: Calls) -> None:
@@ -122,7 +168,12 @@ def all_members(calls: Calls) -> None:
     """Members that are shown as they were given: of a launch configuration, a group of several types, and their policies."""
     metadata = {"HttpTokens": "required", "HttpEndpoint": "enabled"}
     disk = {"VolumeSize": 8, "VolumeType": "gp3", "Iops": 3000, "Throughput": 125, "Encrypted": True, "DeleteOnTermination": True}
-    disks = [{"DeviceName": "/dev/xvda", "Ebs": disk}, {"DeviceName": "/dev/xvdb", "NoDevice": True}]
+    disks = [
+        {"DeviceName": "/dev/xvda", "Ebs": disk},
+        {"DeviceName": "/dev/xvdb", "NoDevice": True},
+        {"DeviceName": "/dev/xvdc", "VirtualName": "ephemeral0"},
+        {"DeviceName": "/dev/xvdd", "Ebs": {"SnapshotId": "snap-0123456789abcdef0"}},
+    ]
     image = {"ImageId": "ami-0123456789abcdef0", "InstanceType": "g5.xlarge"}
     calls(
         "CreateLaunchConfiguration",
@@ -136,16 +187,37 @@ def all_members(calls: Calls) -> None:
     calls.of("ec2").create_launch_template(LaunchTemplateName="members", LaunchTemplateData=image)
     template = {"LaunchTemplateName": "members", "Version": "1"}
     one = {"InstanceType": "g5.xlarge", "WeightedCapacity": "1"}
-    override = {"InstanceType": "g5.2xlarge", "WeightedCapacity": "2", "LaunchTemplateSpecification": template}
+    override = {
+        "InstanceType": "g5.2xlarge",
+        "WeightedCapacity": "2",
+        "ImageId": "ami-0123456789abcdef1",
+        "LaunchTemplateSpecification": template,
+    }
     mixed = {
         "LaunchTemplate": {"LaunchTemplateSpecification": template, "Overrides": [one, override]},
-        "InstancesDistribution": {"SpotMaxPrice": "1", "OnDemandPercentageAboveBaseCapacity": 100},
+        "InstancesDistribution": {
+            "SpotMaxPrice": "1",
+            "OnDemandPercentageAboveBaseCapacity": 100,
+            "DistributionSegments": [{"TargetCapacityTypes": ["on-demand"]}],
+        },
     }
     group = {"AutoScalingGroupName": "members"}
     policy = {"MinHealthyPercentage": 100, "MaxHealthyPercentage": 200}
     sizes = {"MinSize": 0, "MaxSize": 1, "AvailabilityZones": ["us-east-1a"], "InstanceMaintenancePolicy": policy}
+    reserved = {"CapacityReservationIds": ["cr-0123456789abcdef0"]}
+    sizes["CapacityReservationSpecification"] = {
+        "CapacityReservationPreference": "capacity-reservations-first",
+        "CapacityReservationTarget": reserved,
+    }
     calls("CreateAutoScalingGroup", **group, **sizes, MixedInstancesPolicy=mixed)
     calls("DescribeAutoScalingGroups", AutoScalingGroupNames=["members"])
+    for names in NAMES:
+        by_size = {"LaunchTemplateSpecification": template, "Overrides": [{"InstanceRequirements": {**SIZES, **names}}]}
+        cheapest = {"OnDemandAllocationStrategy": "lowest-price"}
+        chosen = {"LaunchTemplate": by_size, "InstancesDistribution": cheapest}
+        calls("UpdateAutoScalingGroup", **group, MixedInstancesPolicy=chosen)
+        calls("DescribeAutoScalingGroups", AutoScalingGroupNames=["members"])
+    calls("UpdateAutoScalingGroup", **group, MixedInstancesPolicy=mixed)
     step = {"PolicyType": "StepScaling", "AdjustmentType": "PercentChangeInCapacity", "MinAdjustmentMagnitude": 1}
     calls(
         "PutScalingPolicy",
@@ -158,6 +230,13 @@ def all_members(calls: Calls) -> None:
     target = {"CustomizedMetricSpecification": metric | {"Dimensions": [{"Name": "a", "Value": "b"}]}}
     tracking = {**target, "TargetValue": 5.0, "DisableScaleIn": True}
     calls("PutScalingPolicy", **group, PolicyName="t", PolicyType="TargetTrackingScaling", TargetTrackingConfiguration=tracking)
+    queries = {"CustomizedMetricSpecification": {"Metrics": QUERIES}, "TargetValue": 5.0}
+    calls("PutScalingPolicy", **group, PolicyName="q", PolicyType="TargetTrackingScaling", TargetTrackingConfiguration=queries)
+    for metrics in PREDICTED:
+        stored = {"MetricSpecifications": [{"TargetValue": 5.0, **metrics}], "Mode": "ForecastOnly", "SchedulingBufferTime": 60}
+        stored |= {"MaxCapacityBreachBehavior": "IncreaseMaxCapacity", "MaxCapacityBuffer": 5}
+        calls("PutScalingPolicy", **group, PolicyName="p", PolicyType="PredictiveScaling", PredictiveScalingConfiguration=stored)
+        calls("DescribePolicies", **group, PolicyNames=["p"])
     calls("DescribePolicies", **group)
     checkpoints = {
         "CheckpointPercentages": [50, 100],

@@ -69,7 +69,7 @@ def environment(calls: Calls, name: str) -> None:
     calls("CreateComputeEnvironment", computeEnvironmentName=f"{name}-2", type="MANAGED", computeResources=resources, context="c")
     template = {"launchTemplateName": "none", "version": "1", "userdataType": "EKS_BOOTSTRAP_SH"}
     template["overrides"] = [{"launchTemplateId": "lt-1", "version": "1", "targetInstanceTypes": ["g5.xlarge"]}]
-    spot = {**resources, "launchTemplate": {"launchTemplateId": "lt-1"}}
+    spot = {**resources, "launchTemplate": {"launchTemplateId": "lt-1", "overrides": template["overrides"]}}
     calls("CreateComputeEnvironment", computeEnvironmentName=f"{name}-4", type="MANAGED", computeResources=spot)
     template["overrides"] = [{"launchTemplateName": "a", "targetInstanceTypes": ["g5.xlarge"], "userdataType": "EKS_BOOTSTRAP_SH"}]
     spot = {**resources, "type": "SPOT", "spotIamFleetRole": "role", "bidPercentage": 50, "launchTemplate": template}

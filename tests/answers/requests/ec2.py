@@ -8,13 +8,25 @@ from answers.calls import NOW, OTHER, SAME, Calls
 from harness import eventually
 
 ANYWHERE = [{"IpProtocol": "tcp", "FromPort": 1, "ToPort": 2, "IpRanges": [{"CidrIp": "0.0.0.0/0", "Description": "d"}]}]
-UNUSED = "DryRun ClientToken Operator TagSpecifications InstanceRequirements SecurityGroups MaxPrice ValidUntil"
-VALUES = {"ImageId": "ami-0123456789abcdef0", "InstanceType": "g5.xlarge", "UserData": "YQ==", "LaunchTemplateName": "full"}
+UNUSED = "DryRun ClientToken Operator TagSpecifications InstanceRequirements SecurityGroups"
+VALUES = {
+    "ValidUntil": 4_000_000_000,
+    "MaxPrice": "0.5",
+    "SpotInstanceType": "persistent",
+    "ImageId": "ami-0123456789abcdef0",
+    "InstanceType": "g5.xlarge",
+    "UserData": "YQ==",
+    "LaunchTemplateName": "full",
+}
 TAGS = [{"Key": "a", "Value": "b"}]
 ATTRIBUTES = (
     "disableApiStop disableApiTermination ebsOptimized enaSupport enclaveOptions groupSet instanceInitiatedShutdownBehavior "
     "instanceType kernel ramdisk rootDeviceName sourceDestCheck sriovNetSupport userData"
 )
+
+
+def tagged(kind: str) -> list[dict[str, Any]]:
+    return [{"ResourceType": kind, "Tags": TAGS}]
 
 
 def requests(calls: Calls) -> None:
@@ -47,6 +59,8 @@ def requests(calls: Calls) -> None:
     internet = calls.of("ec2").create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
     acl = calls.of("ec2").create_network_acl(VpcId=vpc)["NetworkAcl"]["NetworkAclId"]
     calls("CreateTags", Resources=[dhcp["DhcpOptionsId"], internet, acl], Tags=TAGS)
+    other = {"VpcId": vpc, "ServiceName": "com.amazonaws.us-east-1.s3", "TagSpecifications": tagged("vpc-endpoint")}
+    calls("DeleteVpcEndpoints", VpcEndpointIds=[calls("CreateVpcEndpoint", **other)["VpcEndpoint"]["VpcEndpointId"]])
     calls("DescribeInternetGateways")
     calls("DescribeNetworkAcls")
     calls("DescribeDhcpOptions")
@@ -75,7 +89,7 @@ def requests(calls: Calls) -> None:
 
 def gateways(calls: Calls, vpc: str, subnet: str) -> None:
     for kind, code in (("Internet", "Internet"), ("Vpn", "Vpn")):
-        more = {"Type": "ipsec.1"} if kind == "Vpn" else {}
+        more: dict[str, Any] = {"Type": "ipsec.1", "TagSpecifications": tagged("vpn-gateway")} if kind == "Vpn" else {}
         made = calls.twice(f"Create{kind}Gateway", OTHER, **more)[f"{kind}Gateway"]
         name = f"{kind}GatewayId"
         one = {name: made[name]}
@@ -127,6 +141,9 @@ def groups(calls: Calls, vpc: str) -> None:
     calls.twice("ModifySecurityGroupRules", SAME, **group, SecurityGroupRules=rules)
     calls("AuthorizeSecurityGroupIngress", **group, IpPermissions=[{**ANYWHERE[0], "FromPort": 9, "ToPort": 9}])
     calls("AuthorizeSecurityGroupEgress", **group, IpPermissions=[{**ANYWHERE[0], "FromPort": 9, "ToPort": 9}])
+    itself = [{"IpProtocol": "udp", "FromPort": 1, "ToPort": 2, "UserIdGroupPairs": [group]}]
+    calls("AuthorizeSecurityGroupIngress", **group, IpPermissions=itself)
+    calls("RevokeSecurityGroupIngress", **group, IpPermissions=itself)
     for way in ("Ingress", "Egress"):
         revoked = [{**ANYWHERE[0], "FromPort": 9, "ToPort": 9}]
         calls.twice(f"RevokeSecurityGroup{way}", "InvalidPermission.NotFound", **group, IpPermissions=revoked)
@@ -138,6 +155,8 @@ def acls(calls: Calls, vpc: str, subnet: str) -> None:
     entry: dict[str, Any] = {"RuleNumber": 1, "Protocol": "-1", "RuleAction": "allow", "Egress": False, "CidrBlock": "0.0.0.0/0"}
     calls.twice("CreateNetworkAclEntry", "NetworkAclEntryAlreadyExists", **acl, **entry)
     calls.twice("ReplaceNetworkAclEntry", SAME, **acl, **entry)
+    ping = {"RuleNumber": 2, "Protocol": "1", "IcmpTypeCode": {"Type": 8, "Code": -1}}
+    calls("CreateNetworkAclEntry", **acl, **entry | ping)
     shown = calls("DescribeNetworkAcls", Filters=[{"Name": "association.subnet-id", "Values": [subnet]}])["NetworkAcls"]
     [association] = [each for each in shown[0]["Associations"] if each["SubnetId"] == subnet]
     used = {"AssociationId": association["NetworkAclAssociationId"]}
@@ -185,6 +204,7 @@ def instances(calls: Calls) -> None:
     calls.twice("CreateKeyPair", "InvalidKeyPair.Duplicate", KeyName="answers")
     key = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0cvbm8o8mxbAkZ6ZcNDPYzbPAuqL1xHnXIwgVAAAAA a"
     calls.twice("ImportKeyPair", "InvalidKeyPair.Duplicate", KeyName="imported", PublicKeyMaterial=key)
+    calls("ImportKeyPair", KeyName="tagged", PublicKeyMaterial=key, TagSpecifications=tagged("key-pair"))
     calls("DescribeKeyPairs")
     calls.twice("DeleteKeyPair", NOW, KeyName="answers")
 
@@ -197,7 +217,7 @@ def templates(calls: Calls) -> None:
     calls.twice("ModifyLaunchTemplate", SAME, **named, DefaultVersion="2")
     full = calls.full("CreateLaunchTemplate", UNUSED, **VALUES)
     data = {name: value for name, value in full["LaunchTemplateData"].items() if name != "TagSpecifications"}
-    calls("CreateLaunchTemplate", LaunchTemplateName="full", LaunchTemplateData=data)
+    calls("CreateLaunchTemplate", LaunchTemplateName="full", LaunchTemplateData=data, TagSpecifications=tagged("launch-template"))
     calls("DescribeLaunchTemplateVersions", LaunchTemplateName="full")
     calls("DescribeLaunchTemplates")
     calls("DescribeLaunchTemplateVersions", **named)

@@ -127,6 +127,7 @@ def task_sets(calls: Calls) -> None:
 def all_members(calls: Calls) -> None:
     """Members that are shown as they were given: of a cluster, a task definition, a service and a task set."""
     logging = {"cloudWatchLogGroupName": "a", "cloudWatchEncryptionEnabled": False}
+    logging |= {"s3BucketName": "b", "s3EncryptionEnabled": False, "s3KeyPrefix": "p"}
     command = {"kmsKeyId": "k", "logging": "OVERRIDE", "logConfiguration": logging}
     configuration = {"executeCommandConfiguration": command, "managedStorageConfiguration": {"kmsKeyId": "k"}}
     calls("CreateCluster", clusterName="members", configuration=configuration)
@@ -163,6 +164,12 @@ def all_members(calls: Calls) -> None:
     overrides: dict[str, Any] = {"name": "main", "cpu": 1, "memory": 64, "memoryReservation": 32}
     sizes = {"cpu": "128", "memory": "128", "executionRoleArn": f"arn:aws:iam::{ACCOUNT}:role/a"}
     started = calls("RunTask", taskDefinition="answers", overrides={"containerOverrides": [overrides], **sizes})["tasks"]
+    calls("StopTask", task=started[0]["taskArn"])
+    subnets = {"awsvpcConfiguration": {"subnets": ["subnet-1"]}}
+    more_storage = {"taskDefinition": "network", "launchType": "FARGATE", "networkConfiguration": subnets}
+    started = calls("RunTask", **more_storage, overrides={"ephemeralStorage": {"sizeInGiB": 40}})["tasks"]
+    if started[0]["ephemeralStorage"] != {"sizeInGiB": 40}:
+        calls.wrong.append(f"a task has not the storage of its overrides, but {started[0]['ephemeralStorage']}")
     calls("StopTask", task=started[0]["taskArn"])
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from answers.calls import ACCOUNT, NOW, OTHER, SAME, Calls
+from corral.blobs.checksums import ALGORITHMS, checksum_text, digest_of
 
 POLICY = json.dumps(
     {
@@ -17,6 +18,16 @@ POLICY = json.dumps(
 TAGS = {"TagSet": [{"Key": "a", "Value": "b"}]}
 HERE = {"Bucket": "answers"}
 KEY = {**HERE, "Key": "a"}
+
+
+LARGE = b"a" * 5_242_880
+KEY_OF_KMS = f"arn:aws:kms:us-east-1:{ACCOUNT}:key/a"
+ENCRYPTED = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": KEY_OF_KMS, "BucketKeyEnabled": True}
+
+
+def checksum(algorithm: str, body: bytes) -> dict[str, str]:
+    """The checksum of a body as a parameter. (botocore computes only some of them.)"""
+    return {f"Checksum{algorithm}": checksum_text(digest_of(algorithm, body))}
 
 
 def requests(calls: Calls) -> None:
@@ -31,6 +42,8 @@ def requests(calls: Calls) -> None:
     versions(calls)
     uploads(calls)
     checked_uploads(calls)
+    encrypted(calls)
+    expiring(calls)
     refusals(calls)
     calls.twice("DeleteObjects", SAME, **HERE, Delete={"Objects": [{"Key": key} for key in ("a", "b", "big", "copy")]})
     calls.twice("DeleteBucket", "NoSuchBucket", **HERE)
@@ -64,16 +77,22 @@ def settings(calls: Calls) -> None:
     calls.twice("PutBucketLifecycleConfiguration", SAME, **HERE, LifecycleConfiguration={"Rules": [rule]})
     calls("GetBucketLifecycleConfiguration", **HERE)
     calls.twice("DeleteBucketLifecycle", SAME, **HERE)
+    grant = {"Grantee": {"Type": "CanonicalUser", "ID": calls("ListBuckets")["Owner"]["ID"]}, "Permission": "READ"}
+    logging = {"TargetBucket": "answers-log", "TargetPrefix": "a", "TargetGrants": [grant]}
+    by_date = {"TargetObjectKeyFormat": {"PartitionedPrefix": {"PartitionDateSource": "EventTime"}}}
     calls.of("s3").create_bucket(Bucket="answers-log", ACL="log-delivery-write", ObjectOwnership="ObjectWriter")
     kept: dict[str, dict[str, Any]] = {
         "BucketNotificationConfiguration": {"NotificationConfiguration": {}},
-        "BucketLogging": {"BucketLoggingStatus": {"LoggingEnabled": {"TargetBucket": "answers-log", "TargetPrefix": "a"}}},
+        "BucketLogging": {"BucketLoggingStatus": {"LoggingEnabled": logging | by_date}},
         "BucketAccelerateConfiguration": {"AccelerateConfiguration": {"Status": "Suspended"}},
         "BucketRequestPayment": {"RequestPaymentConfiguration": {"Payer": "BucketOwner"}},
         "BucketAbac": {"AbacStatus": {"Status": "Disabled"}},
         "BucketAcl": {"ACL": "private"},
     }
     calls("PutBucketOwnershipControls", **HERE, OwnershipControls=owner)
+    simple = {"LoggingEnabled": logging | {"TargetObjectKeyFormat": {"SimplePrefix": {}}}}
+    calls("PutBucketLogging", **HERE, BucketLoggingStatus=simple)
+    calls("GetBucketLogging", **HERE)
     for name, more in kept.items():
         calls.twice(f"Put{name}", SAME, **HERE, **more)
         calls(f"Get{name}", **HERE)
@@ -147,6 +166,13 @@ def documents(calls: Calls) -> None:
         shown = shown[member] if operation == "Replication" else shown
         if shown[key] != value:
             calls.wrong.append(f"GetBucket{operation} shows {shown[key]} instead of {value}")
+    topic = {"Id": "t", "TopicArn": calls.arn("none", service="sns"), "Events": ["s3:ObjectCreated:*"], "Filter": keys}
+    function = {"Id": "f", "LambdaFunctionArn": calls.arn("function:none", service="lambda"), "Filter": keys}
+    skipped = {"TopicConfigurations": [topic], "LambdaFunctionConfigurations": [function | {"Events": ["s3:ObjectRemoved:*"]}]}
+    calls("PutBucketNotificationConfiguration", **name, NotificationConfiguration=skipped, SkipDestinationValidation=True)
+    shown = calls("GetBucketNotificationConfiguration", **name)
+    if shown != skipped:
+        calls.wrong.append(f"GetBucketNotificationConfiguration shows {shown} instead of {skipped}")
     kinds: dict[str, list[dict[str, Any]]] = {
         "Metrics": [{"And": {"Prefix": "a", "Tags": [tag]}}, {"Tag": tag}],
         "Analytics": [{"And": {"Prefix": "a", "Tags": [tag]}}, {"Tag": tag}, {"Prefix": "a"}],
@@ -173,7 +199,8 @@ def collections(calls: Calls) -> None:
     """Settings of which a bucket has several."""
     target = {"S3BucketDestination": {"Bucket": "arn:aws:s3:::answers", "Format": "CSV", "Prefix": "p", "BucketAccountId": ACCOUNT}}
     export = {"StorageClassAnalysis": {"DataExport": {"OutputSchemaVersion": "V_1", "Destination": target}}}
-    account = {"Bucket": "arn:aws:s3:::answers", "Format": "CSV", "Prefix": "p", "AccountId": ACCOUNT}
+    account: dict[str, Any] = {"Bucket": "arn:aws:s3:::answers", "Format": "CSV", "Prefix": "p", "AccountId": ACCOUNT}
+    account["Encryption"] = {"SSEKMS": {"KeyId": KEY_OF_KMS}}
     inventory = {
         "Destination": {"S3BucketDestination": account},
         "IsEnabled": True,
@@ -231,18 +258,19 @@ def versions(calls: Calls) -> None:
     calls("PutObjectTagging", **one, **version, Tagging=TAGS)
     calls("DeleteObjectTagging", **one, **version)
     calls("CopyObject", Bucket=one["Bucket"], Key="w", CopySource={**one, **version}, ChecksumAlgorithm="SHA1")
-    for algorithm in ("CRC32", "SHA1", "SHA256"):
-        calls("PutObject", **one, Body=b"a", ChecksumAlgorithm=algorithm)
+    for algorithm in ALGORITHMS:
+        calls("PutObject", **one, Body=b"a", **checksum(algorithm, b"a"))
+        calls("CopyObject", Bucket=one["Bucket"], Key="w", CopySource=one, ChecksumAlgorithm=algorithm)
         calls("HeadObject", **one, ChecksumMode="ENABLED")
         calls("GetObject", **one, ChecksumMode="ENABLED")
         calls("GetObjectAttributes", **one, ObjectAttributes=["Checksum"])
 
 
 def checked_uploads(calls: Calls) -> None:
-    for algorithm in ("CRC32", "SHA1", "SHA256"):
+    for algorithm in ALGORITHMS:
         big = {**HERE, "Key": f"checked-{algorithm}"}
         upload = {"UploadId": calls("CreateMultipartUpload", **big, ChecksumAlgorithm=algorithm)["UploadId"]}
-        part = calls("UploadPart", **big, **upload, PartNumber=1, Body=b"a" * 5_242_880, ChecksumAlgorithm=algorithm)
+        part = calls("UploadPart", **big, **upload, PartNumber=1, Body=LARGE, **checksum(algorithm, LARGE))
         copied = calls("UploadPartCopy", **big, **upload, PartNumber=2, CopySource="answers/a")["CopyPartResult"]
         calls("ListParts", **big, **upload)
         member = f"Checksum{algorithm}"
@@ -252,13 +280,44 @@ def checked_uploads(calls: Calls) -> None:
         calls("DeleteObject", **big)
 
 
+def encrypted(calls: Calls) -> None:
+    """Objects with a key of KMS, which is stored: given in a request, and as the default of a bucket."""
+    one = {"Bucket": "answers-target", "Key": "k"}
+    by_default = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": KEY_OF_KMS}}
+    rule = {**by_default, "BucketKeyEnabled": True, "BlockedEncryptionTypes": {"EncryptionType": ["SSE-C"]}}
+    for given in (ENCRYPTED, {}):
+        calls("PutObject", **one, Body=b"a", **given)
+        calls("GetObject", **one)
+        upload = {"UploadId": calls("CreateMultipartUpload", **one, **given)["UploadId"]}
+        part = calls("UploadPart", **one, **upload, PartNumber=1, Body=b"a")
+        calls("UploadPartCopy", **one, **upload, PartNumber=2, CopySource="answers/a")
+        parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+        calls("CompleteMultipartUpload", **one, **upload, MultipartUpload=parts)
+        calls("PutBucketEncryption", Bucket=one["Bucket"], ServerSideEncryptionConfiguration={"Rules": [rule]})
+    shown = calls("GetBucketEncryption", Bucket=one["Bucket"])["ServerSideEncryptionConfiguration"]["Rules"]
+    if shown != [rule]:
+        calls.wrong.append(f"GetBucketEncryption shows {shown} instead of {rule}")
+
+
+def expiring(calls: Calls) -> None:
+    """Responses about an object that a lifecycle rule expires. The rule has the older form, without a filter."""
+    rule = {"ID": "r", "Prefix": "", "Status": "Enabled", "Expiration": {"Days": 3}}
+    calls("PutBucketLifecycleConfiguration", Bucket="answers-other", LifecycleConfiguration={"Rules": [rule]})
+    calls("GetBucketLifecycleConfiguration", Bucket="answers-other")
+    one = {"Bucket": "answers-other", "Key": "k"}
+    calls("CopyObject", **one, CopySource="answers/a")
+    upload = {"UploadId": calls("CreateMultipartUpload", **one)["UploadId"]}
+    part = calls("UploadPart", **one, **upload, PartNumber=1, Body=b"a")
+    calls("CompleteMultipartUpload", **one, **upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]})
+
+
 def uploads(calls: Calls) -> None:
     big = {**HERE, "Key": "big"}
     upload = {"UploadId": calls.twice("CreateMultipartUpload", OTHER, **big)["UploadId"]}
     part = calls.twice("UploadPart", SAME, **big, **upload, PartNumber=1, Body=b"abc")
     calls.twice("UploadPartCopy", NOW, **big, **upload, PartNumber=2, CopySource="answers/a")
     calls("ListParts", **big, **upload)
-    calls("ListMultipartUploads", **HERE)
+    calls("ListMultipartUploads", **HERE, EncodingType="url")
     parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
     calls.twice("CompleteMultipartUpload", SAME, **big, **upload, MultipartUpload=parts)
     other = {"UploadId": calls("CreateMultipartUpload", **big)["UploadId"]}

@@ -213,7 +213,8 @@ def _launch_description(tx: Tx[Store], task: Task, spec: TaskSpec, *, tags: bool
     if not details.get("launchType"):
         description["capacityProviderName"] = details.get("capacityProviderName", HOST_PROVIDER)
     if task.launch_type == "FARGATE":
-        storage = spec.document.get("ephemeralStorage", {"sizeInGiB": STORAGE_GIB})
+        given = spec.overrides.get("ephemeralStorage") or spec.document.get("ephemeralStorage")
+        storage = given or {"sizeInGiB": STORAGE_GIB}
         description |= {"platformVersion": details["platformVersion"], "platformFamily": "Linux"}
         description |= {"ephemeralStorage": storage, "fargateEphemeralStorage": storage}
     if len(spec.descriptions) >= KEPT_PER_SPEC_MAX:
