@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 
 from command import Cli
+from each import check_each
 from harness import Corral
 
 SENT = re.compile(r"sent ([\d.]+) MB of the folder")
@@ -91,3 +95,30 @@ def test_a_folder_that_is_not_stored_any_more_leaves_no_half_folder(cli: Cli, tm
     cli("wait", "held", code=125)
     assert "a part of it is not stored any more" in cli("logs", "held").stdout
     assert not list((cli.data / "node" / "shipped").glob("*.new"))
+
+
+def test_only_content_with_its_own_digest_as_the_key_is_stored(cli: Cli, tmp_path: Path) -> None:
+    """Every caller may send parts of a folder. None can replace a part of others by something else."""
+    folder = project(tmp_path / "project")
+    shipped(cli, folder)
+    content = (folder / "data.bin").read_bytes()
+    key, other = sha256(content).hexdigest(), b64encode(sha256(b"other").digest()).decode()
+    s3 = cli.client("s3")
+
+    def refused(case: tuple[str, dict[str, str], str]) -> None:
+        name, more, code = case
+        with pytest.raises(ClientError) as refusal:
+            s3.put_object(Bucket="corral-shipped-folders", Key=name, Body=b"other", **more)
+        assert refusal.value.response["Error"]["Code"] == code
+
+    own = b64encode(bytes.fromhex(key)).decode()
+    check_each(
+        [
+            (key, {}, "AccessDenied"),
+            (key, {"ChecksumSHA256": other}, "AccessDenied"),
+            (key, {"ChecksumSHA256": own}, "BadDigest"),
+            ("../x", {"ChecksumSHA256": other}, "AccessDenied"),
+        ],
+        refused,
+    )
+    assert s3.get_object(Bucket="corral-shipped-folders", Key=key)["Body"].read() == content

@@ -171,13 +171,15 @@ def put_folder(server: Server, cache: Cache, manifest: str, folder: Path) -> Non
 
 
 def _document(server: Server, cache: Cache, manifest: str) -> dict[str, Any]:
-    try:
-        text = cache.path(manifest).read_bytes()
-    except FileNotFoundError:
+    path = cache.path(manifest)
+    text = path.read_bytes() if path.exists() else b""
+    if sha256(text).hexdigest() != manifest:  # also if the file was damaged by a crash of the machine
         text = server.fetch(manifest)
         cache.put(manifest, text)
-    expanded = zlib.decompressobj().decompress(text, MANIFEST_MAX_BYTES)
-    document: dict[str, Any] = json.loads(expanded)
+    try:
+        document: dict[str, Any] = json.loads(zlib.decompressobj().decompress(text, MANIFEST_MAX_BYTES))
+    except (ValueError, zlib.error):
+        raise CannotShip("its list of files is damaged: start the run again") from None
     if document["version"] != 1:
         raise CannotShip("another version of Corral has sent it: install the same version on all machines")
     return document

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import zlib
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -180,7 +181,8 @@ class _Store:
         content = chunk.read()
         if sha256(content).hexdigest() != key:
             raise CliError(f"{chunk.path} was changed while it was sent: run the command again.")
-        self._s3.put_object(Bucket=BUCKET, Key=key, Body=content)
+        digest = b64encode(bytes.fromhex(key)).decode()  # the server compares it with the key and with the content
+        self._s3.put_object(Bucket=BUCKET, Key=key, Body=content, ChecksumSHA256=digest)
         return chunk.size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.model.blob import Slice
-from corral.model.shipped_folder import BUCKET, VARIABLE
+from corral.model.shipped_folder import BUCKET, PART_MAX_BYTES, VARIABLE
 from corral.model.task import TaskState
 from corral.services.ecs.task_spec import spec_of
 from corral.store import Store
@@ -26,4 +26,6 @@ def slices(tx: Tx[Store], task_id: str, key: str) -> tuple[Slice, ...]:
     version = tx.store.objects.latest(bucket.id, key) if bucket is not None else None
     if version is None or version.is_marker or version.content is None:
         raise NotShipped(GONE)
+    if version.size > PART_MAX_BYTES:  # the server reads it as a whole
+        raise NotShipped("it is no part of a folder, because it is too large")
     return tuple(tx.store.objects.slices(version.content, 0, version.size))

@@ -14,6 +14,8 @@ from corral.fleet.private_environments import keep_uploaded_object
 from corral.model.blob import Admission, Slice, StoredBlob
 from corral.model.objects import Bucket, ContentPart, ObjectVersion
 from corral.model.private_environment import BUCKET
+from corral.model.shipped_folder import BUCKET as SHIPPED_FOLDERS
+from corral.model.shipped_folder import sha256_text
 from corral.services.s3 import versions
 from corral.services.s3.errors import (
     AccessDenied,
@@ -71,6 +73,7 @@ def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admis
     bucket = existing_bucket(tx, params, caller, puts_object=True)
     check_key(params["Key"])
     check_size(params)
+    _check_shipped(bucket, params)
     versions.check_write(tx, bucket, params["Key"], params)
     return admission(details_from_request(bucket, params), params)
 
@@ -83,6 +86,7 @@ def admission(details: dict[str, Any], params: dict[str, Any]) -> Admission:
 
 def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller, puts_object=True)
+    _check_shipped(bucket, params)
     if bucket.name == BUCKET:
         if not caller.is_root and tx.store.objects.latest(bucket.id, params["Key"]) is not None:
             raise AccessDenied("Only the root user can replace the environment variables of a run.")
@@ -95,6 +99,15 @@ def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         **encryption_members(version.details),
         **expiration_member(tx, bucket, version),
     }
+
+
+def _check_shipped(bucket: Bucket, params: dict[str, Any]) -> None:
+    """Refuse an object in the bucket of shipped folders whose key does not prove its content: other runs may use it."""
+    if bucket.name == SHIPPED_FOLDERS and (params.get("ChecksumSHA256") or "") != sha256_text(params["Key"]):
+        raise AccessDenied(
+            f"The key of an object of the bucket {SHIPPED_FOLDERS} is the SHA-256 of its content, in hexadecimal digits: send it "
+            "as x-amz-checksum-sha256, too."
+        )
 
 
 def store_object(
