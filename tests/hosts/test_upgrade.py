@@ -17,6 +17,9 @@ import pytest
 import corral
 from corral.core.errors import Refused
 from corral.model.agent_protocol import UpgradeOrder, Wheel
+from corral.model.run import RunSpec
+from corral.model.shipped_folder import VARIABLE
+from corral.node.process_engine import launch_of
 from corral.node.upgrade import install
 from corral.node.wheel_choice import satisfies
 from corral.server.upgrade_files import UpgradeFiles, packed_wheel
@@ -117,3 +120,20 @@ def test_the_wheel_is_packed_with_the_same_bytes(tmp_path: Path) -> None:
     assert wheel.sha256 == sha256(first).hexdigest()
     with pytest.raises(Refused, match="does not exist"):
         UpgradeFiles(str(tmp_path / "none")).order()
+
+
+def test_shipped_folders_are_fetched_by_the_version_of_the_agent(tmp_path: Path) -> None:
+    """Not by that of the installation, which may not know them."""
+    folder = tmp_path / "versions" / "new"
+    (folder / "corral" / "node").mkdir(parents=True)
+    for name in ("corral/__init__.py", "corral/node/__init__.py"):
+        (folder / name).touch()
+    (folder / "corral/node/shipped_folder.py").write_text("import sys\nprint('new', *sys.argv[1:])\n")
+    spec = RunSpec("r", "t", "c", "", ["./train"], {VARIABLE: "manifest"}, [])
+
+    def started(environment: dict[str, str]) -> str:
+        command = launch_of(spec, environment, tmp_path / "node").command
+        return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True).stdout
+
+    assert started({"PYTHONPATH": str(folder)}) == f"new {tmp_path}/node/shipped manifest ./train\n"
+    assert "new" not in started({"PYTHONPATH": str(folder / "corral" / "..")[1:]})  # a path of the user

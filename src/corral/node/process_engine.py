@@ -31,6 +31,7 @@ from corral.node.fences import FencedContainer
 from corral.node.json_lines import JsonLines, attach
 from corral.node.link import Connect
 from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_VARIABLE, FromSpawner, Launch, SpawnedRun, run_mark
+from corral.process.data_folder import VERSIONS
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -68,10 +69,22 @@ def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
     return environment
 
 
+def isolated(module: str, ours: Mapping[str, str], data: Path) -> list[str]:
+    """Return the command of a program of this version in an environment that users choose: neither it nor the folder adds modules.
+
+    The agent of an upgraded host has its version from PYTHONPATH, which `-I` ignores.
+    """
+    folder = ours.get("PYTHONPATH", "")
+    if not folder.startswith(f"{data.parent / VERSIONS}/"):
+        return [sys.executable, "-I", "-m", module]
+    start = f"import runpy, sys; sys.path.insert(0, {folder!r}); runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return [sys.executable, "-I", "-c", start]
+
+
 def launch_of(spec: RunSpec, ours: Mapping[str, str], data: Path) -> Launch:
     command = spec.command
     if manifest := spec.environment.get(SHIPPED_FOLDER):  # this program fetches the folder, and becomes the command
-        fetch = [sys.executable, "-I", "-m", "corral.node.shipped_folder", str(data / "shipped"), manifest]
+        fetch = [*isolated("corral.node.shipped_folder", ours, data), str(data / "shipped"), manifest]
         command = [*fetch, *command]
     return Launch(
         run_id=spec.run_id,
