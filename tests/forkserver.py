@@ -156,10 +156,12 @@ class Popen(subprocess.Popen):
     def _execute_child(self, *arguments: Any) -> None:
         given = self._given.bind(self, *arguments).arguments
         command, environment = [os.fspath(word) for word in given["args"]], given["env"]
-        path = None if given["preexec_fn"] else self._socket_of(command)
+        unsafe = command[:1] + command[2:] if command[1:2] == ["-P"] else command  # a fork has a search path of its own
+        path = None if given["preexec_fn"] else self._socket_of(unsafe)
         if path is None:
             super()._execute_child(*arguments)
             return
+        command = unsafe
         is_script = command[1:2] != ["-m"]
         files = [number if at == -1 else at for number, at in enumerate((given["p2cread"], given["c2pwrite"], given["errwrite"]))]
         umask = os.umask(0)

@@ -257,6 +257,12 @@ def test_text_becomes_a_number_in_one_place() -> None:
     assert found == []
 
 
+def test_programs_do_not_import_from_the_current_folder() -> None:
+    """Anybody can put a folder `corral` into /tmp, and root may start Corral there. `-P` and `-I` leave the current folder out."""
+    found = [path.name for path in FILES if re.search(r"""sys\.executable, ["']-m["']""", path.read_text())]
+    assert found == []
+
+
 def test_every_room_has_rules() -> None:
     assert {room_of(path) for path in FILES} - {"__init__"} == set(MAY_IMPORT)
 

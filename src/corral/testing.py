@@ -83,7 +83,7 @@ def start_corral(*, gpus: str = GPUS, runtime: str = "process", options: tuple[s
 def _corral(data: Path, *words: str) -> str:
     """Run a command of Corral on this data folder, without the settings of the user's own Corral. Return its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "CORRAL_"))}
-    command = [sys.executable, "-m", "corral", words[0], "--data", str(data), *words[1:]]
+    command = [sys.executable, "-P", "-m", "corral", words[0], "--data", str(data), *words[1:]]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise RuntimeError(f"`corral {' '.join(words)}` failed: {done.stderr.strip()}")

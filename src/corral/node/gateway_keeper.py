@@ -191,7 +191,7 @@ class GatewayKeeper:
 
     def _start_process(self) -> subprocess.Popen[bytes]:
         descriptors = [each.fileno() for each in self._sockets]
-        command = [sys.executable, "-m", "corral.node.gateway", "--data", str(self._folder), "--port", str(self._name.port)]
+        command = [sys.executable, "-P", "-m", "corral.node.gateway", "--data", str(self._folder), "--port", str(self._name.port)]
         if descriptors:
             command += ["--sockets", ",".join(map(str, descriptors))]
         if self._containers:

@@ -40,7 +40,7 @@ def main(arguments: list[str], token: str) -> None:
     _check_gpus(options, given)
     _join(options, Token(token))
     # Containers would be children of an engine outside the allocation, and would outlive it: so all tasks are processes.
-    words = [sys.executable, "-m", "corral.node", "--data", options.data, "--runtime", "process"]
+    words = [sys.executable, "-P", "-m", "corral.node", "--data", options.data, "--runtime", "process"]
     words += ["--gpus", options.gpus, "--only-gpus", given] if given else ["--gpus", "none"]
     os.execv(words[0], words)
 

@@ -330,7 +330,7 @@ class ProcessEngine:
         """Start the spawner in a new session and without inherited descriptors, so that it can outlive this process."""
         with open(self._data / "spawner.log", "ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "corral.node.spawner", "--dir", self._data, "--boot-id", self._boot_id],
+                [sys.executable, "-P", "-m", "corral.node.spawner", "--dir", self._data, "--boot-id", self._boot_id],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -72,7 +72,7 @@ def install(data: Path, order: UpgradeOrder, fetch: Callable[[str], bytes], argu
 def restart(folder: Path, arguments: Sequence[str]) -> None:
     """Execute the agent of the new version instead of this process."""
     os.environ["PYTHONPATH"] = str(folder)
-    os.execv(sys.executable, [sys.executable, "-m", "corral.node", *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "corral.node", *arguments])
 
 
 def follow_upgrade(data: Path, arguments: Sequence[str]) -> None:
@@ -109,7 +109,7 @@ def _replace(path: Path, content: str) -> None:
 
 def _try(folder: Path, arguments: Sequence[str]) -> None:
     """Start the new agent with the options of this one, without any work."""
-    command = [sys.executable, "-m", "corral.node", *arguments, "--find-gpus", ""]
+    command = [sys.executable, "-P", "-m", "corral.node", *arguments, "--find-gpus", ""]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     try:
         done = subprocess.run(

@@ -39,7 +39,7 @@ class ParserProcess:
         self._socket, other = socket.socketpair()
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", PROGRAM, str(other.fileno())],
+                [sys.executable, "-P", "-m", PROGRAM, str(other.fileno())],
                 stdin=subprocess.DEVNULL,
                 env={name: value for name, value in os.environ.items() if not name.startswith(("CORRAL_", "AWS_"))},
                 cwd="/",

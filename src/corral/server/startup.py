@@ -414,7 +414,7 @@ def _find_gpus(data: Path, gpus_flag: str, names: str) -> str:
     """
     if not names:
         return ""
-    command = [sys.executable, "-m", "corral.node", "--data", str(data), "--gpus", gpus_flag, "--find-gpus", names]
+    command = [sys.executable, "-P", "-m", "corral.node", "--data", str(data), "--gpus", gpus_flag, "--find-gpus", names]
     found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if found.returncode:
         raise Refused(found.stderr.strip().removeprefix("corral node: "))

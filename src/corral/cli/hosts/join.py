@@ -101,7 +101,7 @@ def _hide_token(token: str) -> None:
     os.write(writer, token.encode()[:4096] + b"\n")
     os.close(writer)
     os.dup2(reader, 0)
-    os.execv(sys.executable, [sys.executable, "-m", "corral", *words])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "corral", *words])
 
 
 def _chosen(data: Path, given: dict[str, Any], remembered: list[str]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _store(data: Path, values: dict[str, Any]) -> None:
 
 
 def _join(data: Path, server: str, token: str, name: str, *, new: bool) -> dict[str, Any]:
-    command = [sys.executable, "-m", "corral.node.join", "--data", str(data), "--server", server, "--name", name]
+    command = [sys.executable, "-P", "-m", "corral.node.join", "--data", str(data), "--server", server, "--name", name]
     command += ["--new", "true"] if new else []
     done = subprocess.run(command, input=token, capture_output=True, text=True)
     if done.returncode:
@@ -144,7 +144,7 @@ def _join(data: Path, server: str, token: str, name: str, *, new: bool) -> dict[
 
 def _run_agent(data: Path, chosen: dict[str, Any]) -> None:
     """Replace this process with the agent, so that the agent gets the signals."""
-    command = [sys.executable, "-m", "corral.node", "--data", str(data), "--gpus", chosen["gpus"]]
+    command = [sys.executable, "-P", "-m", "corral.node", "--data", str(data), "--gpus", chosen["gpus"]]
     if chosen["exclude_gpus"]:
         done = subprocess.run(
             [*command, "--find-gpus", chosen["exclude_gpus"]], stdin=subprocess.DEVNULL, capture_output=True, text=True

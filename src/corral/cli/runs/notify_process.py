@@ -114,7 +114,7 @@ def _start(folder: Path, served: str, environment: Mapping[str, str]) -> None:
     with suppress(FileNotFoundError):
         if log.stat().st_size > LOG_MAX_BYTES:
             log.replace(log.with_suffix(".log.1"))
-    command = [sys.executable, "-m", "corral.cli.runs.notify_process", str(folder), served]
+    command = [sys.executable, "-P", "-m", "corral.cli.runs.notify_process", str(folder), served]
     with open(log, "ab") as output:
         subprocess.Popen(
             command,

@@ -20,7 +20,7 @@ def run_backup(do: str, data: DataFolder, *options: str, quiet: bool) -> Any:
 
     If the process fails, raise a CliError with the error message of the process. If `quiet` is True, show no progress.
     """
-    command = [sys.executable, "-m", "corral.backup", "--do", do, "--data", str(data.path), *options]
+    command = [sys.executable, "-P", "-m", "corral.backup", "--do", do, "--data", str(data.path), *options]
     shows = not quiet and sys.stderr.isatty()
     result: Any = None
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -91,7 +91,7 @@ class Unit:
         OOMPolicy=continue: systemd does not stop the unit when a task has used too much memory.
         Delegate=yes: Corral may create cgroups with memory and CPU limits for tasks.
         """
-        command = [sys.executable, "-m", "corral", "join" if self.joins else "up", "--data", str(self.data)]
+        command = [sys.executable, "-P", "-m", "corral", "join" if self.joins else "up", "--data", str(self.data)]
         for value in (*command, *(environment.get(name, "") for name in VARIABLES)):
             if re.search(r"[\x00-\x1f\x7f]", value):
                 raise CliError(

@@ -78,7 +78,7 @@ def up(
     given = {name: value for name, value in options.items() if value is not None}
     remembered = [name for name in given if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     chosen, stored = _chosen(data, given, remembered)
-    command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--remember", ",".join(remembered)]
+    command = [sys.executable, "-P", "-m", "corral.server", "--data", str(data.path), "--remember", ",".join(remembered)]
     for name, value in chosen.items():
         command += [_flag(name), str(value).lower() if isinstance(value, bool) else str(value)]
     command += ["--discard-blobs", "true"] if discard_blobs else []

@@ -104,7 +104,7 @@ class LocalAgent:
             await asyncio.sleep(wait_s if not lived else 0)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "corral.node", *self._arguments]
+        command = [sys.executable, "-P", "-m", "corral.node", *self._arguments]
         with open(self._folder / "agent.log", "ab") as output:
             agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
         if self._files_limit is not None:

@@ -95,7 +95,7 @@ class Door:
 
     def _start(self) -> subprocess.Popen[bytes]:
         fd = self._listener.fileno()
-        command = [sys.executable, "-m", "corral.server.door", "--data", str(self._data), "--listener", str(fd)]
+        command = [sys.executable, "-P", "-m", "corral.server.door", "--data", str(self._data), "--listener", str(fd)]
         output = os.open(self._folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             return subprocess.Popen(
