@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -37,6 +39,13 @@ def test_a_slow_function_runs_once_for_each_name_and_not_on_the_event_loop() -> 
 
     asyncio.run(run())
     assert sorted(calls) == [("a", False), ("fails", False), ("fails", False)]
+
+
+def test_a_service_without_scaling_policies_loads_no_modules_of_auto_scaling() -> None:
+    """The first reconciler that needs a module imports it in the lane, and all other commands of the lane wait for that."""
+    program = "import sys, corral.reconcile.scaling; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "corral.reconcile.scaling" in loaded and not any(each.startswith("corral.services.autoscaling.") for each in loaded)
 
 
 def test_the_service_of_a_head_is_known_without_its_model() -> None:

@@ -42,6 +42,30 @@ def test_a_service_starts_and_stops_a_bounded_number_of_tasks_per_transaction(wo
     assert world.count("state != 'STOPPED'") == 0
 
 
+def test_a_large_scale_in_stops_the_newest_waiting_tasks_first_without_listing_all_tasks(world: ServiceWorld) -> None:
+    many, left = 6 * STOPS_MAX, 10
+    world.define(gpus=1)
+    world.serve(desiredCount=many)
+    world.settle()
+    world.report()
+    running = world.count("state = 'RUNNING'")
+    waiting = [
+        row[0] for row in world.store.execute("SELECT id FROM task WHERE state = 'PROVISIONING' ORDER BY created_at, id DESC")
+    ]
+    assert 0 < running < STOPS_MAX and len(waiting) == many - running
+    world.call("UpdateTaskProtection", "ecs", cluster=CLUSTER, tasks=[waiting[-1]], protectionEnabled=True)
+    statements: list[str] = []
+    world.store.connection.set_trace_callback(statements.append)
+    world.call("UpdateService", "ecs", service="web", desiredCount=running + left)
+    while world.step():
+        world.check_counts()
+    world.store.connection.set_trace_callback(None)
+    kept = {row[0] for row in world.store.execute("SELECT id FROM task WHERE state = 'PROVISIONING'")}
+    assert kept == {*waiting[: left - 1], waiting[-1]} and world.count("state = 'RUNNING' AND desired = 'RUNNING'") == running
+    steps = -(-(many - running - left) // STOPS_MAX)
+    assert sum(each.startswith("SELECT id, started_by, state") for each in statements) <= 2 < steps
+
+
 def test_scaling_stops_at_the_quota_of_tasks(world: ServiceWorld) -> None:
     world.define()
     world.serve(desiredCount=0)

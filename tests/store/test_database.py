@@ -17,7 +17,7 @@ import pytest
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.core import Core
-from corral.core.database import APPLICATION_ID, NeedsWriter
+from corral.core.database import APPLICATION_ID, CHECKPOINT_PAGES, NeedsWriter
 from corral.core.errors import Refused, ServiceUnavailable
 from corral.core.ids import SeededIds
 from corral.model.settings import Settings
@@ -297,6 +297,16 @@ def test_a_migration_that_fails_half_way_leaves_the_old_version(ours: Path) -> N
     store = Store(ours)
     assert store.execute("PRAGMA user_version").fetchone() == (NOW,)
     assert "colour" not in [column[1] for column in store.execute("PRAGMA table_info(cluster)")]
+    store.close()
+
+
+def test_the_wal_file_stays_short_so_that_no_commit_has_many_pages_to_copy(ours: Path) -> None:
+    store = Store(ours)
+    core = core_on(store)
+    for number in range(50):
+        run(core, *((f"c{number}-{at}", 2_000) for at in range(30)))
+    pages = ours.with_name(f"{ours.name}-wal").stat().st_size // 4096
+    assert pages < CHECKPOINT_PAGES + 200
     store.close()
 
 

@@ -13,7 +13,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.leaving_tasks import busy_of, choose, named, still_awaited, withdraw
 from corral.model.ecs_service import DAEMON, EcsService, ServiceTask
-from corral.model.task import StopCode
+from corral.model.task import StopCode, TaskState
 from corral.services.ecs.launch import LaunchRequest
 from corral.services.ecs.lookup import find_definition
 from corral.services.ecs.rollouts import write_event
@@ -25,6 +25,7 @@ from corral.store import Store
 STARTS_MAX = 20  # the most tasks that one transaction starts: about 5 ms of work
 STOPS_MAX = 20  # the most tasks that one transaction stops
 PACE_S = 0.001  # the time until the next transaction continues
+PROVISIONING = TaskState.PROVISIONING.value
 NAMED_MAX = 10  # the most tasks that one event names
 RETRY_S = 30.0  # the time until the next attempt, after a launch was refused
 
@@ -86,10 +87,15 @@ def make_room(tx: Tx[Store], service: EcsService) -> None:
         tx.mark(f"service:{service.key}")
 
 
-def protected_tasks(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> set[str]:
-    """Return the ids of the protected tasks, which must not be stopped. Schedule the reconciler for the end of each protection."""
+def protected_tasks(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask], busy: Collection[str]) -> set[str]:
+    """Return the ids of the protected tasks, which must not be stopped. Schedule the reconciler for the end of each protection.
+
+    `busy` has the busy tasks. Of the tasks that wait for capacity, it has none.
+    """
     protected = set[str]()
     for each in tasks:
+        if each.state != PROVISIONING and each.id not in busy:
+            continue
         task = tx.store.tasks.get(each.id)
         until_s = task.details.get("protectedUntil", 0.0) if task is not None else 0.0
         if until_s > tx.now_s:
@@ -98,14 +104,19 @@ def protected_tasks(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]
     return protected
 
 
-def wait_for_busy(tx: Tx[Store], service: EcsService, chosen: Sequence[str]) -> list[str]:
+def wait_for_busy(
+    tx: Tx[Store], service: EcsService, chosen: Sequence[str], busy: Collection[str] | None = None
+) -> list[str]:  # fmt: skip
     """Mark the busy tasks among the tasks that must stop (`chosen`) as leaving. Return the tasks that can stop now.
 
-    The service is reconciled again when a busy task becomes idle, and when the service has waited for it for `busy_wait_s`.
+    `busy` has the busy tasks, if the caller knows them. The service is reconciled again when a busy task becomes idle, and when the
+    service has waited for it for `busy_wait_s`.
     """
     key = f"service:{service.key}"
     since = tx.store.tasks.leaving.chosen_by(key)
-    awaited, again_s = still_awaited(tx, {task_id: since.get(task_id, tx.now_s) for task_id in chosen})
+    awaited, again_s = still_awaited(
+        tx, {task_id: since.get(task_id, tx.now_s) for task_id in chosen if busy is None or task_id in busy}
+    )
     if again_s is not None:
         tx.due(key, again_s)
     new = [each for each in awaited if each.id not in since]

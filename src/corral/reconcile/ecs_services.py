@@ -135,21 +135,34 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
     current = counts.get(service.primary.id, TaskCount()).total
     draining = {slot.id for slot in slots_of(tx, service.region, service.cluster) if slot.draining}
     is_plain = not draining and not counts.keys() - {service.primary.id} and not tx.store.ecs_services.has_unhealthy(service)
-    starts = service.primary.rollout != FAILED
+    starts, late = service.primary.rollout != FAILED, dict[str, int]()
     if current <= service.desired and is_plain:
         plan = ServicePlan(service.desired - current if starts else 0)  # no task has to stop, so the list of tasks is not needed
+    elif is_plain and (newest := _newest_waiting(tx, service, current - service.desired)):
+        plan = ServicePlan(stop=tuple(newest))
     else:
         tasks = tasks_with_health(tx, service)
-        protected = protected_tasks(tx, service, tasks)
+        late = busy_ranks(tx, tasks)
         plan = replica_plan(
-            tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected,
-            late=busy_ranks(tx, tasks), starts=starts,
+            tasks, service.primary.id, service.desired, _percentages(service), draining=draining,
+            protected=protected_tasks(tx, service, tasks, late), late=late, starts=starts,
         )  # fmt: skip
     withdraw_others(tx, service, plan.stop)
     if plan.is_blocked:
         service = _report(tx, service, BLOCKED)
     capacity = _capacity(tx, caller, service, min(plan.start, STARTS_MAX), current) if plan.start else None
-    _apply(tx, caller, service, plan, capacity)
+    _apply(tx, caller, service, plan, capacity, late)
+
+
+def _newest_waiting(tx: Tx[Store], service: EcsService, excess: int) -> list[str]:
+    """Return the tasks that a large scale-in stops next, if these are tasks that wait for capacity. Return none otherwise.
+
+    They stop before all others, the newest first, so the list of all tasks is not needed.
+    """
+    if excess <= STOPS_MAX or tx.store.tasks.leaving.chosen_by(f"service:{service.key}"):
+        return []
+    found = tx.store.ecs_services.newest_waiting(service, tx.now_s, STOPS_MAX + 1)
+    return found if len(found) > STOPS_MAX else []
 
 
 def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
@@ -230,10 +243,16 @@ def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Coll
 # Apply a plan
 
 
-def _apply(tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan, capacity: Capacity | None) -> EcsService:
-    """Stop at most STOPS_MAX and start at most STARTS_MAX tasks of a plan, and write events. Return the updated service."""
+def _apply(
+    tx: Tx[Store], caller: Caller, service: EcsService, plan: ServicePlan, capacity: Capacity | None,
+    busy: Collection[str] | None = None,
+) -> EcsService:  # fmt: skip
+    """Stop at most STOPS_MAX and start at most STARTS_MAX tasks of a plan, and write events. Return the updated service.
+
+    `busy` has the busy tasks, if the caller knows them.
+    """
     unhealthy = set(plan.unhealthy)
-    idle = [*plan.unhealthy, *wait_for_busy(tx, service, [each for each in plan.stop if each not in unhealthy])]
+    idle = [*plan.unhealthy, *wait_for_busy(tx, service, [each for each in plan.stop if each not in unhealthy], busy)]
     for task_id in idle[:STOPS_MAX]:
         if task_id in unhealthy:
             write_event(tx, service, f"(task {task_id}) failed container health checks.")

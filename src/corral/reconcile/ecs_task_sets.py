@@ -52,10 +52,9 @@ def step_task_sets(tx: Tx[Store], caller: Caller, service: EcsService) -> None:
         # The functions for services get the task set as a service with one deployment.
         alone = service.but(deployments=(service.deployment(each.id),), desired=each.desired(service.desired), task_sets=())
         tasks = tasks_with_health(tx, alone)
-        protected = set() if each.status == DRAINING else protected_tasks(tx, alone, tasks)
-        plan = replica_plan(
-            tasks, each.id, alone.desired, Percentages(), draining=draining, protected=protected, late=busy_ranks(tx, tasks)
-        )  # fmt: skip
+        late = busy_ranks(tx, tasks)
+        protected = set() if each.status == DRAINING else protected_tasks(tx, alone, tasks, late)
+        plan = replica_plan(tasks, each.id, alone.desired, Percentages(), draining=draining, protected=protected, late=late)
         steps.append((each, alone, tasks, plan))
     withdraw_others(tx, service, {task_id for *_, plan in steps for task_id in plan.stop})
     for each, alone, tasks, plan in steps:

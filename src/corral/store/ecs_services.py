@@ -208,6 +208,16 @@ class EcsServices:
         )
         return [ServiceTask(*row) for row in rows]
 
+    def newest_waiting(self, service: EcsService, now_s: float, limit: int) -> list[str]:
+        """Return the newest tasks of the primary deployment that wait for capacity and are not protected, newest first."""
+        rows = self._execute(
+            "SELECT id FROM task WHERE region = ? AND cluster = ? AND desired = 'RUNNING' AND started_by = ? AND "
+            "state = 'PROVISIONING' AND coalesce(json_extract(details, '$.protectedUntil'), 0) <= ? "
+            "ORDER BY created_at DESC, id LIMIT ?",
+            (service.region, service.cluster, service.primary.id, now_s, limit),
+        )
+        return [row[0] for row in rows]
+
     def newest_stopped(self, service: EcsService, limit: int) -> list[StoppedTask]:
         """Return the newest tasks of the primary deployment that are stopping or have stopped, newest first."""
         family = service.primary.definition_arn.rpartition("/")[2].rpartition(":")[0]

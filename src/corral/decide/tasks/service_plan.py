@@ -56,21 +56,22 @@ def replica_plan(
     own = [task for task in tasks if task.deployment == primary and task.instance_id not in draining]
     current = [task for task in own if task.health != UNHEALTHY]
     kept = {task.id for task in current}
-    old = _stop_order([task for task in tasks if task.id not in kept], protected, late or {})
-    waits = any(task.id in protected and task.id not in kept for task in tasks) or not all(_up(current))
+    others = [task for task in tasks if task.id not in kept]
+    old, current_up = _stop_order(others, protected, late or {}), sum(_up(current))
+    waits = any(task.id in protected for task in others) or current_up < len(current)
     most = max(desired, percentages.most(desired))
     start = max(0, min(desired - len(current), most - len(tasks))) if starts else 0
-    spare = sum(_up(tasks)) - min(percentages.least(desired), desired)  # how many tasks that are up can stop
+    spare = current_up + sum(_up(others)) - min(percentages.least(desired), desired)  # how many tasks that are up can stop
     excess = _within(_stop_order(current, protected, late or {})[: max(0, len(current) - desired)], spare)
     if not starts:
         old = _surplus(old, tasks, excess, desired, draining)
     # If there is room for the replacement of an unhealthy task, the replacement starts first, and the unhealthy task stops when the
     # replacement is up.
     elif (len(tasks) < most or len(current) >= desired) and all(task.state != TaskState.PROVISIONING.value for task in current):
-        awaited = {task.id for task in own if task.health == UNHEALTHY and sum(_up(current)) < desired}
+        awaited = {task.id for task in own if task.health == UNHEALTHY and current_up < desired}
         old = [task for task in old if task.id not in awaited]
-    stays_up = sum(_up(current)) - sum(_up(excess))
-    replaceable = _within(old, len(old) if stays_up >= desired else spare - sum(_up(excess)))
+    excess_up = sum(_up(excess))
+    replaceable = _within(old, len(old) if current_up - excess_up >= desired else spare - excess_up)
     plan = _plan(start, [*replaceable, *excess])
     blocked = starts and not start and not plan.stop and not waits and len(current) < desired
     return replace(plan, is_blocked=blocked)
@@ -146,14 +147,13 @@ def _stop_order(tasks: Sequence[ServiceTask], protected: Collection[str], late: 
     instance has many tasks of the service; it is new.
     """
     left = [task for task in tasks if task.id not in protected]
-    crowd = Counter(task.instance_id for task in left)  # instance → how many of its tasks are not sorted yet
-    ranked: list[tuple[tuple[int, bool, int, int, float, str], ServiceTask]] = []
-    for task in sorted(left, key=lambda task: (STATE_ORDER[task.state], task.is_up, -task.created_at_s, task.id)):
-        place = STATE_ORDER[task.state], task.is_up, late.get(task.id, 0), -crowd[task.instance_id]
-        rank = *place, -task.created_at_s, task.id
-        ranked.append((rank, task))
+    crowd = Counter(task.instance_id for task in left)  # instance → how many of its tasks have no place yet
+    by_age = sorted(left, key=lambda task: (STATE_ORDER[task.state], task.is_up, -task.created_at_s, task.id))
+    places: list[tuple[int, bool, int, int]] = []
+    for task in by_age:
+        places.append((STATE_ORDER[task.state], task.is_up, late.get(task.id, 0), -crowd[task.instance_id]))
         crowd[task.instance_id] -= 1
-    return [task for _, task in sorted(ranked, key=lambda pair: pair[0])]
+    return [by_age[at] for at in sorted(range(len(by_age)), key=places.__getitem__)]  # tasks with equal places stay sorted by age
 
 
 def _oldest(tasks: Iterable[ServiceTask], late: Mapping[str, int]) -> list[ServiceTask]:

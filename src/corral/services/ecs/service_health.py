@@ -15,6 +15,8 @@ from corral.services.ecs.lookup import split_definition
 from corral.services.ecs.task_spec import health_check
 from corral.store import Store
 
+RUNNING = TaskState.RUNNING.value
+
 
 def tasks_with_health(tx: Tx[Store], service: EcsService) -> list[ServiceTask]:
     """Return the tasks of a service that should run, with their health.
@@ -31,7 +33,7 @@ def tasks_with_health(tx: Tx[Store], service: EcsService) -> list[ServiceTask]:
     grace_s = service.details.get("healthCheckGracePeriodSeconds") or 0
     for task in tasks:
         known, started_s = healths[task.deployment], task.started_at_s or 0.0
-        if task.state != TaskState.RUNNING.value:
+        if task.state != RUNNING:
             health = HEALTHY
         elif known is not None:
             health = known.get(task.id, UNKNOWN)
