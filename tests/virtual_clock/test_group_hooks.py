@@ -108,6 +108,9 @@ def test_a_termination_hook_delays_the_end(world: GroupWorld, result: str) -> No
     [instance_id] = world.ids()
     world.desire(0)
     assert world.states() == ["Terminating:Wait"] and world.running() == 1
+    again = {"InstanceId": instance_id, "ShouldDecrementDesiredCapacity": False}
+    wrong = refused(lambda: world.call("TerminateInstanceInAutoScalingGroup", **again))
+    assert (wrong.code, "is in progress" in wrong.message) == ("ScalingActivityInProgressFault", True)
     [message] = world.messages("hooks")
     assert message["LifecycleTransition"] == "autoscaling:EC2_INSTANCE_TERMINATING"
     world.call(
