@@ -231,3 +231,36 @@ def test_an_unknown_rule_is_an_error_only_outside_of_the_default_vpc(ec2):
         ec2.revoke_security_group_ingress(GroupId=there, IpPermissions=[ssh, web])
     assert len(ec2.describe_security_groups(GroupIds=[there])["SecurityGroups"][0]["IpPermissions"]) == 1
     ec2.revoke_security_group_egress(GroupId=here, IpPermissions=[web])
+
+
+def test_members_of_networks_and_images_that_aws_always_gives(ec2):
+    block = {"CidrBlock": "10.7.0.0/16"}
+    vpc = ec2.create_vpc(**block, AmazonProvidedIpv6CidrBlock=True)["Vpc"]
+    [ipv6] = vpc["Ipv6CidrBlockAssociationSet"]
+    inside = {"VpcId": vpc["VpcId"], "Ipv6CidrBlock": ipv6["Ipv6CidrBlock"].replace("/56", "/64")}
+    subnet = ec2.create_subnet(CidrBlock="10.7.1.0/24", **inside)["Subnet"]
+    for made in (vpc, subnet):
+        assert made["BlockPublicAccessStates"] == {"InternetGatewayBlockMode": "off"}
+        [association] = made["Ipv6CidrBlockAssociationSet"]
+        assert (association["Ipv6AddressAttribute"], association["IpSource"]) == ("public", "amazon")
+    assert ec2.describe_vpcs(VpcIds=[vpc["VpcId"]])["Vpcs"] == [vpc]
+    here, token = {"VpcId": vpc["VpcId"]}, {"ClientToken": "once"}
+    named = {"ServiceName": "com.amazonaws.us-east-1.s3", "DnsOptions": {"DnsRecordIpType": "ipv4"}}
+    creates = [
+        (ec2.create_nat_gateway, {"SubnetId": subnet["SubnetId"], "ConnectivityType": "private"}),
+        (ec2.create_vpc_endpoint, here | named),
+        (ec2.create_route_table, here),
+        (ec2.create_network_acl, here),
+    ]
+    for create, params in creates:
+        first, second = create(**params, **token), create(**params, **token)
+        assert first.pop("ResponseMetadata") and second.pop("ResponseMetadata")
+        assert first == second and first["ClientToken"] == "once"
+    [endpoint] = ec2.describe_vpc_endpoints(**by("vpc-id", vpc["VpcId"]))["VpcEndpoints"]
+    assert (endpoint["ServiceRegion"], endpoint["DnsOptions"]) == ("us-east-1", named["DnsOptions"])
+    given = {"BootMode": "uefi", "TpmSupport": "v2.0", "ImdsSupport": "v2.0", "SriovNetSupport": "simple", "KernelId": "aki-1"}
+    given |= {"RamdiskId": "ari-1", "BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 8}}]}
+    tags = [{"Key": "a", "Value": "b"}]
+    image = ec2.register_image(Name="given", **given, TagSpecifications=[{"ResourceType": "image", "Tags": tags}])["ImageId"]
+    [shown] = ec2.describe_images(ImageIds=[image])["Images"]
+    assert shown.items() >= {**given, "Tags": tags, "DeregistrationProtection": "disabled"}.items()

@@ -95,7 +95,8 @@ def handlers(type_: ResourceType) -> dict[str, Handler]:
         document = create(tx, caller, type_, params)
         if type_.create_response is not None:
             return type_.create_response(document)
-        return {type_.one: response_view(tx, caller, type_, document)}
+        token = {type_.token: params[type_.token]} if type_.token is not None and type_.token in params else {}
+        return {type_.one: response_view(tx, caller, type_, document), **token}
 
     def get_one(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
         return {type_.one: response_view(tx, caller, type_, find(tx, caller, type_, params))}

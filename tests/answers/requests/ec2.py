@@ -60,6 +60,8 @@ def requests(calls: Calls) -> None:
     acl = calls.of("ec2").create_network_acl(VpcId=vpc)["NetworkAcl"]["NetworkAclId"]
     calls("CreateTags", Resources=[dhcp["DhcpOptionsId"], internet, acl], Tags=TAGS)
     other = {"VpcId": vpc, "ServiceName": "com.amazonaws.us-east-1.s3", "TagSpecifications": tagged("vpc-endpoint")}
+    inbound = {"PrivateDnsOnlyForInboundResolverEndpoint": True, "PrivateDnsPreference": "ALL_DOMAINS"}
+    other["DnsOptions"] = inbound | {"DnsRecordIpType": "ipv4", "PrivateDnsSpecifiedDomains": ["a.b"]}
     calls("DeleteVpcEndpoints", VpcEndpointIds=[calls("CreateVpcEndpoint", **other)["VpcEndpoint"]["VpcEndpointId"]])
     calls("DescribeInternetGateways")
     calls("DescribeNetworkAcls")
@@ -196,6 +198,10 @@ def instances(calls: Calls) -> None:
     calls.twice("RebootInstances", SAME, **ids)
     calls.twice("CreateImage", "InvalidAMIName.Duplicate", **one, Name="answers")
     image = calls.twice("RegisterImage", "InvalidAMIName.Duplicate", Name="registered", RootDeviceName="/dev/xvda")["ImageId"]
+    values = {"VolumeType": "gp3", "KmsKeyId": "k", "AvailabilityZone": "us-east-1a", "AvailabilityZoneId": "use1-az1"}
+    values |= {"DeviceName": "/dev/xvda", "VirtualName": "ephemeral0", "NoDevice": ""}
+    full = calls.full("RegisterImage", "DryRun BillingProducts TagSpecifications UefiData OutpostArn ImageLocation", **values)
+    calls("RegisterImage", **full | {"Name": "full", "Architecture": "x86_64"}, TagSpecifications=tagged("image"))
     calls("DescribeImages", Owners=["self"])
     calls.twice("DeregisterImage", "InvalidAMIID.NotFound", ImageId=image)
     calls.twice("StopInstances", OTHER, state("stopped"), **ids)

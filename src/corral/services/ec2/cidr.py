@@ -7,6 +7,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from corral.services.ec2 import errors
 
 LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28  # the prefix lengths of the largest and the smallest block of a VPC or subnet
+FROM_AMAZON = {"Ipv6AddressAttribute": "public", "IpSource": "amazon"}  # members of each IPv6 block: only Amazon provides blocks
 RESERVED_ADDRESSES = 5  # addresses that EC2 reserves in each subnet
 NOT_A_BLOCK = "This is not a valid CIDR block."
 

@@ -30,7 +30,7 @@ from corral.services.ec2.cloudformation_instances import INSTANCE_TYPES
 from corral.services.ec2.cloudformation_security_groups import SECURITY_GROUP_TYPES
 from corral.services.ec2.errors import InvalidAssociationNotFound
 from corral.services.ec2.network_acls import association_of, default_acl
-from corral.services.ec2.resources import existing
+from corral.services.ec2.resources import NOT_BLOCKED, existing
 from corral.services.ec2.security_groups import DEFAULT, named_group
 from corral.services.ec2.subnets import FLAGS, SUBNET
 from corral.services.ec2.vpcs import VPC
@@ -265,7 +265,7 @@ _NETWORK_TYPES = (
             "CidrBlock": "CidrBlock",
             "AvailabilityZone": "AvailabilityZone",
             "AvailabilityZoneId": "AvailabilityZoneId",
-            "BlockPublicAccessStates": lambda tx, caller, subnet: {"InternetGatewayBlockMode": "off"},
+            "BlockPublicAccessStates": lambda tx, caller, subnet: NOT_BLOCKED,
             "Ipv6CidrBlocks": lambda tx, caller, subnet: [each["Ipv6CidrBlock"] for each in subnet["Ipv6CidrBlockAssociationSet"]],
             "NetworkAclAssociationId": lambda tx, caller, subnet: association_of(tx, caller, subnet)[1]["NetworkAclAssociationId"],
         },

@@ -96,7 +96,8 @@ def describe_images(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
         return (not owners or image["OwnerId"] in owners or image.get("ImageOwnerAlias") in owners) and selects(image)
 
     found, more = listed(PAGES, params, IMAGE.name, images, params.get("ImageIds"), chosen)
-    return {"Images": [{member: value for member, value in image.items() if member[0] != "_"} for image in found], **more}
+    shown = [{member: value for member, value in image.items() if member[0] != "_"} for image in found]
+    return {"Images": [{**image, "DeregistrationProtection": "disabled"} for image in shown], **more}
 
 
 def is_on_record(tx: Tx[Store], caller: Caller, image_id: str) -> bool:

@@ -97,6 +97,7 @@ TAGS = TagRules(
     },
     any_character=True,
 )
+NOT_BLOCKED = {"InternetGatewayBlockMode": "off"}  # BlockPublicAccessStates of VPCs and subnets: no setting blocks their gateways
 EC2 = ServiceStyle(
     "ec2",
     exists=lambda type_, name: errors.InvalidParameterValue(f"The {type_} '{name}' already exists."),

@@ -11,7 +11,7 @@ from corral.services.ec2 import cidr, network_acls, route_tables
 from corral.services.ec2.errors import InvalidParameterCombination, UnsupportedOperation, in_use
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.network_interfaces import interfaces
-from corral.services.ec2.resources import EC2, arn, every, existing, new_id, required
+from corral.services.ec2.resources import EC2, NOT_BLOCKED, arn, every, existing, new_id, required
 from corral.services.ec2.subnet_addresses import taken_addresses
 from corral.services.ec2.zones import check_zone, zone_id
 from corral.store import Store
@@ -54,8 +54,8 @@ def _ipv6(tx: Tx[Store], params: Params, vpc: Document, siblings: list[Document]
     owned = [each["Ipv6CidrBlock"] for each in vpc["Ipv6CidrBlockAssociationSet"]]
     taken = [each["Ipv6CidrBlock"] for sibling in siblings for each in sibling["Ipv6CidrBlockAssociationSet"]]
     block = cidr.ipv6_subnet_block(params["Ipv6CidrBlock"], owned, taken)
-    state = {"State": "associated"}
-    return [{"AssociationId": new_id(tx, "subnet-cidr-assoc"), "Ipv6CidrBlock": str(block), "Ipv6CidrBlockState": state}]
+    association = {"Ipv6CidrBlock": str(block), "Ipv6CidrBlockState": {"State": "associated"}, **cidr.FROM_AMAZON}
+    return [{"AssociationId": new_id(tx, "subnet-cidr-assoc"), **association}]
 
 
 def _check_delete(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
@@ -71,7 +71,8 @@ def _deleted(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
 def _view(tx: Tx[Store], caller: Caller, subnet: Document) -> Document:
     """Return a subnet for responses: subtract the addresses that are taken from the number of available addresses."""
     used = len(taken_addresses(tx, caller, subnet))
-    return {**subnet, "AvailableIpAddressCount": subnet["AvailableIpAddressCount"] - used}
+    free = subnet["AvailableIpAddressCount"] - used
+    return {**subnet, "AvailableIpAddressCount": free, "BlockPublicAccessStates": NOT_BLOCKED}
 
 
 SUBNET = ResourceType(

@@ -80,6 +80,7 @@ VPC_ENDPOINT = ResourceType(
     one="VpcEndpoint",
     many="VpcEndpoints",
     new=_new,
+    view=lambda tx, caller, endpoint: {"ServiceRegion": caller.region, **endpoint},
     members=("VpcId", "ServiceName", "IpAddressType", "DnsOptions", "ServiceRegion"),
     defaults={"IpAddressType": "ipv4", "Tags": []},
     ids="VpcEndpointIds",

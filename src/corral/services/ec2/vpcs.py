@@ -12,7 +12,7 @@ from corral.services.ec2 import cidr
 from corral.services.ec2.errors import InvalidParameterCombination, UnsupportedOperation, in_use
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.network_acls import NETWORK_ACL
-from corral.services.ec2.resources import EC2, every, new_id, required
+from corral.services.ec2.resources import EC2, NOT_BLOCKED, every, new_id, required
 from corral.services.ec2.route_tables import ROUTE_TABLE
 from corral.services.ec2.security_groups import DEFAULT, SECURITY_GROUP
 from corral.store import Store
@@ -53,6 +53,7 @@ def _ipv6_block(tx: Tx[Store], caller: Caller) -> Document:
         "Ipv6CidrBlockState": {"State": "associated"},
         "NetworkBorderGroup": caller.region,
         "Ipv6Pool": "Amazon",
+        **cidr.FROM_AMAZON,
     }
 
 
@@ -102,6 +103,10 @@ def _deleted(tx: Tx[Store], caller: Caller, vpc: Document) -> None:
             tx.store.stored.drop("ec2", type_.name, caller.region, document[type_.id])
 
 
+def _view(tx: Tx[Store], caller: Caller, vpc: Document) -> Document:
+    return {**vpc, "BlockPublicAccessStates": NOT_BLOCKED}
+
+
 VPC = ResourceType(
     EC2,
     "vpc",
@@ -115,6 +120,7 @@ VPC = ResourceType(
     created=_created,
     check_delete=_check_delete,
     deleted=_deleted,
+    view=_view,
     selects=filtered(
         {
             "vpc-id": "VpcId", "cidr": "CidrBlock", "cidr-block": "CidrBlock", "state": "State", "dhcp-options-id": "DhcpOptionsId",
