@@ -216,3 +216,24 @@ def test_fargate_uses_the_hosts_of_the_cluster_or_of_the_server() -> None:
         params = {"taskDefinition": "f", "cluster": cluster, "launchType": "FARGATE", "networkConfiguration": network}
         [answer] = small.transact(lambda tx, params=params: HANDLERS["RunTask"](tx, params, CALLER))
         assert host_of(small, answer["tasks"][0]) == host
+
+
+def test_a_service_starts_when_the_hosts_of_its_cluster_are_back() -> None:
+    """Its strategy is the hosts of the cluster. Meanwhile, there are none, and no claim waits for them."""
+    small = Small()
+    service = {"serviceName": "s", "taskDefinition": "needs-1", "desiredCount": 1}
+    hello(small, 1, 2, "research")
+
+    def create(tx: Tx[Store]) -> Any:  # at this moment, a host is in the cluster
+        host_reports.hello(tx, Small.hello(0, 2))
+        made = HANDLERS["CreateService"](tx, service, CALLER)
+        host_reports.hello(tx, replace(Small.hello(0, 2), options=HostOptions(cluster="research")))
+        return made
+
+    small.transact(create)
+    small.transact(lambda tx: None)
+    assert states(small, "s") == []
+    small.clock.advance(60.0)
+    hello(small, 0, 2, "default")
+    small.transact(lambda tx: None)
+    assert states(small, "s") == [("PENDING", "hosts:default")]

@@ -378,11 +378,15 @@ def _recovered(tx: Tx[Store], service: EcsService) -> bool:
 
 
 def _capacity(tx: Tx[Store], caller: Caller, service: EcsService, count: int, running: int) -> Capacity | None:
-    """Return where new tasks can run. If a capacity provider of the service cannot be used, write an event and return None."""
+    """Return where new tasks can run. If a capacity provider of the service cannot be used, write an event and return None.
+
+    The service tries again: for example, the hosts of its cluster may have moved to another cluster, and come back.
+    """
     _, about = cluster_record(tx, caller, service.cluster) or (ACTIVE, {})
     try:
         return service_capacity(tx, service.primary.settings, service.region, service.cluster, about, count, running)
     except ApiError as refused:
+        tx.due(f"service:{service.key}", tx.now_s + RETRY_S)
         _report(tx, service, f"was unable to place a task. Reason: {refused}")
         return None
 
