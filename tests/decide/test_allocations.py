@@ -42,12 +42,20 @@ def words(planned: Plan) -> list[str]:
         ([wants(WAITING, "1")], [has("1", Phase.WAITING, reason="Resources")], ["i 1 waiting"]),
         ([wants(WAITING, "1")], [has("1", Phase.WAITING), has("2", Phase.RUNNING)], ["terminate 2"]),
         ([wants(RUNNING, "1")], [has("1", Phase.ENDED)], ["i 1 ended"]),
+        ([wants(RUNNING, "1")], [has("1", Phase.BROKEN)], ["i 1 broken"]),
+        ([wants(ENDING, "1")], [has("1", Phase.BROKEN)], ["terminate 1", "i 1 broken"]),
+        ([wants()], [has("1", Phase.BROKEN)], ["launch i", "terminate 1"]),  # of an earlier request
+        ([], [has("1", Phase.BROKEN)], ["terminate 1"]),
         (
             [wants(RUNNING, "1")],
             [has("1", Phase.UNKNOWN, reason="the node has failed")],
             ["i 1 unknown"],
         ),  # its machine is out of sight: no proof
         ([wants(RUNNING, "1")], [], ["i 1 ended"]),
+        ([wants(RUNNING, "1")], [has("1", Phase.BROKEN)], ["i 1 broken"]),
+        ([wants(ENDING, "1")], [has("1", Phase.BROKEN)], ["terminate 1", "i 1 broken"]),
+        ([wants()], [has("1", Phase.BROKEN)], ["launch i", "terminate 1"]),  # its pilot has not joined
+        ([], [has("1", Phase.BROKEN)], ["terminate 1"]),
         ([wants(RUNNING, "1")], [has("1", Phase.OVER)], ["i 1 over"]),
         ([wants(ENDING, "1")], [has("1", Phase.OVER)], ["i 1 over"]),  # there is nothing to terminate
         ([wants(ENDING, "1")], [has("1", Phase.ENDING)], []),
@@ -76,8 +84,10 @@ def test_a_missing_allocation_counts_as_alive_until_its_lender_proves_the_end() 
     [counted] = memory.still_counted(wanted, [], {})
     assert (counted.handle, counted.phase) == ("1", Phase.UNKNOWN)
     assert memory.missing_too_long(wanted, [], 100.0 + EPILOG_S) == wanted
-    assert memory.still_counted(wanted, [], {"i": False}) == [counted]  # its node has not come back
-    assert memory.still_counted(wanted, [], {"i": True}) == []
+    assert memory.still_counted(wanted, [], {"i": Phase.UNKNOWN}) == [counted]  # its node has not come back
+    [over] = memory.still_counted(wanted, [], {"i": Phase.OVER})  # the lender has ended it, and that proves nothing
+    assert (over.handle, over.phase, over.reason) == ("1", Phase.OVER, GONE)
+    assert memory.still_counted(wanted, [], {"i": Phase.ENDED}) == []
     assert memory.missing_too_long(wanted, [has("1", Phase.RUNNING)], 200.0) == []  # the lender knows it again
     assert memory.still_counted(wanted, [has("1", Phase.RUNNING)], {}) == []
 
@@ -152,3 +162,11 @@ def test_every_allocation_is_used_or_given_back(seed: int) -> None:
         lender.pass_time(faults)
     assert lender.alive() == sorted(rows)
     assert all(row.state is RUNNING for row in rows.values())
+
+
+def test_the_digest_of_a_secret_of_a_pilot_is_reported_until_its_host_has_joined() -> None:
+    said = replace(has("1", Phase.RUNNING), digest="d")
+    [report] = plan(PREFIX, [wants(RUNNING, "1")], [said]).reports
+    assert report.digest == "d"
+    assert plan(PREFIX, [replace(wants(RUNNING, "1"), digest="d")], [said]).reports == ()
+    assert plan(PREFIX, [replace(wants(RUNNING, "1"), digest="e", host_id="h")], [said]).reports == ()

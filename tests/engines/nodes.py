@@ -45,7 +45,7 @@ class NodeFolder:
         self.node = data / "node"
         self.host_id = uuid4().hex
         node_folder.make(self.node)
-        self._agents: list[subprocess.Popen] = []
+        self.agents: list[subprocess.Popen] = []
 
     def output(self, run_id: str) -> str:
         return (self.node / "output" / run_id).read_text()
@@ -56,7 +56,7 @@ class NodeFolder:
     def start_agent(self, *more: str) -> subprocess.Popen:
         command = [sys.executable, "-m", "corral.node", "--data", str(self.data), *more]
         agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self._agents.append(agent)
+        self.agents.append(agent)
         return agent
 
     def holders(self) -> list[int]:
@@ -65,7 +65,7 @@ class NodeFolder:
 
     def clean_up(self) -> None:
         """Kill agents first, because they restart the spawner; then the spawner; then the runs."""
-        for agent in self._agents:
+        for agent in self.agents:
             agent.kill()
             agent.wait()
             if agent.stderr is not None:

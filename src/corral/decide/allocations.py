@@ -26,6 +26,7 @@ class AllocationReport(Struct, frozen=True):
     reason: str
     ends_at_s: float | None = None
     machine: str = ""
+    digest: str = ""
 
 
 class Plan(Struct, frozen=True):
@@ -73,23 +74,26 @@ def _mine(allocation: Allocation, found: list[Found]) -> Found | None:
     """
     if allocation.handle:
         return next((each for each in found if each.handle == allocation.handle), None)
-    alive = [each for each in found if each.phase not in (Phase.OVER, Phase.ENDED)]
+    alive = [each for each in found if not each.phase.is_useless]
     return max(alive, key=lambda each: (len(each.handle), each.handle), default=None)
 
 
 def _report(allocation: Allocation, found: Found) -> AllocationReport:
-    return AllocationReport(allocation.instance_id, found.handle, found.phase, found.reason, found.ends_at_s, found.machine)
+    return AllocationReport(
+        allocation.instance_id, found.handle, found.phase, found.reason, found.ends_at_s, found.machine, found.digest
+    )  # fmt: skip
 
 
 def _differs(allocation: Allocation, found: Found) -> bool:
     waits = allocation.state in (AllocationState.WANTED, AllocationState.WAITING)
     return (
-        found.phase in (Phase.OVER, Phase.ENDED)
+        found.phase.is_useless
         or found.ends_at_s is not None
         or waits is not (found.phase is Phase.WAITING)
         or (allocation.state is AllocationState.WANTED)
         or (allocation.handle, allocation.reason) != (found.handle, found.reason)
         or (found.machine != "" and allocation.machine != found.machine)
+        or (found.digest != "" and allocation.digest != found.digest and not allocation.host_id)
     )
 
 
@@ -112,13 +116,15 @@ class LenderMemory:
         self._missing = {each.instance_id: self._missing.get(each.instance_id, now_s) for each in missing}
         return [each for each in missing if now_s - self._missing[each.instance_id] >= EPILOG_S]
 
-    def still_counted(self, wanted: Iterable[Allocation], found: Sequence[Found], gone: Mapping[str, bool]) -> list[Found]:
-        """Return the missing allocations whose processes may still run. `gone` says of which ones none is left."""
-        return [
-            Found(self._prefix + each.instance_id, each.handle, Phase.UNKNOWN, each.reason, None, each.machine)
-            for each in wanted
-            if each.instance_id in self._missing and not gone.get(each.instance_id)
-        ]
+    def still_counted(self, wanted: Iterable[Allocation], found: Sequence[Found], phases: Mapping[str, Phase]) -> list[Found]:
+        """Return the missing allocations whose processes may still run. `phases` are those that have been missing too long."""
+        counted = list[Found]()
+        for each in wanted:
+            phase = phases.get(each.instance_id, Phase.UNKNOWN)
+            if each.instance_id in self._missing and phase is not Phase.ENDED:
+                reason = each.reason if phase is Phase.UNKNOWN else GONE
+                counted.append(Found(self._prefix + each.instance_id, each.handle, phase, reason, machine=each.machine))
+        return counted
 
     def repeat_later(self, instance_ids: Iterable[str], now_s: float) -> None:
         """Let the next request for these instances wait."""

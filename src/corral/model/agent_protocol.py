@@ -176,6 +176,7 @@ class Hello(Struct, frozen=True):
         dict[Text, Text], Meta(max_length=SOURCES_MAX)
     ] = {}  # the fingerprint of the machine of a joined host (`node/fingerprint.py`)
     folder: Text = ""  # identifies the folder of the agent on its machine
+    leaves: bool = False  # the allocation of the host is over, so the host ends all runs and takes no more
 
 
 class OutputLimits(Struct, frozen=True):
@@ -224,6 +225,7 @@ class Report(Struct, frozen=True):
     problem: str = ""  # why the host can currently neither start nor stop runs; empty: there is no problem
     faults: dict[str, str] | None = None  # as in Hello; None: not changed since the last report
     earlier: list[CollectedSamples] = field(default_factory=list)  # the oldest first
+    leaves: bool = False  # as in Hello
 
 
 class Ack(Struct, frozen=True):

@@ -50,13 +50,19 @@ class Phase(StrEnum):
     RUNNING = "running"
     ENDING = "ending"  # the lender ends it, and its processes may still run
     UNKNOWN = "unknown"  # the lender has lost sight of its machine, so its processes may run
+    BROKEN = "broken"  # it serves no host any more, but the lender still has it, and its processes may run
     OVER = "over"  # the lender has ended it, but this does not prove that none of its processes is left
     ENDED = "ended"  # the lender has proved that none of its processes is left
 
     @property
     def needs_end(self) -> bool:
         """Whether a request to terminate the allocation makes sense."""
-        return self in (Phase.WAITING, Phase.RUNNING, Phase.UNKNOWN)
+        return self in (Phase.WAITING, Phase.RUNNING, Phase.UNKNOWN, Phase.BROKEN)
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether the allocation cannot serve its instance any more."""
+        return self in (Phase.BROKEN, Phase.OVER, Phase.ENDED)
 
 
 class Found(Struct, frozen=True):
@@ -68,6 +74,7 @@ class Found(Struct, frozen=True):
     reason: str = ""
     ends_at_s: float | None = None  # wall time at which the lender will end it; None: not known
     machine: str = ""  # the lender's name of the machine; empty: none yet
+    digest: str = ""  # SHA-256 of a secret that its pilot has made by itself; empty: the pilot has the secret of the request
 
 
 def allocation_cluster(instance_id: str) -> str:

@@ -41,4 +41,16 @@ class SlurmSettings(LenderSettings, frozen=True, forbid_unknown_fields=True):
     log_folder: str = ""  # on the nodes: for what pilots print; empty: it is not kept
 
 
-KINDS: dict[str, type[LenderSettings]] = {"slurm": SlurmSettings}
+class RaySettings(LenderSettings, frozen=True, forbid_unknown_fields=True):
+    """A Ray cluster."""
+
+    options: ClassVar[tuple[str, ...]] = ("accelerator_type",)
+
+    dashboard: str = "http://127.0.0.1:8265"
+    token_file: str = ""  # the token of the cluster, if it has RAY_AUTH_MODE=token; empty: the cluster needs none
+    ray_python: str = "python"  # the command that runs the Python of the cluster on its head node
+    accelerator_type: str = ""  # the model of GPU in Ray's words, such as H100
+    resources: dict[str, float] = {}  # further resources of each placement group
+
+
+KINDS: dict[str, type[LenderSettings]] = {"slurm": SlurmSettings, "ray": RaySettings}

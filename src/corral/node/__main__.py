@@ -27,6 +27,7 @@ from corral.node.engine_router import EngineRouter
 from corral.node.fingerprint import given_or_found
 from corral.node.gpus import detect, find_devices
 from corral.node.gpus_flag import parse_gpus_flag
+from corral.node.hold import Hold
 from corral.node.host import kernel_boot_id, this_host
 from corral.node.link import Connect
 from corral.node.process_engine import ProcessEngine
@@ -47,6 +48,7 @@ class AgentOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     find_gpus: str | None = None  # only print the ids of these GPUs (0,3,GPU-...), or an error if one does not exist
     only_gpus: str | None = None  # offer only these GPUs (0,3,GPU-...), which a lender has given to this host
     boot_id: str | None = None  # identifies the current boot of the machine; None: use the kernel's boot id
+    held_by: int | None = None  # the descriptor of the hold on the allocation of this host (hold.py); None: it has none
     machine: str = ""  # the fingerprint of the machine: machine-id=…,board-uuid=…; empty: read it
 
 
@@ -67,16 +69,18 @@ async def serve(data: Path, options: AgentOptions, boot_id: str, machine: dict[s
     docker = DockerEngine(
         data, host.host_id, os.environ, WallClock(), gpus=kind, unreachable=gateway.missing_for_containers if gateway else str
     )
-    process = ProcessEngine(data, boot_id, os.environ, gateway.spawner_connected if gateway else lambda: None)
+    process = ProcessEngine(data, boot_id, os.environ, gateway.spawner_connected if gateway else lambda: None, options.held_by)
+    hold = None if options.held_by is None else Hold(options.held_by)
     engine, ended_early = EngineRouter(process, docker, options.runtime), [process.failed]
     if record is None or gateway is None:
-        agent = Agent(data, host, options, gpus, engine, SteadyClock(boot_id), partial(link.connect, data))
+        agent = Agent(data, host, options, gpus, engine, SteadyClock(boot_id), partial(link.connect, data), hold=hold)
     else:
         to_server = partial(server_access.connect, data.parent, record.door)
         agent = Agent(
             data, host, options, gpus, engine, SteadyClock(boot_id),
             partial(_connect, gateway, partial(to_server, server_access.AGENT)),
             partial(to_server, server_access.SESSION), gateway.server_at,
+            hold,
         )  # fmt: skip
         ended_early.append(gateway.failed)
         renewing = asyncio.ensure_future(keep_renewed(data.parent, record, machine, WallClock().now_s))

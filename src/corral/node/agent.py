@@ -54,6 +54,7 @@ from corral.node.engine import CannotExecute, Engine, Known
 from corral.node.gpu_faults import GpuFaults
 from corral.node.gpus import Gpus
 from corral.node.health_checks import HealthChecks
+from corral.node.hold import LEAVE_MAX_S, Hold
 from corral.node.host import Host
 from corral.node.host_address import with_address
 from corral.node.inotify import FolderWatch
@@ -87,9 +88,11 @@ class Agent:
     def __init__(
         self, data: Path, host: Host, options: HostOptions, gpus: Gpus, engine: Engine, clock: Clock, connect: Connect,
         connect_session: Connect | None = None, server_at: Callable[[ServerPlace], object] = lambda place: None,
+        hold: Hold | None = None,
     ) -> None:  # fmt: skip
         """`connect` opens a link to the core. With `connect_session`, which opens a link for a session, the core is on another
-        machine: then the agent waits for the core without an end, and does not wait long for an answer.
+        machine: then the agent waits for the core without an end, and does not wait long for an answer. With `hold`, the host
+        belongs to an allocation of a lender, and leaves when it is over.
         """
         self._data = data
         self._folder = node_folder.HeldPath(data)
@@ -99,6 +102,8 @@ class Agent:
         self._connect_session = connect_session or connect
         self._server_at = server_at
         self._is_joined = connect_session is not None
+        self._hold = hold
+        self._told_leave = False  # the core has acknowledged that the host leaves
         self._refusal = ""  # why the core has ended the last connection
         self._gpus = gpus
         # GPU id → the processes on the GPU that belong to no run. GPUs without such processes are left out.
@@ -141,6 +146,8 @@ class Agent:
             await self._sample_once()  # sample before the first hello, because the hello contains the foreign processes
             sampler = asyncio.create_task(self._sample())
             self._spawn(self._sweep_outputs())
+            if self._hold is not None:
+                self._spawn(self._hold.end_runs(self._engine, self._wake.set))
             wait_s = RECONNECT_FIRST_S
             while self._quit_reason is None and not self._is_useless() and self._folder.is_same():
                 began_at = time.monotonic()
@@ -181,6 +188,8 @@ class Agent:
         return [run_id for run_id, run in self._engine.observe().items() if run.alive]
 
     def _is_useless(self) -> bool:
+        if self._is_leaving() and not self._alive():
+            return time.monotonic() > self._connected_at + LEAVE_MAX_S
         return not self._is_joined and not self._alive() and time.monotonic() > self._connected_at + ALONE_MAX_S
 
     # -- the connection to the core ------------------------------------------------------------------------------
@@ -198,6 +207,9 @@ class Agent:
             while True:
                 await self._until_due()
                 await self._report()
+                if self._may_leave():
+                    self._quit_reason = "the allocation of this host is over"
+                    return True
         except ConnectionError:
             return True
         finally:
@@ -246,8 +258,10 @@ class Agent:
             version=full_version() if self._is_joined else "",
             machine=dict(host.machine) if self._is_joined else {},
             folder=host.folder,
+            leaves=self._is_leaving(),
         )
         await self._request({"hello": hello})
+        self._told_leave = hello.leaves
         self._reported_at, self._problem = time.monotonic(), ""
         self._forget([run.run_id for run in runs if run.stopped_at_s is not None])
 
@@ -259,7 +273,7 @@ class Agent:
         """
         while True:
             due_at = self._reported_at + HEARTBEAT_S
-            if self._reports.urgent or self._engine.problem != self._problem:
+            if self._reports.urgent or self._engine.problem != self._problem or self._must_tell_leave() or self._may_leave():
                 return
             if self._written or self._shipper.has_work:
                 due_at = min(due_at, self._logs_at + LOG_PAUSE_S)
@@ -283,12 +297,15 @@ class Agent:
             log.warning("the spawner %s", problem or "responds again")
         if problem:
             report = replace(report, problem=problem)
+        if self._must_tell_leave():
+            report = replace(report, leaves=True)
         if report == Report() and problem == self._problem and now < self._reported_at + HEARTBEAT_S:
             self._logs_at = now
             return
         ack = await self._request({"report": report})
         assert ack is not None
         self._reported_at, self._problem = now, problem
+        self._told_leave = self._told_leave or report.leaves
         stored = all(ack.shipped.get(chunk.run_id, chunk.end) == chunk.end for chunk in report.logs)
         if report.logs and not (stored and self._shipper.has_work):
             self._logs_at = now
@@ -297,6 +314,16 @@ class Agent:
             pause_s = min(answered_at - now, BACKLOG_PAUSE_MAX_S) if ack.is_busy else 0.0
             self._logs_at = answered_at + pause_s - LOG_PAUSE_S
         self._forget(self._reports.acknowledged(report, ack))
+
+    def _is_leaving(self) -> bool:
+        return self._hold is not None and self._hold.is_over
+
+    def _must_tell_leave(self) -> bool:
+        return self._is_leaving() and not self._told_leave
+
+    def _may_leave(self) -> bool:
+        """Whether the allocation of this host is over, and the core knows this and the ends of all runs."""
+        return self._told_leave and not self._engine.observe()
 
     def _forget(self, run_ids: list[str]) -> None:
         """Forget runs whose end the core has acknowledged. A run whose kept output must be written anew is forgotten after that."""
@@ -383,6 +410,8 @@ class Agent:
         self._wake.set()
 
     def _carry_out(self, orders: Orders) -> None:
+        if self._is_leaving():
+            return  # all runs are being ended
         known = self._engine.observe()
         fresh = [spec for spec in orders.start if spec.run_id not in known]
         for spec in fresh:

@@ -2,11 +2,17 @@
 
 `pilot_start.py` starts it. The host offers only the GPUs of its allocation. The server accepts the token only while the lender says
 that the allocation runs, so the pilot tries again for a while.
+
+With `--held`, the lender does not end the processes of the allocation by itself (`hold.py`). The standard input stays open for as
+long as the allocation lasts. The pilot restarts its agent, and exits when no process of a task is left. SIGTERM lets the agent exit
+without telling the server so.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,13 +22,17 @@ from msgspec import Struct
 from corral.core.clock import WallClock
 from corral.core.errors import Refused
 from corral.model.allocation import NOT_YET, TOKEN_S
+from corral.node import node_folder
 from corral.node.fingerprint import fingerprint
 from corral.node.gpus import detect
+from corral.node.hold import Hold
 from corral.node.joined_host import Token, join
 from corral.process.control_characters import escape_controls
 from corral.process.options import parse_options
 
 AGAIN_S = 0.5
+RESTART_MIN_S, RESTART_MAX_S = 0.1, 5.0
+SPAWNER_ENDS_S = 0.05  # the interval between two looks at the spawner, which ends after the last run
 
 
 class PilotOptions(Struct, frozen=True, rename="kebab"):
@@ -31,6 +41,7 @@ class PilotOptions(Struct, frozen=True, rename="kebab"):
     gpus: str
     needs: int = 0  # how many GPUs the instance has
     allocation: str = ""  # the lender's id of this allocation
+    held: bool = False
 
 
 def main(arguments: list[str], token: str) -> None:
@@ -38,11 +49,14 @@ def main(arguments: list[str], token: str) -> None:
     options = parse_options(arguments, PilotOptions)
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     _check_gpus(options, given)
-    _join(options, Token(token))
+    hold = Hold(sys.stdin.fileno()) if options.held else None
+    _join(options, Token(token), hold)
     # Containers would be children of an engine outside the allocation, and would outlive it: so all tasks are processes.
     words = [sys.executable, "-P", "-m", "corral.node", "--data", options.data, "--runtime", "process"]
     words += ["--gpus", options.gpus, "--only-gpus", given] if given else ["--gpus", "none"]
-    os.execv(words[0], words)
+    if hold is None:
+        os.execv(words[0], words)
+    _keep_agent(words, Path(options.data) / "node", hold)
 
 
 def _check_gpus(options: PilotOptions, given: str) -> None:
@@ -56,7 +70,7 @@ def _check_gpus(options: PilotOptions, given: str) -> None:
         raise Refused(f"the instance has {options.needs} GPUs, and this allocation has {found}: CUDA_VISIBLE_DEVICES is {given}")
 
 
-def _join(options: PilotOptions, token: Token) -> None:
+def _join(options: PilotOptions, token: Token, hold: Hold | None) -> None:
     until_s, machine = time.monotonic() + TOKEN_S, fingerprint()
     while True:
         try:
@@ -66,4 +80,31 @@ def _join(options: PilotOptions, token: Token) -> None:
             is_final = isinstance(why, Refused) and NOT_YET not in str(why)
             if is_final or time.monotonic() > until_s:
                 sys.exit(escape_controls(f"corral pilot: {why}"))
+            if hold is not None and hold.is_over:
+                sys.exit("corral pilot: the allocation is over")
             time.sleep(AGAIN_S)
+
+
+def _keep_agent(words: list[str], data: Path, hold: Hold) -> None:
+    """Run the agent, and restart it, until the allocation is over and no run is left."""
+    held_by, wait_s = os.dup(sys.stdin.fileno()), RESTART_MIN_S
+    agent: subprocess.Popen[bytes] | None = None
+
+    def leave_now(*_: object) -> None:
+        if agent is not None:
+            agent.terminate()
+
+    signal.signal(signal.SIGTERM, leave_now)
+    while True:
+        began_s = time.monotonic()
+        agent = subprocess.Popen(
+            [*words, "--held-by", str(held_by)], stdin=subprocess.DEVNULL, stdout=sys.stderr, pass_fds=[held_by]
+        )
+        code = agent.wait()
+        if hold.is_over and code == 0:
+            break
+        wait_s = min(2 * wait_s, RESTART_MAX_S) if time.monotonic() < began_s + RESTART_MAX_S else RESTART_MIN_S
+        time.sleep(wait_s)
+    while (lock := node_folder.try_lock(data / "spawner.lock")) is None:  # it ends after the last run
+        time.sleep(SPAWNER_ENDS_S)
+    os.close(lock)

@@ -142,9 +142,11 @@ def known_of(run: SpawnedRun) -> Known:
 
 class ProcessEngine:
     def __init__(
-        self, data: Path, boot_id: str, environment: Mapping[str, str], connected: Callable[[], object] = lambda: None
-    ) -> None:
-        """`connected` is called when a spawner is connected."""
+        self, data: Path, boot_id: str, environment: Mapping[str, str], connected: Callable[[], object] = lambda: None,
+        held_by: int | None = None,
+    ) -> None:  # fmt: skip
+        """`connected` is called when a spawner is connected. `held_by` is the descriptor of the hold (`hold.py`)."""
+        self._held_by = held_by
         self._connected = connected
         self._data = data
         self._boot_id = boot_id
@@ -327,10 +329,13 @@ class ProcessEngine:
             self._changed([])
 
     def _start_spawner(self) -> subprocess.Popen[bytes]:
-        """Start the spawner in a new session and without inherited descriptors, so that it can outlive this process."""
+        """Start the spawner in a new session, so that it can outlive this process. It inherits only the descriptor of the hold."""
+        held = [] if self._held_by is None else [self._held_by]
+        options = [f"--held-by={fd}" for fd in held]
         with open(self._data / "spawner.log", "ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "corral.node.spawner", "--dir", self._data, "--boot-id", self._boot_id],
+                [sys.executable, "-P", "-m", "corral.node.spawner", "--dir", self._data, "--boot-id", self._boot_id, *options],
+                pass_fds=held,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -36,7 +36,7 @@ from typing import Any
 from corral.core.clock import Clock, WallClock
 from corral.core.errors import Refused
 from corral.model.run_signals import SIGNALS
-from corral.model.stop_reasons import FENCED, OUT_OF_MEMORY, STOPPED_BEFORE_START
+from corral.model.stop_reasons import ALLOCATION_OVER, FENCED, OUT_OF_MEMORY, STOPPED_BEFORE_START
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
 from corral.node.fences import FencedContainer, Fences
 from corral.node.file_recycler import FileRecycler
@@ -66,7 +66,10 @@ GUARD_RESTART_S, BAD_TURN_S = 1.0, 0.05
 
 
 class Spawner:
-    def __init__(self, data: Path, boot_id: str, clock: Clock, cgroups: RunCgroups | None = None) -> None:
+    def __init__(
+        self, data: Path, boot_id: str, clock: Clock, cgroups: RunCgroups | None = None, held_by: int | None = None
+    ) -> None:
+        """`held_by` is the descriptor of the hold on the allocation of this host (`hold.py`)."""
         self._data = data
         self._clock = clock
         self._runs: dict[str, SpawnedRun] = {}
@@ -86,6 +89,8 @@ class Spawner:
         self._folder = node_folder.HeldPath(data)
         self._is_checking = False  # whether a timer of `_check_folder` is set
         self._quitting = False
+        self._held_by = held_by
+        self._is_released = False  # the allocation of this host is over
         self._no_run_since_boot_s = boot_s()
         self._guard = GuardProcess(data)
         self._fences = Fences(data, self._at, self._fenced)
@@ -164,6 +169,9 @@ class Spawner:
             self._guard.start()
         self._poll.register(wake_r, select.EPOLLIN)
         self._poll.register(server, select.EPOLLIN)
+        if self._held_by is not None:
+            os.set_inheritable(self._held_by, False)
+            self._poll.register(self._held_by, select.EPOLLIN)
         self._reap()  # children that ended before the handler was installed
         while not self._is_done():
             try:
@@ -177,6 +185,8 @@ class Spawner:
                             self._quitting = False  # a new client needs the spawner
                     elif fd in self._clients.by_fd:
                         self._clients.receive(self._clients.by_fd[fd])
+                    elif fd == self._held_by:
+                        self._released(fd)
                     elif fd == kept.fileno():
                         kept.receive()
                     else:
@@ -216,6 +226,17 @@ class Spawner:
 
     def _quit(self) -> None:
         self._quitting = True
+
+    def _released(self, fd: int) -> None:
+        """Kill all runs at once, and start no more: the allocation of this host is over, and others may get its GPUs."""
+        self._poll.unregister(fd)
+        self._is_released = True
+        for run in [run for run in self._runs.values() if run.alive]:
+            if run.pid is None:
+                self._ended(run.but(reason=ALLOCATION_OVER))
+            elif run.main_ended_at_s is None:
+                self._put(run.but(kill_at_boot_s=boot_s(), reason=ALLOCATION_OVER))
+                self._signal(run, signal.SIGKILL)
 
     def _check_folder(self) -> None:
         """If the data folder was deleted or replaced while runs are alive, end them and exit. No process could find them there."""
@@ -296,8 +317,8 @@ class Spawner:
 
     def _start(self, launch: Launch, run: SpawnedRun) -> SpawnedRun:
         """Start a run. Write it to the journal first, so that a run that may have been started is never started again."""
-        if launch.fault is not None:
-            raise process_launch.CannotSpawn(launch.fault)
+        if launch.fault is not None or self._is_released:
+            raise process_launch.CannotSpawn(launch.fault or ALLOCATION_OVER)
         group = self._cgroups.reserve()
         self._start_number += 1
         run = self._runs[run.run_id] = run.but(group=group, start_number=self._start_number)
@@ -495,7 +516,7 @@ def _log(text: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = option_pairs(sys.argv[1:] if arguments is None else arguments, ("dir", "boot-id", "cgroup-root"))
+    options = option_pairs(sys.argv[1:] if arguments is None else arguments, ("dir", "boot-id", "cgroup-root", "held-by"))
     data = Path(options["dir"]).resolve()
     add_times_to_output()
     node_folder.make(data)
@@ -509,7 +530,8 @@ def main(arguments: list[str] | None = None) -> int:
     gc.set_threshold(50_000)
     try:
         cgroups = open_cgroups(data, options.get("cgroup-root", run_cgroups.ROOT))
-        spawner = Spawner(data, options.get("boot-id") or kernel_boot_id(), WallClock(), cgroups)
+        held_by = int(options["held-by"]) if "held-by" in options else None
+        spawner = Spawner(data, options.get("boot-id") or kernel_boot_id(), WallClock(), cgroups, held_by)
     except Refused as why:
         _log(f"refused: {why}")
         return 2

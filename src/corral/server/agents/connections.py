@@ -47,7 +47,7 @@ from corral.server.agents.local_agent import LocalAgent
 from corral.server.agents.orders import OrderSender
 from corral.server.agents.sample_demand import SampleDemand
 from corral.server.lanes import Lane
-from corral.services.corral import joining
+from corral.services.corral import joining, lending
 from corral.services.ecs import host_reports
 from corral.services.logs.ingestion import runtime_ids, ship
 from corral.store import Store
@@ -271,6 +271,8 @@ class Agents:
             scope = connection.scope = HostScope(self._state, link.peer) if link.peer else None
             if names := runtime_ids(hello.runs if scope is None else await scope.own_runs(hello.runs)):
                 await self._logs.submit(partial(ship, chunks=[], names=names))
+            if hello.leaves and link.peer:
+                await self._state.submit(partial(lending.leaves, host_id=link.peer))
             await self._state.submit(partial(host_reports.hello, message=hello))
             if scope is not None:
                 await scope.begin(hello, link.address)
@@ -349,6 +351,8 @@ class Agents:
                 raise ValueError("the agent sent an unknown message")
             report, shipped, is_busy = message.report, dict[str, int](), False
             connection.problem = report.problem[:REASON_MAX]
+            if report.leaves and connection.link.peer:  # before the ends of its runs, so that no other task is placed on it
+                await self._state.submit(partial(lending.leaves, host_id=connection.link.peer))
             if report != NOTHING:
                 report = report if connection.scope is None else await connection.scope.limit(report)
                 foreign = await self._store_gpus(report, connection, foreign)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.core.clock import Clock
-from corral.model.lender_settings import LenderSettings, SlurmSettings
+from corral.model.lender_settings import LenderSettings, RaySettings, SlurmSettings
 from corral.node.host import stored_host_id
 from corral.server.lanes import Lane
 from corral.store import Store
@@ -22,7 +22,11 @@ LABEL_DIGITS = 12  # of the id of the server's host, in the names of its allocat
 
 
 def lender_of(settings: LenderSettings) -> Lender:
-    from corral.server.lenders.slurm import Slurm  # imported here, because few servers have lenders
+    if isinstance(settings, RaySettings):
+        from corral.server.lenders.ray import Ray  # imported here, because few servers have lenders
+
+        return Ray(settings)
+    from corral.server.lenders.slurm import Slurm
 
     assert isinstance(settings, SlurmSettings)
     return Slurm(settings)

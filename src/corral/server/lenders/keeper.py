@@ -84,8 +84,9 @@ class LenderKeeper:
         """Compare what Corral wants with what the lender has, and act on it. A request that fails does not prevent the others."""
         found = await asyncio.to_thread(self._lender.found, self._prefix)
         missing = self._memory.missing_too_long(wanted, found, time.monotonic())
-        gone = {each.instance_id: await asyncio.to_thread(self._lender.is_gone, each.handle, each.machine) for each in missing}
-        found = found + self._memory.still_counted(wanted, found, gone)
+        ask = self._lender.phase_of_missing
+        phases = {each.instance_id: await asyncio.to_thread(ask, each.handle, each.machine) for each in missing}
+        found = found + self._memory.still_counted(wanted, found, phases)
         planned = plan(self._prefix, wanted, found)
         if planned.reports:
             again = await self._state.submit(partial(lending.report, reports=planned.reports))

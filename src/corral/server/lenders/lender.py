@@ -1,4 +1,4 @@
-"""What Corral needs of a lender. `slurm.py` implements it for Slurm.
+"""What Corral needs of a lender. `slurm.py` implements it for Slurm, and `ray.py` for Ray.
 
 Nothing is remembered of earlier calls, so a lost answer, a restart of Corral or of the lender, and a request that arrives twice do
 no harm. The label of an allocation says to which instance it belongs.
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from corral.model.allocation import Found
+from corral.model.allocation import Found, Phase
 
 
 class LenderFailed(Exception):
@@ -52,8 +52,8 @@ class Lender(Protocol):
         """End allocations. Those that have ended already are no error."""
         ...
 
-    def is_gone(self, handle: str, machine: str) -> bool:
-        """Return whether no process is left of an allocation that `found` has not returned for EPILOG_S.
+    def phase_of_missing(self, handle: str, machine: str) -> Phase:
+        """Return the state of an allocation that `found` has not returned for EPILOG_S. `Phase.ENDED` needs proof, as in `found`.
 
         `machine` is where it ran; empty: it has not run, as far as Corral knows.
         """

@@ -80,9 +80,9 @@ class Slurm:
         if done.returncode:
             raise LenderFailed(_error(done))
 
-    def is_gone(self, handle: str, machine: str) -> bool:
+    def phase_of_missing(self, handle: str, machine: str) -> Phase:
         """A node that has registered with the controller has ended the processes of jobs that the controller does not know."""
-        return not machine or self._is_back(machine)
+        return Phase.ENDED if not machine or self._is_back(machine) else Phase.UNKNOWN
 
     def _found(self, label: str, handle: str, state: str, ends: str, node: str, reason: str) -> Found:
         phase = _PHASE.get(state, Phase.UNKNOWN)

@@ -167,15 +167,17 @@ def check_pilot(tx: Tx[Store], allocation: Allocation | None, secret: str, handl
     A job may wait in the line of its lender for days. Meanwhile, a program that reads the token can do nothing with it. `handle` is
     the lender's id of the allocation, as the pilot says.
     """
+    began_s = None if allocation is None else allocation.running_at_s
+    waits = (AllocationState.WANTED, AllocationState.WAITING)
+    if allocation is not None and (allocation.state in waits or began_s is None):
+        raise JoinLater(f"The lender says that this allocation {NOT_YET}.")  # some lenders tell the digest only when it runs
     if allocation is None or not allocation.digest or not hmac.compare_digest(allocation.digest, _digest(secret)):
         raise JoinRefused("The token is not valid: the allocation has ended, or Corral has requested it again.")
     if allocation.handle and handle and handle != allocation.handle:
         raise JoinRefused(f"The token is of the allocation {allocation.handle}, and this one is {handle[:100]}.")
-    if allocation.state in (AllocationState.WANTED, AllocationState.WAITING) or allocation.running_at_s is None:
-        raise JoinLater(f"The lender says that this allocation {NOT_YET}.")
     if allocation.state is AllocationState.ENDING or tx.store.instances.get(allocation.instance_id) is None:
         raise JoinRefused("The instance of this allocation was terminated.")
-    if tx.now_s > allocation.running_at_s + TOKEN_S:
+    if began_s is None or tx.now_s > began_s + TOKEN_S:
         raise JoinRefused("The token has expired.")
     return allocation
 

@@ -70,14 +70,17 @@ def report(tx: Tx[Store], reports: tuple[AllocationReport, ...]) -> list[str]:
         if allocation is None or allocation.handle not in ("", each.handle):
             continue
         instance = tx.store.instances.get(each.instance_id)
-        if each.phase is Phase.ENDED and _is_pending(instance) and allocation.state is not AllocationState.ENDING:
+        has_ended = each.phase is Phase.ENDED or (
+            each.phase.is_useless and not allocation.host_id
+        )  # without a host, it had no task
+        if has_ended and _is_pending(instance) and allocation.state is not AllocationState.ENDING:
             _repeat(tx, allocation, each.reason)
             repeated.append(each.instance_id)
-        elif each.phase is Phase.ENDED or _is_given_up(tx, allocation, instance, each.phase):
-            _ended(tx, allocation, instance, each.reason)
+        elif has_ended or _is_given_up(tx, allocation, instance, each.phase):
+            _ended(tx, allocation, instance, each.reason, proved=has_ended)
         else:
             _progress(tx, allocation, each)
-            if each.phase is Phase.OVER and instance is not None:
+            if each.phase.is_useless and instance is not None:
                 instances.terminate(tx, instance, f"Server.{allocation.lender}: {each.reason}")
             elif each.ends_at_s is not None and instance is not None and instance.state is InstanceState.RUNNING:
                 _notice(tx, instance, each.ends_at_s)
@@ -106,6 +109,7 @@ def _progress(tx: Tx[Store], allocation: Allocation, found: AllocationReport) ->
     after = replace(
         allocation, handle=found.handle, state=state, reason=found.reason, running_at_s=began_s,
         machine=found.machine or allocation.machine,
+        digest=allocation.digest if allocation.host_id else found.digest or allocation.digest,
     )  # fmt: skip
     if after != allocation:
         tx.store.allocations.put(after)
@@ -125,12 +129,12 @@ def _is_given_up(tx: Tx[Store], allocation: Allocation, instance: Instance | Non
     if instance is not None and instance.state is not InstanceState.TERMINATED:
         return False
     host = tx.store.hosts.get(allocation.host_id) if allocation.host_id else None
-    return phase is Phase.OVER or (phase is Phase.UNKNOWN and host is not None and host["lost_at"] is not None)
+    return phase.is_useless or (phase is Phase.UNKNOWN and host is not None and host["lost_at"] is not None)
 
 
 def _repeat(tx: Tx[Store], allocation: Allocation, reason: str) -> None:
     """Request an allocation that has ended before its host served the instance again, from the next lender if there is one."""
-    _drop_host(tx, allocation, reason)
+    _drop_host(tx, allocation, reason, proved=True)
     why = f"{reason}: {allocation.said}" if allocation.said else reason
     fresh = replace(
         allocation, state=AllocationState.WANTED, handle="", reason=why, digest="", host_id="", running_at_s=None, machine="",
@@ -143,25 +147,38 @@ def _repeat(tx: Tx[Store], allocation: Allocation, reason: str) -> None:
     _changed(tx, allocation.instance_id)
 
 
-def _ended(tx: Tx[Store], allocation: Allocation, instance: Instance | None, reason: str) -> None:
-    """Apply the end of an allocation: no process of it is left."""
+def _ended(tx: Tx[Store], allocation: Allocation, instance: Instance | None, reason: str, *, proved: bool) -> None:
+    """Apply the end of an allocation. It is proved that no process of it is left, or the operator has given up its host."""
     tx.store.allocations.drop(allocation.instance_id)
-    _drop_host(tx, allocation, reason)
+    _drop_host(tx, allocation, reason, proved=proved)
     if instance is not None and instance.state not in (InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED):
         instances.terminate(tx, instance, f"Server.{allocation.lender}: {reason}")
 
 
-def _drop_host(tx: Tx[Store], allocation: Allocation, reason: str) -> None:
-    """Give up the host of an allocation that has ended. Its tasks are stopped with the reason, and its certificate is void."""
+def _drop_host(tx: Tx[Store], allocation: Allocation, reason: str, *, proved: bool) -> None:
+    """Give up the host of an allocation that has ended. Its tasks are stopped with the reason, and its certificate is void.
+
+    Without a proof, the runs of a host that was lost may be alive, so its GPUs move to no other host.
+    """
     if not allocation.host_id:
         return
     forget(tx, allocation.host_id, reason)
-    tx.store.hosts.set_old_runs(allocation.host_id, ())  # none of them is alive
+    if proved:
+        tx.store.hosts.set_old_runs(allocation.host_id, ())  # none of them is alive
     joined = tx.store.joined_hosts.find(allocation.host_id)
     if joined is not None and joined.revoked_at_s is None:
         tx.store.joined_hosts.put(replace(joined, revoked_at_s=tx.now_s, earlier_serial=""))
     if tx.store.hosts.get(allocation.host_id) is None:  # its agent has never connected. Others: `drop_terminated_instances`
         tx.store.joined_hosts.drop([allocation.host_id])
+
+
+def leaves(tx: Tx[Store], host_id: str) -> None:
+    """Terminate the instance of a host whose agent says that the allocation is over: the agent ends all runs."""
+    joined = tx.store.joined_hosts.find(host_id)
+    allocation = tx.store.allocations.get(joined.token_id) if joined is not None else None
+    instance = tx.store.instances.get(allocation.instance_id) if allocation is not None else None
+    if allocation is not None and allocation.host_id == host_id and instance is not None:
+        instances.terminate(tx, instance, f"Server.{allocation.lender}: the lender has taken the machine away")
 
 
 def _notice(tx: Tx[Store], instance: Instance, ends_at_s: float) -> None:
