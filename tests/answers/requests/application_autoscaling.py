@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from answers.calls import SAME, Calls
 from harness import container
 
@@ -30,6 +32,15 @@ QUERIES = [
     {"Id": "m1", "MetricStat": {**STAT, "Unit": "Count"}, "ReturnData": False},
     {"Id": "e1", "Expression": "m1 * 2", "Label": "l", "ReturnData": True},
 ]
+CUSTOM_QUERIES = {"MetricDataQueries": [{**QUERIES[0], "Label": "l"}, QUERIES[1]]}
+PREDICTED: list[dict[str, Any]] = [  # the metrics of policies for predictive scaling
+    {"PredefinedMetricPairSpecification": {"PredefinedMetricType": "ECSServiceCPUUtilization"}},
+    {
+        "PredefinedLoadMetricSpecification": {"PredefinedMetricType": "ECSServiceTotalCPUUtilization"},
+        "PredefinedScalingMetricSpecification": {"PredefinedMetricType": "ECSServiceAverageCPUUtilization"},
+    },
+    {f"Customized{name}MetricSpecification": CUSTOM_QUERIES for name in ("Load", "Scaling", "Capacity")},
+]
 
 
 def requests(calls: Calls) -> None:
@@ -50,6 +61,12 @@ def requests(calls: Calls) -> None:
     calls("PutScalingPolicy", **TARGET, **tracking | {"PolicyName": "cpu"}, TargetTrackingScalingPolicyConfiguration=usual)
     queries = {"TargetValue": 5.0, "CustomizedMetricSpecification": {"Metrics": QUERIES}}
     calls("PutScalingPolicy", **TARGET, **tracking | {"PolicyName": "math"}, TargetTrackingScalingPolicyConfiguration=queries)
+    for metrics in PREDICTED:
+        stored = {"MetricSpecifications": [{"TargetValue": 5.0, **metrics}], "Mode": "ForecastOnly", "SchedulingBufferTime": 60}
+        stored |= {"MaxCapacityBreachBehavior": "IncreaseMaxCapacity", "MaxCapacityBuffer": 5}
+        predictive = {"PolicyName": "predict", "PolicyType": "PredictiveScaling", "PredictiveScalingPolicyConfiguration": stored}
+        calls("PutScalingPolicy", **TARGET, **predictive)
+        calls("DescribeScalingPolicies", ServiceNamespace="ecs")
     percent = STEPS | {"AdjustmentType": "PercentChangeInCapacity", "MinAdjustmentMagnitude": 1}
     calls("PutScalingPolicy", **TARGET, **step | {"PolicyName": "percent", "StepScalingPolicyConfiguration": percent})
     calls("DescribeScalingPolicies", ServiceNamespace="ecs")
