@@ -40,6 +40,7 @@ def test_a_host_joins_and_runs_a_task(server: Server, tmp_path: Path) -> None:
     assert stopped["containers"][0]["exitCode"] == 0
     [event] = server.corral.client("logs").filter_log_events(logGroupName="/tests")["events"]
     assert event["message"].startswith(str(host.folder))
+    assert "connected to the server" in host.log() and "no gateway" not in host.log()  # the server listens on its port itself
 
 
 def test_hosts_send_samples_at_once_while_somebody_needs_them(server: Server, tmp_path: Path) -> None:

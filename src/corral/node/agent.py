@@ -199,7 +199,7 @@ class Agent:
         try:
             core = self._core = await self._connect()
         except OSError as error:
-            self._note_refusal(str(error) or type(error).__name__)
+            self._note_refusal(error.strerror or str(error) or type(error).__name__)
             return False
         receiving = asyncio.create_task(self._receive(core))
         try:
@@ -363,6 +363,8 @@ class Agent:
             self._carry_out(message.orders)
         elif message.welcome is not None:
             self._welcomed = True
+            if self._is_joined:
+                log.info("connected to the server")
             self._kept.set_limits(convert(message.welcome.get("outputs", {}), OutputLimits))
             place = convert(message.welcome.get("server", {}), ServerPlace)
             self._server_port = place.port

@@ -139,9 +139,10 @@ class GatewayKeeper:
                 self._tried.set()
                 if self._changed.is_set():
                     continue  # the attempt began before the server said where it is, so its failure decides nothing
-                log.warning("there is no gateway: %s", refusal)
-                if self._place is not None and not self.failed.done():
-                    self.failed.set_exception(refusal)
+                if self._place is not None:  # before, the server itself may have the port
+                    log.warning("there is no gateway: %s", refusal)
+                    if not self.failed.done():
+                        self.failed.set_exception(refusal)
             wait_s = 0.0 if time.monotonic() > began_at + RESTART_MAX_S else min(max(2 * wait_s, RESTART_MIN_S), RESTART_MAX_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
