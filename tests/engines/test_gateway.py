@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 from corral.core.errors import Refused
 from corral.model.agent_protocol import ServerPlace
 from corral.node import server_access
+from corral.node.gateway import Turns
 from corral.node.gateway_keeper import GatewayKeeper
 from corral.node.gateway_ports import GatewayName, find_gateway, refuse_if_taken
 from corral.node.host import machine_id
@@ -284,3 +285,27 @@ def test_a_gateway_of_another_account_is_a_stranger(world: World) -> None:
         stranger.kill()
         stranger.communicate()
         eventually(lambda: stranger.returncode is not None, "the end of the stranger")
+
+
+def test_peers_take_turns_for_handshakes() -> None:
+    async def check() -> None:
+        turns, order, free = Turns(1), list[str](), asyncio.Event()
+
+        async def handshake(peer: str) -> None:
+            async with turns.turn(peer):
+                order.append(peer)
+                await free.wait()
+
+        peers = ["first", "many", "many", "gone", "many", "one"]
+        running = []
+        for peer in peers:
+            running.append(asyncio.create_task(handshake(peer)))
+            await asyncio.sleep(0)  # the tasks ask for their turns one after the other
+        running[3].cancel()
+        free.set()
+        await asyncio.gather(*running, return_exceptions=True)
+        assert order == ["first", "many", "one", "many", "many"]
+        async with turns.turn("again"):  # each turn was given back
+            pass
+
+    asyncio.run(check())

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 from command import Cli, Running, command_lines
+from corral.cli.hosts.hosts import _agent_versions
 from corral.cli.server.systemd_unit import Unit
 from eventually import eventually
 from hosts.joined import end_host
@@ -92,6 +93,17 @@ def refused(own: Cli, folder: Path, door: str, token: str) -> None:
 
 def box(own: Cli) -> str:
     return next((str(each["state"]) for each in own.json("hosts") if each["name"] == "box2"), "")
+
+
+def test_versions_of_agents_are_short() -> None:
+    def shown(*versions: str) -> list[str]:
+        return list(_agent_versions([{"agent": version} for version in versions]).values())
+
+    assert shown("0.1.0 (commit 0123456789ab)", "0.2.0 (commit ba9876543210)", "", "0.1.0 (commit 0123456789ab)") == [
+        "0.1.0",
+        "0.2.0",
+    ]
+    assert shown("0.1.0 (commit 0123456789ab)", "0.1.0") == ["0.1.0 0123456", "0.1.0"]
 
 
 def stop(running: Running) -> None:

@@ -80,6 +80,17 @@ def older_version(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
+def check_addresses(cluster: Cluster, addresses: dict[str, str]) -> None:
+    """The container instances of hosts, and their own instances, have the addresses of the hosts."""
+    arns = cluster.ecs.list_container_instances()["containerInstanceArns"]
+    found = cluster.ecs.describe_container_instances(containerInstances=arns)["containerInstances"]
+    attributes = [{each["name"]: each.get("value") for each in instance["attributes"]} for instance in found]
+    assert {each["corral.host-name"]: each["corral.host-address"] for each in attributes} == addresses
+    described = cluster.corral.client("ec2").describe_instances(InstanceIds=[each["ec2InstanceId"] for each in found])
+    real = [instance["PrivateIpAddress"] for each in described["Reservations"] for instance in each["Instances"]]
+    assert sorted(real) == sorted(addresses.values())
+
+
 def test_jobs_folders_and_upgrades_across_hosts(cluster: Cluster, tmp_path: Path) -> None:
     batch = cluster.corral.client("batch")
     batch.create_compute_environment(computeEnvironmentName="here", type="UNMANAGED", tags={"corral:cluster": "default"})
@@ -94,6 +105,8 @@ def test_jobs_folders_and_upgrades_across_hosts(cluster: Cluster, tmp_path: Path
     addresses = {host["name"]: host["address"] for host in cluster.corral.own("DescribeHosts")["hosts"]}
     assert {name: addresses[name] for name in machines} == {name: machine.address for name, machine in machines.items()}
     assert cluster.lab.address in addresses.values()  # the server's host has the address of the door
+
+    check_addresses(cluster, addresses)
 
     main, other = run_nodes(cluster, 2)
     assert {main[0], other[0]} == set(machines)

@@ -29,7 +29,7 @@ from corral.model.settings import Settings
 from corral.model.task_record import GpuUse
 from corral.operations.services import SERVICES
 from corral.reconcile import METRICS, STATE
-from corral.server.metric_publisher import MetricPublisher
+from corral.server.metric_publisher import SAMPLES_AT_ONCE, MetricPublisher
 from corral.services.cloudwatch.metric_writes import record
 from corral.services.ecs import host_reports
 from corral.store import Store
@@ -397,3 +397,20 @@ def test_collected_samples_have_few_datapoints_and_count_in_their_minute(world: 
         (now_s // 60 * 60 - 60, 50.0),
         (now_s // 60 * 60, [(40.0, 1.0), (30.0, 1.0), (20.0, 1.0), (10.0, 1.0)]),
     ]
+
+
+def test_a_transaction_publishes_few_samples_because_orders_wait_for_it(world: World) -> None:
+    gpus, collected = 40, 5
+    devices = [GpuDevice(f"GPU-{at}", at, "NVIDIA H100", 81_559) for at in range(gpus)]
+    world.run(lambda tx: host_reports.hello(tx, Hello("h", "boot", "host", 1024, 1024, devices, [])))
+    world.call("ecs", "CreateCluster", clusterName="default")
+    world.tick(10)
+    world.looks = 0
+    for device in devices:
+        times = [world.clock.now_s() + 1 - age_s / 10 for age_s in range(collected, 0, -1)]
+        samples = [(at_s, GpuSample(device.gpu_id, float(at), 1)) for at, at_s in enumerate(times)]
+        world.history[device.gpu_id] = deque(samples)
+    world.tick()
+    assert world.looks >= gpus * collected / SAMPLES_AT_ONCE
+    found = world.samples("DCGM_FI_DEV_GPU_UTIL", ClusterName="default")
+    assert sum(weight for _, weight in found) == 2 * gpus * collected, "in two namespaces"

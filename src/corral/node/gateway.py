@@ -19,7 +19,9 @@ import socket
 import ssl
 import sys
 import time
-from contextlib import suppress
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import uvloop
@@ -70,7 +72,7 @@ class Gateway:
         self._names = PeerNames()
         self._clients: dict[str, dict[socket.socket, Relay | None]] = {}  # by peer, the oldest first; None: it has no relay yet
         self._count = 0
-        self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
+        self._handshakes = Turns(HANDSHAKES_AT_ONCE)
         self._sharing: set[socket.socket] = set()  # the connections of agents
         self._tls: tuple[int, ssl.SSLContext] | None = None  # modification time of the certificate, and the context
 
@@ -144,7 +146,7 @@ class Gateway:
             if not client.recv(1, socket.MSG_PEEK):
                 raise ConnectionAbortedError("the client has sent nothing")
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            door, ended = await self._connect(), self._loop.create_future()
+            door, ended = await self._connect(peer), self._loop.create_future()
             of_peer[client] = self._relays.add(client, door, lambda: ended.set_result(None))
             await ended
         except OSError:  # also TimeoutError and SSLError
@@ -172,12 +174,12 @@ class Gateway:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
 
-    async def _connect(self) -> TlsEnd:
-        """Connect to the door. If it does not respond, try again for DOOR_S."""
+    async def _connect(self, peer: str) -> TlsEnd:
+        """Connect to the door for a client. If the door does not respond, try again for DOOR_S."""
         give_up_at, wait_s = time.monotonic() + DOOR_S, DOOR_RETRY_FIRST_S
         while True:
             try:
-                async with self._handshakes:
+                async with self._handshakes.turn(peer):
                     return await self._try()
             except ssl.SSLError:
                 raise  # the door does not accept this host
@@ -211,6 +213,50 @@ class Gateway:
         if self._tls is None or self._tls[0] != changed:
             self._tls = changed, host_context(self._folder, GATEWAY)
         return self._tls[1]
+
+
+class Turns:
+    """Limits how many handshakes run at the same time. If more are wanted, the peers take turns.
+
+    So a client that opens many connections at once delays only its own.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._free = most
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by peer, in the order of their turns
+
+    @asynccontextmanager
+    async def turn(self, peer: str) -> AsyncIterator[None]:
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(peer)
+        try:
+            yield
+        finally:
+            self._next()
+
+    async def _wait(self, peer: str) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(peer, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._next()  # it was this turn's moment already
+            raise
+
+    def _next(self) -> None:
+        while self._waiting:
+            peer = next(iter(self._waiting))
+            queue = self._waiting.pop(peer)
+            turn = queue.popleft()
+            if queue:
+                self._waiting[peer] = queue  # at the end: the other peers come first
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:

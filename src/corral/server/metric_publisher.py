@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -35,7 +36,7 @@ SECOND_S = 1.0
 EARLY_S = 0.9  # if a value was published less than this time ago, a new value covers only the time since then, not a whole second
 MINUTE_S = 60.0
 SAMPLED_S = 1.0  # a GPU sample covers this time before it arrives
-GPUS_AT_ONCE = 256  # in one transaction, which takes a few milliseconds
+SAMPLES_AT_ONCE = 100  # in one transaction, which takes a few milliseconds; orders and requests wait for it
 POINTS_AT_ONCE = 1000
 MEASURE_EVERY_S = 5.0  # not every second, because a host needs a few milliseconds to measure the processes of its tasks
 
@@ -67,7 +68,7 @@ class MetricPublisher:
         self._clock = clock
         self._published: dict[Hashable, Published] = {}
         self._sampled_s: dict[str, float] = {}  # GPU id → time of its last sample
-        self._waiting: list[str] = []  # ids of GPUs that have new samples, and get their points in the next transaction
+        self._waiting = deque[str]()  # ids of GPUs that have new samples, and get their points in the next transaction
         self._measuring: asyncio.Task[list[Measured]] | None = None
         self._measured_s = 0.0
         self._published_s = 0.0
@@ -195,7 +196,7 @@ class MetricPublisher:
             yield from self._changed_points(("capacity provider", *key), percent, points, tx)
 
     def _gpu_points(self, tx: Tx[Store]) -> Iterator[Point]:
-        """Return the points of GPUs that have new samples, at most of GPUS_AT_ONCE. The next call continues.
+        """Return the points of GPUs that have new samples, about SAMPLES_AT_ONCE. The next call continues.
 
         A busy GPU is sampled every second, and an idle GPU with every heartbeat. `CollectedSamples` arrive later.
         """
@@ -212,15 +213,17 @@ class MetricPublisher:
 
     def _take_samples(self) -> dict[str, list[tuple[float, GpuSample]]]:
         if not self._waiting:
-            self._waiting = [
+            self._waiting.extend(
                 gpu_id for gpu_id, past in list(self._agents.history.items()) if past[-1][0] > self._sampled_s.get(gpu_id, 0.0)
-            ]
-        now, self._waiting = self._waiting[:GPUS_AT_ONCE], self._waiting[GPUS_AT_ONCE:]
-        found = {}
-        for gpu_id in now:
+            )
+        found: dict[str, list[tuple[float, GpuSample]]] = {}
+        count = 0
+        while self._waiting and count < SAMPLES_AT_ONCE:
+            gpu_id = self._waiting.popleft()
             since_s = self._sampled_s.get(gpu_id, 0.0)
             found[gpu_id] = [each for each in list(self._agents.history[gpu_id]) if each[0] > since_s]
             self._sampled_s[gpu_id] = found[gpu_id][-1][0]
+            count += len(found[gpu_id])
         return found
 
     def _add_to_tasks(self, tx: Tx[Store], gpu: own_metrics.GpuReading, at_s: float) -> None:

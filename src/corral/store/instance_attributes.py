@@ -41,6 +41,7 @@ def host_options(text: str) -> HostOptions:
 
 
 def host_attributes(of_host: HostOptions) -> dict[str, str]:
-    """The rack and the labels of a host. All instances of the host have them."""
-    found = dict(label.split("=", 1) for label in of_host.labels.split(",") if "=" in label)
-    return {"corral.rack": of_host.rack, **found} if of_host.rack else found
+    """The address, the rack and the labels of a host. All instances of the host have them."""
+    known = {"corral.host-address": of_host.address, "corral.rack": of_host.rack}
+    labels = dict(label.split("=", 1) for label in of_host.labels.split(",") if "=" in label)
+    return {**{name: value for name, value in known.items() if value}, **labels}

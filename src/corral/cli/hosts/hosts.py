@@ -13,6 +13,7 @@ from corral.cli.hosts.token import seconds
 from corral.cli.printing.output import ago, count, parsed_date, print_json, print_message, print_table, print_text
 
 LOCAL = "this machine"
+COMMIT_SHOWN = 7  # characters
 UPGRADE_MAX_S, UPGRADE_POLL_S = 180.0, 0.5
 
 
@@ -191,10 +192,11 @@ def _until_upgraded(endpoint: Endpoint, ordered: dict[str, Any]) -> str:
 
 
 def _agent_versions(hosts: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the agent's full version → the text that tells it from those of other hosts. Mostly, the commit is not needed."""
-    versions = {host["agent"] for host in hosts if host["agent"]}
-    short = {version: version.partition(" ")[0] for version in versions}
-    return short if len(set(short.values())) == len(versions) else {version: version for version in versions}
+    """Return a short text for each full version of an agent. It has the commit only if the number is not enough."""
+    versions = {host["agent"]: host["agent"].partition(" (commit ") for host in hosts if host["agent"]}
+    if len({number for number, *_ in versions.values()}) == len(versions):
+        return {full: number for full, (number, *_) in versions.items()}
+    return {full: f"{number} {commit[:COMMIT_SHOWN]}".rstrip() for full, (number, _, commit) in versions.items()}
 
 
 def _row(host: dict[str, Any], now: datetime | None, versions: dict[str, str]) -> dict[str, str]:

@@ -41,7 +41,7 @@ TASKS_SHOWN_MAX = 200
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
 _histories: dict[str, tuple[float, dict[str, Any]]] = {}  # GPU id → the end of its history, and its history
-REVOKED = "its certificate was revoked: it can join again with a new token (`corral token create`)"
+REVOKED = "its certificate was revoked: run `corral join` on it with a new token, or remove it with `corral hosts forget`"
 SAMPLE_STALE_S = SAMPLE_MAX_AGE_S  # a sample older than this is not used
 
 

@@ -105,10 +105,16 @@ INSTANCE_PAGES = replace(PAGES, smallest=5, largest=1000)
 
 
 def describe_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    chosen = SELECTS(tx, caller, params)
-    found, more = INSTANCE_PAGES.page(
-        params, _candidates(tx, params, caller, lambda each: instance_view(each, caller.account), chosen)
-    )
+    chosen, options = SELECTS(tx, caller, params), tx.store.hosts.options()
+
+    def view(instance: Instance) -> Document:
+        shown = instance_view(instance, caller.account)
+        stored = options.get(instance.host_id or "") if instance.is_host else None
+        if stored is not None and stored.options.address:
+            shown["PrivateIpAddress"] = stored.options.address  # a host's own instance has no subnet, but the address of the host
+        return shown
+
+    found, more = INSTANCE_PAGES.page(params, _candidates(tx, params, caller, view, chosen))
     return {"Reservations": reservations(caller, found), **more}
 
 
