@@ -18,7 +18,7 @@ from corral.core.ids import SeededIds
 from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.server.http.connection_limits import UnverifiedMemory
-from corral.server.lanes import Lane
+from corral.server.lanes import QUIET_MAX, QUIET_S, WRITES_MIN, Lane
 from corral.server.service_calls import CallRunner
 from corral.store import Store
 
@@ -97,3 +97,21 @@ def test_reads_do_not_wait_for_a_transaction(tmp_path: Path) -> None:
         world.lane.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_lane_that_has_become_quiet_frees_the_pages_of_its_database(tmp_path: Path) -> None:
+    async def check() -> None:
+        store = Store(tmp_path / "state.db")
+        lane = WatchedLane(Core(store, settings=Settings(), clock=WallClock(), ids=SeededIds(Random(0))))
+        statements: list[str] = []
+        store.connection.set_trace_callback(statements.append)
+        assert not lane.free_pages(100.0), "nothing was written"
+        lane.writes = WRITES_MIN
+        assert lane.free_pages(101.0) and not statements, "much was written in the last seconds"
+        lane.writes += QUIET_MAX - 1
+        assert lane.free_pages(101.1 + QUIET_S / 2) and not statements, "too early"
+        assert not lane.free_pages(101.1 + QUIET_S) and statements == ["PRAGMA shrink_memory"]
+        assert not lane.free_pages(101.1 + 2 * QUIET_S) and len(statements) == 1
+        store.close()
+
+    asyncio.run(check())

@@ -271,6 +271,10 @@ class Database:
         """Whether the last transaction has written rows. Rows that were rolled back to a savepoint may count, too."""
         return self.connection.total_changes != self._changes_before
 
+    def free_pages(self) -> None:
+        """Free the pages of the database that are in memory. Call this between transactions."""
+        self.execute("PRAGMA shrink_memory")
+
     def rollback(self) -> None:
         self._due.forget()
         self._statements.forget_later()

@@ -26,11 +26,16 @@ from corral.core.transactions import Receiver, S, Tx
 from corral.model.agent_protocol import HostOrders
 from corral.model.histogram import DURATIONS_S, SIZES, Histogram
 from corral.model.settings import Settings
+from corral.server.allocator import return_free_memory
 from corral.server.heavy_reads import HeavyReads, Step
 from corral.server.thread_feed import ThreadFeed
 
 COMMANDS_MAX = 256  # when a transaction has at least this many commands, further commands wait for the next transaction
 BROKEN_PAUSE_S = 0.5  # the pause between two attempts when the database fails
+# SQLite keeps up to 32 MiB of pages for each lane. A lane frees them after it has written in WRITES_MIN transactions, as soon as it
+# writes in less than QUIET_MAX transactions within QUIET_S.
+WRITES_MIN = 30
+QUIET_S, QUIET_MAX = 3.0, 10
 
 log = logging.getLogger("corral")
 T = TypeVar("T")
@@ -63,6 +68,8 @@ class Lane(Generic[S]):
         self._heavy_reads = HeavyReads(loop)
         self._thread_local = threading.local()
         self._releasing = False
+        self._window = 0.0, 0  # the time of a check of `free_pages`, and the value of `writes` at this time
+        self._writes_at_free = 0  # the value of `writes` when pages were freed
         self.transaction_sizes, self.transaction_seconds = Histogram(SIZES), Histogram(DURATIONS_S)
         self._publishing: asyncio.Future[Any] | None = None
         self._published_at = -1  # the value of `writes` when the writer was last asked to publish
@@ -216,6 +223,25 @@ class Lane(Generic[S]):
             except RuntimeError:  # the event loop is closed, because the process is shutting down
                 return
 
+    def free_pages(self, now_s: float) -> bool:
+        """Free the pages of SQLite if the lane has written much, and little recently.
+
+        The lane calls this between its transactions. Return whether it must be called again within QUIET_S.
+        """
+        writes = self.writes
+        if writes - self._writes_at_free < WRITES_MIN:
+            return False
+        began_s, writes_then = self._window
+        if now_s - began_s < QUIET_S:
+            return True
+        self._window = now_s, writes
+        if writes - writes_then >= QUIET_MAX:
+            return True
+        self._core.store.free_pages()
+        return_free_memory()
+        self._writes_at_free = writes
+        return False
+
     def _gather(self) -> tuple[list[Command], bool]:
         """Wait for a command or for the next due time. Return the queued commands, and whether the lane must stop."""
         try:
@@ -223,8 +249,11 @@ class Lane(Generic[S]):
         except Exception:
             log.exception("the next due time cannot be read")
             due_s = self._clock.now_s() + BROKEN_PAUSE_S
+        wait_s = None if due_s is None else max(0.0, due_s - self._clock.now_s())
+        if self.free_pages(time.monotonic()) and (wait_s is None or wait_s > QUIET_S):
+            wait_s = QUIET_S
         try:
-            first = self._queue.get(timeout=None if due_s is None else max(0.0, due_s - self._clock.now_s()))
+            first = self._queue.get(timeout=wait_s)
         except Empty:
             return [], False
         commands: list[Command] = []
