@@ -7,7 +7,7 @@ inserts such rows needs no savepoint.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ ROWS_AT_ONCE = 8  # rows that one statement inserts
 
 Execute = Callable[..., sqlite3.Cursor]
 LaterRow = tuple[str, Sequence[Any]]  # an INSERT statement without its values, and the values
+SAVEPOINT: LaterRow = ("SAVEPOINT command", ())
 
 
 class Statements:
@@ -23,19 +24,17 @@ class Statements:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._execute = connection.execute
-        self._later: list[LaterRow] = []  # the rows that are not inserted yet
-        self._earlier = 0  # how many of them were added before `savepoint` was called
-        self._wants_savepoint = False  # a savepoint must be set before the next statement
+        self._later: list[LaterRow] = []  # the rows that are not inserted yet. SAVEPOINT is between them if it is not set yet.
         self._has_savepoint = False
         self.execute = self._in_order(connection.execute)
         self.executemany = self._in_order(connection.executemany)
 
     def _in_order(self, run: Execute) -> Execute:
-        later = self._later
+        later, catch_up = self._later, self._catch_up
 
         def execute(sql: str, values: Any = ()) -> sqlite3.Cursor:
-            if later or self._wants_savepoint:
-                self._catch_up()
+            if later:
+                catch_up()
             return run(sql, values)
 
         return execute
@@ -54,16 +53,23 @@ class Statements:
 
         If this fails, the rows stay, and the next statement fails, too. So the transaction cannot be committed without them.
         """
-        if self._wants_savepoint:
-            self._insert(self._later[: self._earlier])
+        later = self._later
+        if SAVEPOINT in later:
+            at = later.index(SAVEPOINT)
+            if at:
+                self._insert(later[:at])
             self._execute("SAVEPOINT command")
-            self._wants_savepoint, self._has_savepoint = False, True
-            self._insert(self._later[self._earlier :])
-        else:
-            self._insert(self._later)
-        self._later.clear()
+            self._has_savepoint = True
+            del later[: at + 1]  # the rows before it are inserted
+        if later:
+            self._insert(later)
+            later.clear()
 
-    def _insert(self, rows: Iterable[LaterRow]) -> None:
+    def _insert(self, rows: Sequence[LaterRow]) -> None:
+        if len(rows) == 1:
+            into, row = rows[0]
+            self._execute(_insertion(into, len(row), 1), row)
+            return
         by_table: dict[str, list[Sequence[Any]]] = {}
         for into, row in rows:
             by_table.setdefault(into, []).append(row)
@@ -74,19 +80,21 @@ class Statements:
 
     def savepoint(self, *, is_needed: bool) -> None:
         """Set a savepoint before the next statement. It is not needed if the transaction has executed no statement that writes."""
-        self._earlier = len(self._later)
-        self._wants_savepoint, self._has_savepoint = is_needed or self._earlier > 0, False
+        self._has_savepoint = False
+        if is_needed or self._later:
+            self._later.append(SAVEPOINT)
 
     def release(self) -> None:
         if self._has_savepoint:
             self._execute("RELEASE command")
-        self._wants_savepoint = self._has_savepoint = False
+            self._has_savepoint = False
+        elif SAVEPOINT in self._later:
+            self._later.remove(SAVEPOINT)
 
     def undo(self) -> bool:
         """Undo everything since `savepoint` was called. Return False if the whole transaction must be rolled back instead."""
-        if self._wants_savepoint:  # there was no statement
-            del self._later[self._earlier :]
-            self._wants_savepoint = False
+        if SAVEPOINT in self._later:  # there was no statement
+            del self._later[self._later.index(SAVEPOINT) :]
             return True
         self._later.clear()
         if not self._has_savepoint:
@@ -99,7 +107,6 @@ class Statements:
     def forget_later(self) -> None:
         """Forget the rows that are not inserted yet, and the savepoint, because the transaction or an attempt is undone."""
         self._later.clear()
-        self._wants_savepoint = False
 
 
 @cache  # few tables use `insert_later`

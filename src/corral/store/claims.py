@@ -69,7 +69,7 @@ class Claims:
         key = kind, id
         number, pool, claim = waiting = self._waiting.pop(key)
         self._database.execute("DELETE FROM claim WHERE number = ?", (number,))
-        if self._stoproaming(pool, claim):
+        if self.roaming and self._stoproaming(pool, claim):
             self._database.undo_log.on_rollback(partial(self._roam, pool, claim))
         self._fleet.remove_claim(pool, claim)
         self._database.undo_log.on_rollback(partial(self._waiting.__setitem__, key, waiting))

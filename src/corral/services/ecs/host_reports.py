@@ -142,19 +142,21 @@ def order_again(tx: Tx[Store], host_id: str, attempt_ids: Collection[str]) -> No
 
 
 def _in_steady_time(tx: Tx[Store], task: Task, observed: Observed) -> Observed:
-    """Convert the times of a report, which are wall times of the host."""
-    started_s, stopped_s = observed.started_at_s, observed.stopped_at_s
-    return replace(
-        observed,
-        started_at_s=_steady_s(tx, task, started_s) if started_s is not None else None,
-        stopped_at_s=_steady_s(tx, task, stopped_s) if stopped_s is not None else None,
+    """Convert the times of a report, which are wall times of the host.
+
+    If a time is before the placement, somebody has set the wall clock since then.
+    """
+    given, ahead_s, now_s, first_s = (
+        (observed.started_at_s, observed.stopped_at_s),
+        tx.steps.ahead_s,
+        tx.now_s,
+        task.placed_at_s or 0.0,
     )
-
-
-def _steady_s(tx: Tx[Store], task: Task, wall_s: float) -> float:
-    """Return the steady time of an event of a run. If it is before the placement, somebody has set the wall clock since then."""
-    at_s, first_s = tx.steps.steady_s(wall_s), task.placed_at_s or 0.0
-    return min(at_s, tx.now_s) if at_s > first_s - CLOCKS_DIFFER_S else first_s
+    earliest_s = first_s - CLOCKS_DIFFER_S + ahead_s
+    steady = tuple(
+        [at_s if at_s is None else min(at_s - ahead_s, now_s) if at_s > earliest_s else first_s for at_s in given],
+    )
+    return observed if steady == given else replace(observed, started_at_s=steady[0], stopped_at_s=steady[1])
 
 
 def _with_gpu_faults(tx: Tx[Store], host_id: str, runs: list[Observed]) -> list[Observed]:

@@ -349,6 +349,8 @@ def fetch_roaming(tx: Tx[Store], pool_name: str) -> bool:
     order of their ranks. The scheduler must serve this pool next, before it serves any other pool. Otherwise the other pool could
     fetch the claim back, and the claim could move back and forth for ever.
     """
+    if not tx.store.claims.roaming:
+        return False
     pool, unfit = tx.store.fleet.pool(pool_name), set[tuple[str, Demand]]()
     for claim, source in tx.store.claims.roaming_to(pool_name):
         if (source, claim.demand) in unfit or not _may_use(tx, claim, pool_name):
