@@ -26,6 +26,7 @@ class Request(Struct):  # not frozen, because the server sets `body` later, when
     headers: Mapping[str, str]  # names are in lower case; values are decoded as latin-1
     body: bytes
     address: str = ""  # the client's IP address
+    signed_for: tuple[str, str | None] = ("", None)  # a text and what `scope_service` has found in it
 
     def __repr__(self) -> str:
         return f"Request({self.method!r}, {self.path!r})"

@@ -313,10 +313,16 @@ def scope_service(request: Request) -> str | None:
     """Return the signing name in the credential scope of the Authorization header or of a presigned URL, or None."""
     authorization = request.headers.get("authorization")
     text = authorization if authorization is not None else request.query
+    if request.signed_for[0] is not text:
+        request.signed_for = text, _scope_service(text, "," if authorization is not None else "&")
+    return request.signed_for[1]
+
+
+def _scope_service(text: str, separator: str) -> str | None:
     start = text.find("Credential=")
     if start < 0:
         return None
-    end = text.find("," if authorization is not None else "&", start)
+    end = text.find(separator, start)
     credential = text[start + 11 : end if end >= 0 else len(text)]
     if "%" in credential:
         credential = credential.replace("%2F", "/").replace("%2f", "/")

@@ -11,16 +11,24 @@ from collections.abc import Callable
 from corral import aws
 from corral.operations.services import SERVICES
 
+TARGETS_MAX = 1_000
+
 
 class ServiceLoader:
     def __init__(self) -> None:
         self._models, self._handlers = FirstUse(aws.load_model), FirstUse(SERVICES.get)
+        self._targets: set[str] = set()  # values of X-Amz-Target of services whose models are loaded
 
     async def load_model(self, request: aws.Request) -> None:
         """Load the model of the service that the head of a request names."""
+        target = request.headers.get("x-amz-target")
+        if target in self._targets:
+            return
         service = aws.service_of(request)
         if service is not None and service not in self._models.done:
             await self._models.load(service)
+        if target is not None and service is not None and len(self._targets) < TARGETS_MAX:
+            self._targets.add(target)
 
     async def load_handlers(self, action: str) -> None:
         """Load the handlers of the service of an action, for example `ecs:RunTask`. Call this only for verified requests."""

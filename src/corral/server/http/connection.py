@@ -169,10 +169,11 @@ class HttpConnection:
         lines, has_length = [_status_line(status), self._protocol.open.date], status in WITHOUT_LENGTH
         for name, value in headers:
             name = name.lower()
-            if name == "connection":
+            if name == "content-length":
+                has_length = True
+            elif name == "connection":
                 self.keep_alive = False  # handlers set only `Connection: close`
                 continue
-            has_length = has_length or name == "content-length"
             lines.append(f"{name}: {value if value.isascii() and value.isprintable() else _CONTROL.sub(' ', value)}\r\n")
         if not has_length:
             lines.append(f"content-length: {size}\r\n")

@@ -16,6 +16,7 @@ COMPOSITE = "COMPOSITE"
 _MEMBERS = {algorithm: f"Checksum{algorithm}" for algorithm in ALGORITHMS}
 _STORED_MEMBERS = ("ChecksumType", *_MEMBERS.values())
 _UNSUPPORTED = {f"Checksum{algorithm}": algorithm for algorithm in ("SHA512", "MD5", "XXHASH64", "XXHASH3", "XXHASH128")}
+_CHECKSUMS = frozenset({"ChecksumAlgorithm", "Trailers", "ContentMD5", *_UNSUPPORTED, *_MEMBERS.values()})
 _DIGEST_BYTES = {"CRC32": 4, "CRC32C": 4, "CRC64NVME": 8, "SHA1": 20, "SHA256": 32}
 _MD5_BYTES = 16
 
@@ -26,11 +27,15 @@ def checksum_member(algorithm: str) -> str:
 
 def given_checksums(params: Mapping[str, Any]) -> dict[str, str]:
     """The checksums that are members of a request, by algorithm."""
+    if _CHECKSUMS.isdisjoint(params):
+        return {}
     return {algorithm: params[member] for algorithm, member in _MEMBERS.items() if member in params}
 
 
 def announced_algorithms(params: Mapping[str, Any]) -> frozenset[str]:
     """The algorithms of the checksums that the request has in its headers or will send in its trailers."""
+    if _CHECKSUMS.isdisjoint(params):
+        return frozenset()
     named = params.get("ChecksumAlgorithm")
     for member, algorithm in _UNSUPPORTED.items():
         if member in params or named == algorithm:
