@@ -292,11 +292,16 @@ def test_the_server_imports_what_few_users_need_when_it_is_needed() -> None:
     seldom = {
         "getopt", "shutil", "tomllib", "pty", "corral.server.exec.data_channel", "corral.services.corral.handlers",
         "corral.server.http.websocket", "corral.fleet.instance_types", "corral.services.ecs.managed_scaling",
-        "corral.services.ecs.handlers", "corral.access.authorization", "gzip",
+        "corral.services.ecs.handlers", "corral.access.authorization", "gzip", "termios", "corral.services.corral.joining",
+        "corral.services.ecs.host_loss", "corral.services.ecr.image_storage", "corral.decide.placement.multi_node",
+        "corral.server.pages.metrics_page", "corral.server.door.door",
     }  # fmt: skip
     imports = "import sys, corral.server.__main__; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, check=True).stdout.split()
     assert "corral.server.front_door" in shown and not seldom & set(shown)
+    imports = "import sys, corral.node.__main__; print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, check=True).stdout.split()
+    assert "corral.node.agent" in shown and not {"hashlib", "cryptography", "corral.node.gateway_keeper"} & set(shown)
 
 
 UNCLEAR = re.compile(r"\b(be" r"side|no" r"body|who" r"ever|wh" r"om)\b", re.IGNORECASE)  # split, so that this line is not found

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import uvloop
 
-from corral.core.clock import ClockRecord, SteadyClock, WallSteps
+from corral.core.clock import ClockRecord, SteadyClock, WallSteps, until_next
 from corral.core.commands import Command
 from corral.core.core import Core
 from corral.core.ids import RandomIds
@@ -121,3 +121,9 @@ def test_the_kernel_tells_that_somebody_sets_the_wall_clock() -> None:
         timer.close()
 
     uvloop.run(wait())
+
+
+def test_timers_that_end_a_millisecond_early_are_not_set_again() -> None:
+    ends = {now_s + until_next(now_s, 0.5) for now_s in (7.5, 7.501, 7.75, 7.9995)}
+    assert all(8.001 < end_s < 8.003 for end_s in ends)
+    assert 0.5 <= until_next(8.001, 0.5) < 0.502

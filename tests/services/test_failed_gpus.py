@@ -17,7 +17,7 @@ from corral.core.ids import SeededIds
 from corral.model.agent_protocol import SAMPLE_MAX_AGE_S, Hello, HostOptions
 from corral.model.gpu import GpuDevice, GpuHealth
 from corral.model.gpu_metrics import GpuSample
-from corral.model.histogram import Histogram
+from corral.model.histogram import Histogram, RequestTimes
 from corral.model.settings import Settings
 from corral.node import agent
 from corral.reconcile import STATE
@@ -77,7 +77,7 @@ def test_metrics_have_no_values_of_a_gpu_that_is_not_sampled_any_more(age_s: flo
     lane = cast("Any", world.state)
     lane.transaction_sizes = lane.transaction_seconds = Histogram((1.0,))
     history = {"GPU-0": deque([(world.clock.now_s() - age_s, GpuSample("GPU-0", 50.0, 100))])}
-    text = asyncio.run(MetricsPage({"state": lane}, history, world.clock).text())
+    text = asyncio.run(MetricsPage({"state": lane}, history, world.clock, RequestTimes(), 0.0).text())
     assert ('DCGM_FI_DEV_GPU_UTIL{gpu="0"' in text) == (age_s == 0.0)
     assert 'corral_gpu_healthy{gpu="0"' in text and 'DCGM_FI_DEV_GPU_UTIL{gpu="1"' not in text
 

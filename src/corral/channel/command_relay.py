@@ -30,7 +30,6 @@ import signal
 import socket
 import struct
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -119,6 +118,8 @@ class CommandRelay:
     # -- start the command ---------------------------------------------------------------------------------------
 
     def start_in_a_terminal(self, command: list[str]) -> None:
+        import termios  # imported here, because the server imports this module only for its frames
+
         ours, theirs = os.openpty()
         self._terminal = self._input = ours
         self._outputs = {ours: OUTPUT}
@@ -219,6 +220,8 @@ class CommandRelay:
         if kind == INPUT:
             self._to_command += payload
         elif kind == WINDOW and self._terminal is not None:
+            import termios
+
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE.unpack(payload), 0, 0))
         elif kind == END_OF_INPUT:
             self._input_ended = True

@@ -16,6 +16,9 @@ from typing import Protocol
 
 STEP_S = 1.0  # a smaller difference between the wall clock and steady time is ignored
 STEPS_MAX = 100  # older steps are forgotten
+# The event loop counts whole milliseconds, so a timer can end a little early. Without this addition, it would be set again for the
+# rest of a millisecond.
+LATE_S = 0.002
 
 
 class WallSeconds(float):
@@ -68,6 +71,11 @@ class Clock(Protocol):
         ...
 
     def wall_s(self) -> float: ...
+
+
+def until_next(now_s: float, interval_s: float) -> float:
+    """Return the seconds until a little after the next multiple of an interval. Timers with the same end wake the process once."""
+    return interval_s - now_s % interval_s + LATE_S
 
 
 class WallClock:

@@ -24,7 +24,6 @@ from corral.node import link, node_folder
 from corral.node.agent import Agent
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine_router import EngineRouter
-from corral.node.fingerprint import given_or_found
 from corral.node.gpus import detect, find_devices
 from corral.node.gpus_flag import parse_gpus_flag
 from corral.node.hold import Hold
@@ -52,14 +51,20 @@ class AgentOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     machine: str = ""  # the fingerprint of the machine: machine-id=…,board-uuid=…; empty: read it
 
 
-async def serve(data: Path, options: AgentOptions, boot_id: str, machine: dict[str, str]) -> Path | None:
+async def serve(data: Path, options: AgentOptions, boot_id: str) -> Path | None:
     """Run the agent. Return the folder of a new version, if it continues with that one."""
+    machine: dict[str, str] = {}
+    is_joined = (data.parent / JOINED).exists()
+    if is_joined:
+        from corral.node.fingerprint import given_or_found  # imported here because OpenSSL costs each agent memory
+
+        machine = given_or_found(options.machine)
     host = this_host(data, boot_id, RandomIds(), machine)
     gpus = detect(options.gpus, host.host_id, options.only_gpus)
     log.info("host %s: %s", host.host_id, gpus.note)
     kind = "none" if not gpus.devices() else "simulated" if gpus.devices()[0].simulated else "real"
     record, gateway = None, None
-    if (data.parent / JOINED).exists():  # imported here because these modules would cost each agent memory
+    if is_joined:  # imported here because these modules would cost each agent memory
         from corral.node import server_access
         from corral.node.gateway_keeper import GatewayKeeper
         from corral.node.joined_host import keep_renewed
@@ -125,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
             from corral.node.upgrade import follow_upgrade
 
             follow_upgrade(data.parent, sys.argv[1:])
-        upgraded = uvloop.run(serve(data, options, options.boot_id or kernel_boot_id(), given_or_found(options.machine)))
+        upgraded = uvloop.run(serve(data, options, options.boot_id or kernel_boot_id()))
         if upgraded is not None:
             from corral.node.upgrade import restart
 

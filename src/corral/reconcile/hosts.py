@@ -10,7 +10,6 @@ from corral.model.agent_protocol import SILENT_S
 from corral.model.ecs_service import service_of_task
 from corral.model.stop_reasons import HOST_DRAINED, HOST_LOST_IN_TIME
 from corral.model.task import StopCode
-from corral.services.ecs.host_loss import fences_end_at_s, lose
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
@@ -41,6 +40,8 @@ def _lose_in_time(tx: Tx[Store], host: dict[str, Any]) -> None:
     after_s = tx.settings.lost_after.get(tx.store.hosts.options()[host["id"]].options.cluster)
     if after_s is None or tx.store.joined_hosts.find(host["id"]) is None:
         return
+    from corral.services.ecs.host_loss import fences_end_at_s, lose  # imported here, because few clusters have `lost_after`
+
     at_s = max(host["seen_at"] + after_s, fences_end_at_s(tx, host["id"]))
     if tx.now_s >= at_s:
         lose(tx, host["id"], HOST_LOST_IN_TIME.format(f"{after_s:g}"))

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from corral.core.clock import Clock, until_next
 from corral.node.node_folder import GONE_CHECK_S, HeldPath
 from corral.server.lanes import Lane
 from corral.store import Store
@@ -30,11 +31,11 @@ class FolderDeleted(Exception):
     """The data folder does not exist any more."""
 
 
-async def until_deleted(data: Path) -> None:
+async def until_deleted(data: Path, clock: Clock) -> None:
     """Wait until the data folder, its database or the folder of its agent is deleted or replaced."""
     held = [HeldPath(path) for path in (data, data / "state.db", data / "node")]
     while not any(each.is_gone() for each in held):
-        await asyncio.sleep(GONE_CHECK_S)
+        await asyncio.sleep(until_next(clock.wall_s(), GONE_CHECK_S))  # with the timers that wake the server each second
 
 
 async def stop_tasks(data: Path, state: Lane[Store]) -> str:

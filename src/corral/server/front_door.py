@@ -14,7 +14,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +27,7 @@ from corral.access.caller import Caller
 from corral.blobs import Blobs
 from corral.core.errors import ApiError, api_error, forget_frames, internal_failure
 from corral.core.ids import Ids
+from corral.model.histogram import RequestTimes
 from corral.model.numbers import whole_number
 from corral.model.settings import Settings
 from corral.server import wait_handles
@@ -36,8 +37,6 @@ from corral.server.http.connection import HEADERS_MAX_BYTES, ClientGone, HttpCon
 from corral.server.http.request_body import BodyReceiver, Receive, give_back, whole_body
 from corral.server.http.unverified_memory import UnverifiedMemory
 from corral.server.lanes import Lane
-from corral.server.pages import metrics_page
-from corral.server.pages.metrics_page import MetricsPage
 from corral.server.registry import is_for_registry
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
@@ -47,6 +46,7 @@ from corral.server.task_permissions import RequiredOperation, TaskPermissions
 from corral.server.upgrade_files import PATH as UPGRADE_PATH
 
 if TYPE_CHECKING:
+    from corral.server.pages.metrics_page import MetricsPage
     from corral.server.pages.objects_page import ObjectsPage
     from corral.server.registry.dispatch import Registry
 
@@ -57,6 +57,7 @@ UNKNOWN_ACTION = "unknown"
 SIGNING_CERTIFICATES = "/SimpleNotificationService-"
 HEALTH_PATH, OBJECTS_PATH, FUNCTIONS_PATH = "/_corral/health", "/_corral/objects", "/_corral/functions/"
 WAIT_MAX_S = 60.0
+METRICS_PATH = "/metrics"
 ID_PREFIX = re.compile("[0-9a-f]{1,32}")
 PAGE_BODY_MAX_BYTES = 64 * 1024  # the maximum body of requests to pages, wait condition handles and task endpoints
 
@@ -112,7 +113,8 @@ class FrontDoor:
         intake: BodyReceiver,
         task_endpoints: TaskEndpoints,
         memory: UnverifiedMemory,
-        metrics: MetricsPage,
+        times: RequestTimes,
+        open_metrics_page: Callable[[], MetricsPage],
     ) -> None:
         self._settings = settings
         self._state = lanes["state"]
@@ -127,12 +129,14 @@ class FrontDoor:
         self._task_endpoints = task_endpoints
         self._permissions = TaskPermissions(lanes["state"], settings, ids)
         self._wait_handles = wait_handles.WaitHandles(lanes["state"], settings, ids)
-        self._metrics = metrics
+        self._times = times
+        self._open_metrics_page = open_metrics_page
 
     async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:
         """Handle a request whose head has arrived completely. Raise ClientGone if the client disconnects."""
         request_id, began_s = self._ids.uuid(), time.perf_counter()
         exchange: Exchange | None = None
+        action = ""
         try:
             await self._loader.load_model(request)
             exchange = await self._recognise(request, request_id, receive, connection)
@@ -144,7 +148,8 @@ class FrontDoor:
                 raise
             if identity is not ANONYMOUS:
                 connection.authenticated((identity.task_id or "") if identity.confined else None)
-            await self._loader.load_handlers(exchange.action)
+            action = exchange.action
+            await self._loader.load_handlers(action)
             caller = self._caller(identity, request, request_id)
             if caller.confined:
                 await self._permissions.check(caller, exchange)
@@ -160,8 +165,9 @@ class FrontDoor:
                 log.exception("request %s failed: %s", request_id, exchange.action if exchange is not None else request)
             forget_frames(error)
             response = exchange.refuse(error) if exchange is not None else aws.serialize_refusal(request, error, request_id)
-        action = exchange.action if exchange is not None else UNKNOWN_ACTION
-        self._metrics.times.record(action, time.perf_counter() - began_s, response.status)
+        if not action:
+            action = exchange.action if exchange is not None else UNKNOWN_ACTION
+        self._times.record(action, time.perf_counter() - began_s, response.status)
         return response
 
     async def _recognise(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange:
@@ -199,8 +205,8 @@ class FrontDoor:
             page = HealthRequest(request, request_id, self._settings)
             if request.path.startswith(UPGRADE_PATH):
                 page = UpgradeFileRequest(request, request_id, self._settings)
-        elif request.path == metrics_page.PATH:
-            page = self._metrics.exchange(request, request_id)
+        elif request.path == METRICS_PATH:
+            page = self._open_metrics_page().exchange(request, request_id)
         elif request.path.startswith(wait_handles.PREFIXES):
             page = self._wait_handles.exchange(request)
         else:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from corral.core.clock import Clock
+from corral.core.clock import Clock, until_next
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet import own_metrics
@@ -96,7 +96,7 @@ class MetricPublisher:
             await self._publish_or_log()
 
     def _to_next_second(self) -> float:
-        return SECOND_S - self._clock.now_s() % SECOND_S
+        return until_next(self._clock.now_s(), SECOND_S)
 
     async def _publish_or_log(self) -> None:
         try:

@@ -34,6 +34,7 @@ from corral.core.errors import Refused
 from corral.core.handovers import forget_finished
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import HostOptions
+from corral.model.histogram import RequestTimes
 from corral.model.principal import root_user
 from corral.model.settings import Settings, StoredSecrets
 from corral.node.gpus_flag import parse_gpus_flag
@@ -89,7 +90,6 @@ from corral.server.lanes import Lane
 from corral.server.last_server import unfinished_server
 from corral.server.lenders import Lenders
 from corral.server.metric_publisher import MetricPublisher
-from corral.server.pages.metrics_page import MetricsPage
 from corral.server.task_endpoints import TaskEndpoints
 from corral.server.upgrade_files import UpgradeFiles
 from corral.store import Store
@@ -99,6 +99,7 @@ from corral.version import full_version
 
 if TYPE_CHECKING:
     from corral.server.exec.data_channel import DataChannel
+    from corral.server.pages.metrics_page import MetricsPage
 
 LOG = logging.getLogger("corral.server")
 LOG_MAX_BYTES = 10 * 1024 * 1024  # at start, a log file larger than this is rotated
@@ -258,7 +259,13 @@ async def _serve(options: ServerOptions) -> None:
 
         return DataChannel(settings, state, agents, clock, names, began_s)
 
-    began_s, limits = clock.now_s(), ConnectionLimits(connections_allowed())
+    @cache
+    def open_metrics_page() -> MetricsPage:
+        from corral.server.pages.metrics_page import MetricsPage  # imported here, because Prometheus reads few servers
+
+        return MetricsPage(lanes, agents.history, clock, times, began_s)
+
+    began_s, limits, times = clock.now_s(), ConnectionLimits(connections_allowed()), RequestTimes()
     front_door = FrontDoor(
         settings,
         lanes,
@@ -268,7 +275,8 @@ async def _serve(options: ServerOptions) -> None:
         BodyReceiver(blobs),
         TaskEndpoints(state, agents, blobs),
         limits.memory,
-        MetricsPage(lanes, agents.history, clock),
+        times,
+        open_metrics_page,
     )
     server = HttpServer(front_door, open_data_channel, blobs, limits, clock)
     upgrade_files = UpgradeFiles(configuration.values["upgrade.wheels"])
@@ -286,7 +294,7 @@ async def _serve(options: ServerOptions) -> None:
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     lenders.start(local_agent.joined)
     serving = asyncio.create_task(server.serve(listeners))
-    deletion = asyncio.create_task(until_deleted(data))
+    deletion = asyncio.create_task(until_deleted(data, clock))
     _report_stage(options, "it waits for the agent of this machine")
     exit_when_deleted(data, DELETED)
     with suppress(TimeoutError):

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from corral.decide.placement.backfill import place_before
 from corral.decide.placement.gpu_choice import gpus_for, most_gpu_memory
-from corral.decide.placement.multi_node import could_hold_together, place_together, why_not_together
 from corral.decide.placement.reservations import reserve
 from corral.decide.placement.slot_fit import allowed_slots, amounts, best_fit, covers, gpu_needs, has_gpus, is_open, is_unsorted
 from corral.decide.placement.strategies import first_choice, matching, names_gpu_model, select, select_by_attributes, usable_part
@@ -147,6 +146,8 @@ def place_newcomer(
 def could_hold(pool: Pool, demand: Demand) -> bool:
     """Whether the demand would fit on an empty slot of the pool. The nodes of a multi-node job may use several slots."""
     if demand.nodes:
+        from corral.decide.placement.multi_node import could_hold_together  # imported here, because few jobs have several nodes
+
         return could_hold_together(pool, demand)
     if names_gpu_model(demand.rules):
         return any(covers(usable_part(slot, demand).whole, demand) for slot in pool.slots())
@@ -253,6 +254,8 @@ def why_not(pool: Pool, demand: Demand, reservation: Reservation | None = None) 
 
 def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> UnmetDemand:
     if demand.nodes:
+        from corral.decide.placement.multi_node import why_not_together
+
         return UnmetDemand(why_not_together(pool, demand), "")
     needs = f"needs {amounts(gpu_needs(demand) if demand.gpus else demand)}"
     if not any(covers(total, demand) for total in pool.totals()):
@@ -412,6 +415,8 @@ def _why_draining(pool: Pool) -> str:
 
 def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str = "", ends_at_s: float = inf) -> Placement | None:
     if demand.nodes:
+        from corral.decide.placement.multi_node import place_together
+
         return place_together(pool, demand, reservation)
     slot_id = best_fit(pool, demand, reservation) if demand.rules is None else _preferred(pool, demand, reservation, seed)
     if slot_id is not None:

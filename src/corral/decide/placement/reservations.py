@@ -10,7 +10,6 @@ from itertools import chain, islice
 
 from corral.decide.placement.backfill import earliest_room_s, first_opening
 from corral.decide.placement.gpu_choice import most_gpu_memory
-from corral.decide.placement.multi_node import reserve_together
 from corral.decide.placement.slot_fit import allowed_slots, covers, is_unsorted
 from corral.decide.placement.strategies import usable_part
 from corral.model.placement import Claim, Pool, Reservation, Slot, SlotGroup
@@ -29,6 +28,8 @@ def reserve(pool: Pool, claim: Claim) -> Reservation | None:
     """
     demand = claim.demand
     if demand.nodes:
+        from corral.decide.placement.multi_node import reserve_together  # imported here, because few jobs have several nodes
+
         return reserve_together(pool, claim)
     best: tuple[tuple[int, int, int], str] | None = None
     for group in _reservable_groups(pool, demand):

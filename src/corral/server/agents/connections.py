@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from corral.blobs import Blobs
 from corral.core.clock import Clock
 from corral.core.errors import ApiError, api_error
+from corral.core.transactions import Tx
 from corral.fleet import hosts
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
@@ -47,7 +48,6 @@ from corral.server.agents.local_agent import LocalAgent
 from corral.server.agents.orders import OrderSender
 from corral.server.agents.sample_demand import SampleDemand
 from corral.server.lanes import Lane
-from corral.services.corral import joining, lending
 from corral.services.ecs import host_reports
 from corral.services.logs.ingestion import runtime_ids, ship
 from corral.store import Store
@@ -218,6 +218,8 @@ class Agents:
 
         Raise HostRefused if the certificate was copied to another machine.
         """
+        from corral.services.corral import joining  # imported here, because most servers have one machine
+
         host_id = link.peer
         refusal = await self._state.submit(partial(joining.identify, host_id=host_id, machine=hello.machine, address=link.address))
         host = self._joined.get(host_id)
@@ -272,7 +274,7 @@ class Agents:
             if names := runtime_ids(hello.runs if scope is None else await scope.own_runs(hello.runs)):
                 await self._logs.submit(partial(ship, chunks=[], names=names))
             if hello.leaves and link.peer:
-                await self._state.submit(partial(lending.leaves, host_id=link.peer))
+                await self._state.submit(partial(_leave, host_id=link.peer))
             await self._state.submit(partial(host_reports.hello, message=hello))
             if scope is not None:
                 await scope.begin(hello, link.address)
@@ -352,7 +354,7 @@ class Agents:
             report, shipped, is_busy = message.report, dict[str, int](), False
             connection.problem = report.problem[:REASON_MAX]
             if report.leaves and connection.link.peer:  # before the ends of its runs, so that no other task is placed on it
-                await self._state.submit(partial(lending.leaves, host_id=connection.link.peer))
+                await self._state.submit(partial(_leave, host_id=connection.link.peer))
             if report != NOTHING:
                 report = report if connection.scope is None else await connection.scope.limit(report)
                 foreign = await self._store_gpus(report, connection, foreign)
@@ -405,6 +407,12 @@ class Agents:
 
     def _submitted(self) -> int:
         return self._state.submitted + self._logs.submitted
+
+
+def _leave(tx: Tx[Store], host_id: str) -> None:
+    from corral.services.corral import lending  # imported here, because few servers have lenders
+
+    lending.leaves(tx, host_id)
 
 
 def output_limits(settings: OutputSettings) -> OutputLimits:

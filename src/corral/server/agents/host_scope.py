@@ -17,7 +17,6 @@ from corral.model.agent_protocol import Hello, Report
 from corral.model.gpu_metrics import GpuSample
 from corral.model.run import Observed
 from corral.server.lanes import Lane
-from corral.services.corral import joining
 from corral.services.ecs import host_reports
 from corral.store import Store
 
@@ -96,6 +95,8 @@ class HostScope:
             del self._runs[next(iter(self._runs))]
 
     def _store_hello(self, tx: Tx[Store], hello: Hello, address: str) -> tuple[list[str], frozenset[str]]:
+        from corral.services.corral import joining  # imported here, because most servers have one machine
+
         joining.connected(tx, self._host_id, address, hello.version)
         gpus = [*tx.store.hosts.gpus(self._host_id), *tx.store.hosts.gpus(self._host_id, excluded=True)]
         runs = host_reports.placed_on(tx, self._host_id, [run.run_id for run in hello.runs])

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from corral import aws
 from corral.blobs import Blobs
-from corral.core.clock import Clock
+from corral.core.clock import Clock, until_next
 from corral.process.peer_names import PeerNames
 from corral.server.front_door import FrontDoor
 from corral.server.http.acceptor import Acceptor
@@ -59,7 +59,7 @@ class HttpServer:
                 connection.tick()
             self._limits.tick()
             with suppress(TimeoutError):
-                async with asyncio.timeout(SECOND_S - self._clock.wall_s() % SECOND_S):
+                async with asyncio.timeout(until_next(self._clock.wall_s(), SECOND_S)):
                     await self._exit_requested.wait()
         for acceptor in acceptors:
             acceptor.close()

@@ -22,7 +22,7 @@ from corral.fleet.own_metrics import service_of
 from corral.model.agent_protocol import SAMPLE_MAX_AGE_S
 from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GPU_METRICS, GpuSample, gpu_values
-from corral.model.histogram import DURATIONS_S, Histogram
+from corral.model.histogram import Histogram, RequestTimes
 from corral.model.instance import ec2_id, host_instance_id
 from corral.model.task import Task
 from corral.server.authentication import Authentication
@@ -30,38 +30,14 @@ from corral.server.lanes import Lane
 from corral.server.task_permissions import RequiredOperation
 from corral.store import Store
 
-PATH = "/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 QUEUES_MAX = 1_000  # if there are more queues, the queues with the most messages are listed
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-ACTIONS_MAX = 5_000  # further actions are counted as OTHER; Corral serves fewer operations than this
-OTHER = "other"
 
 Unauthorized = api_error("Unauthorized", 401)
 MethodNotAllowed = api_error("MethodNotAllowed", 405)
-
-
-class RequestTimes:
-    """Counts API requests and measures how long they take."""
-
-    def __init__(self) -> None:
-        self.durations: dict[str, Histogram] = {}  # action, for example ecs:RunTask → durations in seconds
-        self.errors: dict[tuple[str, int], int] = {}  # (action, HTTP status) → number of responses
-
-    def record(self, action: str, seconds: float, status: int) -> None:
-        durations = self.durations.get(action)
-        if durations is None:
-            action, durations = self._first(action)
-        durations.add(seconds)
-        if status >= 400:
-            self.errors[action, status] = self.errors.get((action, status), 0) + 1
-
-    def _first(self, action: str) -> tuple[str, Histogram]:
-        if len(self.durations) >= ACTIONS_MAX:
-            action = OTHER
-        return action, self.durations.setdefault(action, Histogram(DURATIONS_S))
 
 
 class MetricFacts(Struct, frozen=True):
@@ -79,14 +55,19 @@ class MetricFacts(Struct, frozen=True):
 
 class MetricsPage:
     def __init__(
-        self, lanes: Mapping[str, Lane[Any]], history: Mapping[str, Sequence[tuple[float, GpuSample]]], clock: Clock
+        self,
+        lanes: Mapping[str, Lane[Any]],
+        history: Mapping[str, Sequence[tuple[float, GpuSample]]],
+        clock: Clock,
+        times: RequestTimes,
+        started_s: float,
     ) -> None:
         """`history` maps a GPU id to its samples as (time, sample), oldest first."""
         self._lanes = lanes
         self._history = history
         self._clock = clock
-        self._started_s = clock.now_s()
-        self.times = RequestTimes()
+        self._started_s = started_s
+        self._times = times
 
     def exchange(self, request: aws.Request, request_id: str) -> MetricsRequest:
         return MetricsRequest(request, request_id, self)
@@ -134,12 +115,15 @@ class MetricsPage:
         page.histogram(
             "corral_api_request_duration_seconds",
             "Time from the head of a request to its response. For a long poll, it includes the wait for messages.",
-            [(_action_labels(action), durations) for action, durations in sorted(self.times.durations.items())],
+            [(_action_labels(action), durations) for action, durations in sorted(self._times.durations.items())],
         )
         page.counter(
             "corral_api_errors_total",
             "Responses with an error, by HTTP status.",
-            [({**_action_labels(action), "code": str(code)}, count) for (action, code), count in sorted(self.times.errors.items())],
+            [
+                ({**_action_labels(action), "code": str(code)}, count)
+                for (action, code), count in sorted(self._times.errors.items())
+            ],
         )
         lanes = sorted(self._lanes.items())
         page.histogram("corral_lane_batch_commands", "Commands that share one transaction of a database.",

@@ -21,7 +21,6 @@ from corral.model.run import LogTarget, RunSpec
 from corral.model.settings import Settings
 from corral.model.task import Run, Task
 from corral.services.ecr.image_names import RegistryPull, own_image, pull_from_here
-from corral.services.ecr.image_storage import image_refusal
 from corral.services.ecs.host_access import ONLY_IN_DOCKER, gives_host, refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, fence_s, wants_gpu_indexes
@@ -154,6 +153,8 @@ def registry_pull(tx: Tx[Store], task: Task, spec: TaskSpec, container: Containe
         return None, None
     strong = controls_host(tx, task, spec)
     pull = pull_from_here(tx.settings, container.image, task.region, tx.wall_s, controls_host=strong)
+    from corral.services.ecr.image_storage import image_refusal  # imported here, because few tasks use images of this registry
+
     refused = image_refusal(tx, own) if strong else None
     return pull, NO_IMAGE.format(refused) if refused is not None else None
 
