@@ -16,7 +16,8 @@ from corral.decide.placement.place import serve, standing_reservation
 from corral.decide.placement.slot_fit import has_gpus
 from corral.model.placement import TASK, Claim, Ending, Placement, Shares, Slot
 from corral.model.task import Demand
-from corral.store.fleet import Fleet, PoolIndex
+from corral.store.fleet import Fleet
+from corral.store.pool_index import PoolIndex
 
 POOL = "hosts"
 MEMORY = 8

@@ -21,7 +21,8 @@ from corral.decide.placement.place import (
 )
 from corral.model.placement import TASK, Claim, Ending, Opening, Placement, Reservation, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
-from corral.store.fleet import Fleet, PoolIndex
+from corral.store.fleet import Fleet
+from corral.store.pool_index import PoolIndex
 from decide.backfill_simulation import MEMORY, Simulation, Work
 from decide.test_placement_decisions import POOL, fleet_of, pool_of, slot
 from examples import examples

@@ -14,7 +14,8 @@ from corral.decide.placement.multi_node import place_together, reserve_together
 from corral.decide.placement.place import could_hold, place, serve, spare_gpus, why_waiting
 from corral.model.placement import JOB, TASK, Claim, Placement, Slot
 from corral.model.task import Demand
-from corral.store.fleet import Fleet, PoolIndex
+from corral.store.fleet import Fleet
+from corral.store.pool_index import PoolIndex
 from examples import examples
 
 POOL = "p"

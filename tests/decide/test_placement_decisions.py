@@ -13,7 +13,8 @@ from corral.core.undo_log import UndoLog
 from corral.decide.placement.place import place, serve, standing_reservation, why_not, why_waiting
 from corral.model.placement import TASK, Claim, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import Demand
-from corral.store.fleet import Fleet, PoolIndex
+from corral.store.fleet import Fleet
+from corral.store.pool_index import PoolIndex
 from examples import examples
 
 POOL = "hosts"

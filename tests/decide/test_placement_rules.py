@@ -17,7 +17,8 @@ from corral.decide.placement.strategies import select, values_of
 from corral.model.placement import TASK, Claim, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.services.ecs.capacity_providers import ProviderWeight, distribute
-from corral.store.fleet import Fleet, PoolIndex
+from corral.store.fleet import Fleet
+from corral.store.pool_index import PoolIndex
 from decide.test_placement_decisions import POOL, copies, is_open, serve_all, slot
 from examples import examples
 

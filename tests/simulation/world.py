@@ -25,7 +25,7 @@ from corral.model.stop_reasons import HOST_FORGOTTEN
 from corral.reconcile import STATE
 from corral.services.ecs import host_loss, host_reports
 from corral.services.ecs.handlers import HANDLERS
-from corral.store.fleet import PoolIndex
+from corral.store.pool_index import PoolIndex
 from memory_files import MEMORY
 from simulation import joined_hosts
 from simulation import plan as plans
