@@ -15,7 +15,8 @@ from corral.model.allocation import allocation_cluster
 from corral.model.gpu import Foreign, GpuDevice, GpuFault
 from corral.model.instance import Instance, InstanceState, host_instance_id
 from corral.model.placement import Links
-from corral.store.instances import HOLD_PREFIX, Instances
+from corral.store.instance_slots import HOLD_PREFIX
+from corral.store.instances import Instances
 
 # The condition for failed GPUs. It includes real GPUs that are not present: after a restart, the agent does not report a GPU that
 # has fallen off the bus, because the driver does not list it.
