@@ -13,7 +13,7 @@ from corral.configuration.file import FILE_MAX_BYTES, ConfigurationError, find_s
 from corral.configuration.settings import SETTINGS, TIME_MAX_S, UP_OPTIONS, defaults
 from corral.core.errors import Refused
 from corral.model.instance import TypeMapping
-from corral.model.lender_settings import SlurmSettings
+from corral.model.lender_settings import RaySettings, SlurmSettings
 from corral.model.settings import HistorySettings, ScalingTimes
 from corral.server.configuration import Configuration, read_configuration
 from corral.server.startup import ServerOptions
@@ -40,7 +40,9 @@ WRONG = {  # content → what the error says
     "[lenders]\nslurm = 1\n": "lenders has a table for each lender",
     "[lenders.Local]\n": "'Local' is not valid as the name of a lender",
     "[lenders.local]\n": "'local' is not valid as the name of a lender",
-    "[lenders.slurm]\nkind = 'ray'\n": "line 1: kind of .lenders.slurm. is 'ray'",
+    "[lenders.slurm]\nkind = 'lsf'\n": "line 1: kind of .lenders.slurm. is 'lsf', but it must be slurm or ray",
+    "[lenders.r]\nkind = 'ray'\npartition = 'x'\n": "line 1: .lenders.r. is not valid: .*partition",
+    "[lenders.r]\nkind = 'ray'\ndashboard = 'head:8265'\n": "line 3: dashboard of .lenders.r. is 'head:8265', but it must be http",
     "[lenders.slurm]\nqueue = 'gpu'\n": "line 1: .lenders.slurm. is not valid: .*queue",
     "[lenders.slurm]\nallow = {user = ['root']}\n": "line 2: allow of .lenders.slurm. has the unknown key 'user'",
     "[lenders.slurm]\npoll_s = 0\n": "line 2: poll_s is 0, but it must be from 0.1 to 300 seconds",
@@ -84,6 +86,10 @@ def test_lenders_are_read(tmp_path: Path) -> None:
     found = read_configuration(tmp_path)
     assert found.lenders == {"slurm": SlurmSettings(partition="gpu", allow={"qos": ["low"]})}
     assert found.instance_types == {"p3.16xlarge": TypeMapping(lenders=("slurm", "local"))}
+    (tmp_path / "corral.toml").write_text('[lenders.r]\nkind = "ray"\ndashboard = "http://head:8265"\nresources = {lab = 1}\n')
+    assert read_configuration(tmp_path).lenders == {
+        "r": RaySettings(kind="ray", dashboard="http://head:8265", resources={"lab": 1.0})
+    }
 
 
 def test_the_wait_for_busy_tasks_is_read(tmp_path: Path) -> None:

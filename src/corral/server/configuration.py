@@ -32,7 +32,7 @@ from corral.configuration.settings import CLUSTERS, HISTORY, INSTANCE_TYPES, LEN
 from corral.model.agent_protocol import SILENT_S
 from corral.model.allocation import LOCAL
 from corral.model.instance import TypeMapping
-from corral.model.lender_settings import KINDS, LenderSettings
+from corral.model.lender_settings import KINDS, LenderSettings, RaySettings
 from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 TYPE_NAME = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
@@ -40,6 +40,7 @@ LOST_AFTER, LOST_AFTER_MIN_S, LOST_AFTER_MAX_S = "lost_after", 2 * SILENT_S, 30 
 LENDER_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 SIZES = ("gpus", "vcpus", "memory_gib")
 FIELDS = (*SIZES, "lenders")
+DASHBOARD = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
 POLL_MIN_S, POLL_MAX_S = 0.1, 300.0
 GPUS_MAX, VCPUS_MAX, MEMORY_MAX_GIB = 1024, 65_536, 1_048_576.0
 
@@ -113,6 +114,8 @@ def _lender(file: ConfigurationFile, name: str, table: dict[str, Any]) -> Lender
         raise file.error(f"{LENDERS}.{name}", f"[{LENDERS}.{name}] is not valid: {problem}") from None
     if unknown := next((key for key in found.allow if key not in found.options), None):
         raise file.error(unknown, f"allow of [{LENDERS}.{name}] has the unknown key '{unknown}'. Use {', '.join(found.options)}")
+    if isinstance(found, RaySettings) and not DASHBOARD.fullmatch(found.dashboard):
+        raise file.error("dashboard", f"dashboard of [{LENDERS}.{name}] is '{found.dashboard}', but it must be http://HOST:PORT")
     if not POLL_MIN_S <= found.poll_s <= POLL_MAX_S:
         raise file.error("poll_s", f"poll_s is {found.poll_s:g}, but it must be from {POLL_MIN_S:g} to {POLL_MAX_S:g} seconds")
     return found

@@ -26,11 +26,13 @@ from corral.server.lenders.pilot_script import held_pilot_script
 
 ANSWER_S = 30.0
 LISTED_MAX = 10_000  # the most that Ray lists
+RAISE_LIMIT = "so start its head node with larger RAY_MAX_LIMIT_FROM_DATA_SOURCE and RAY_MAX_LIMIT_FROM_API_SERVER"
 JOBS_MAX = 4  # jobs at the same time: each one has two processes on the head node
 JOBS_WAIT_S, JOBS_POLL_S = 60.0, 0.5
 NAMESPACE = "corral"
 JOB_RUNS = ("PENDING", "RUNNING")
-DEAD = "DEAD"
+# Ray keeps actors that are dead, too many to list. An actor goes through these states in this order, so it is found in one of them.
+LIVE = ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "ALIVE")
 ERROR_MAX = 500  # characters
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 HANDLE_DIGITS = 9  # of milliseconds: a later handle is greater than an earlier one
@@ -66,7 +68,9 @@ class Ray:
     def found(self, label_prefix: str) -> list[Found]:
         self._follow_jobs()
         groups = self._list("placement_groups", {})
-        actors = {each["name"]: each for each in self._list("actors", {"ray_namespace": NAMESPACE})}
+        actors = dict[str, dict[str, Any]]()
+        for state in LIVE:
+            actors |= {each["name"]: each for each in self._list("actors", {"ray_namespace": NAMESPACE, "state": state})}
         found = dict[str, Found]()
         named = dict[str, tuple[str, bool]]()
         for group in groups:
@@ -103,11 +107,9 @@ class Ray:
         state, is_new = group["state"], any(handle == made for _, made in self._makes.values())
         if state == "REMOVED":
             return Found(label, handle, Phase.OVER, f"the placement group of {handle} was removed from Ray")
-        if actor is not None and actor["state"] == DEAD:
-            why = f"the actor of {handle} in Ray has ended{_cause(actor)}, which does not prove that its tasks have"
-            return Found(label, handle, Phase.BROKEN, why)
         if actor is None and not is_new:
-            return Found(label, handle, Phase.BROKEN, f"the placement group of {handle} has no actor in Ray")
+            why = f"the actor of {handle} in Ray has ended, which does not prove that its tasks have"
+            return Found(label, handle, Phase.BROKEN, why)
         if state != "CREATED":
             return Found(label, handle, Phase.WAITING, _why_waiting(group))
         said = _said(actor) if actor is not None else {}
@@ -174,8 +176,10 @@ class Ray:
         if not answer.get("result"):
             raise LenderFailed(f"Ray does not list its {kind}: {str(answer.get('msg'))[:ERROR_MAX]}")
         data = answer["data"]["result"]
-        if data["partial_failure_warning"] or data["num_after_truncation"] < data["total"]:
-            raise LenderFailed(f"Ray lists only some of its {kind}: {data['partial_failure_warning'][:ERROR_MAX] or 'too many'}")
+        is_cut = data["num_after_truncation"] < data["total"] or len(data["result"]) < data["num_filtered"]
+        if data["partial_failure_warning"] or is_cut:
+            why = data["partial_failure_warning"][:ERROR_MAX] or f"there are more than {LISTED_MAX}, {RAISE_LIMIT}"
+            raise LenderFailed(f"Ray lists only some of its {kind}: {why}")
         return list(data["result"])
 
     def _request(self, method: str, path: str, body: object = None) -> Any:
@@ -219,15 +223,6 @@ def _why_waiting(group: Mapping[str, Any]) -> str:
     name, count = ("GPU", gpus) if gpus else ("CPU", cpus)
     more = ", which no node has now" if (group.get("stats") or {}).get("scheduling_state") == "INFEASIBLE" else ""
     return f"Ray waits for {count} {name}{'' if count == 1 else 's'}{more}"
-
-
-def _cause(actor: Mapping[str, Any]) -> str:
-    """Return why Ray says that an actor has ended, as a part of a sentence."""
-    for context in (actor.get("death_cause") or {}).values():
-        reason = context.get("reason") if isinstance(context, dict) else None
-        if reason:
-            return f" ({str(reason)[:100]})"
-    return ""
 
 
 def _last_line(text: str) -> str:
