@@ -195,6 +195,11 @@ class Setting:
     def handles(self) -> set[str]:
         return {each["handle"] for each in self.allocations()}
 
+    def has_another(self, before: set[str]) -> bool:
+        """Whether the group has one instance in service, whose allocation is a new one."""
+        found = self.allocations()
+        return self.in_service() == 1 and len(found) == 1 and found[0]["hostId"] is not None and not self.handles() & before
+
     def in_service(self) -> int:
         [group] = self.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=["lent"])["AutoScalingGroups"]
         return sum(each["LifecycleState"] == "InService" for each in group["Instances"])
@@ -326,7 +331,7 @@ def _kill_agent(setting: Setting) -> None:
     eventually(lambda: not setting.holders(machine), "the end of the task", WAIT_S)
     say(f"actor killed: its task has ended after {time.monotonic() - began:.2f} s")
     setting.until(task, "STOPPED")
-    eventually(lambda: setting.in_service() == 1 and not setting.handles() & before, "another instance", WAIT_S)
+    eventually(lambda: setting.has_another(before), "another instance", WAIT_S)
     say(f"another instance is in service after {time.monotonic() - began:.1f} s")
     setting.scale(0)
 
@@ -354,7 +359,7 @@ def _kill_raylet(setting: Setting) -> None:
     eventually(lambda: not setting.holders(machine), "the end of the task", WAIT_S)
     say(f"raylet killed: its task has ended after {time.monotonic() - began:.2f} s")
     setting.until(task, "STOPPED")
-    eventually(lambda: setting.in_service() == 1 and not setting.handles() & before, "another instance", WAIT_S)
+    eventually(lambda: setting.has_another(before), "another instance", WAIT_S)
     say(f"another instance is in service after {time.monotonic() - began:.1f} s")
     setting.ray.start(machine)
     setting.scale(0)
