@@ -242,6 +242,20 @@ def pin(pid: int, cores: set[int]) -> None:
         os.sched_setaffinity(int(thread), cores)
 
 
+class Used:
+    """The CPU time that the server and the door have used since a moment. On a loaded machine, it says more than the time."""
+
+    def __init__(self, server_pid: int, data: Path) -> None:
+        self._server_pid = server_pid
+        self._data = data
+        self._before = cpu_s(server_pid), {door_pid(data): cpu_s(door_pid(data))}
+
+    def __str__(self) -> str:
+        door = door_pid(self._data)
+        of_server, of_door = cpu_s(self._server_pid) - self._before[0], cpu_s(door) - self._before[1].get(door, 0.0)
+        return f"CPU time: server {of_server:.1f} s, door {of_door:.1f} s"
+
+
 def measure(server_pid: int, data: Path, seconds: float) -> tuple[float, float]:
     """Return how much of a core the server and the door use."""
     before = cpu_s(server_pid), cpu_s(door_pid(data))
@@ -370,22 +384,23 @@ def main() -> None:
             print(f"orders with them: {orders(ecs, busy, data, given.seconds)}")
             client("cloudwatch").delete_alarms(AlarmNames=["bench"])
             busy.end()
+            used = Used(server.pid, data)
             idle = AgentProcess(given.idle, door, Path(folder) / "keys", busy=False)
             took_s = idle.wait_connected()
-            print(f"{given.idle} hosts connected at once: {took_s:.1f} s")
+            print(f"{given.idle} hosts connected at once: {took_s:.1f} s; {used}")
             time.sleep(15.0)  # the first samples create series and rows
             of_server, of_door = measure(server.pid, data, max(given.seconds, IDLE_SAMPLES_S))
             print(f"{given.idle} idle hosts: server {of_server:.1%} of a core, door {of_door:.1%}")
             now = memory_mib(server.pid), memory_mib(door_pid(data))
             kib = [(after - before) * 1024 / given.idle for before, after in zip(alone, now, strict=True)]
             print(f"memory per host: server {kib[0]:.0f} KiB, door {kib[1]:.0f} KiB")
-            killed, killed_at_s = door_pid(data), time.monotonic()
+            used, killed, killed_at_s = Used(server.pid, data), door_pid(data), time.monotonic()
             os.kill(killed, signal.SIGKILL)
             while door_pid(data) == killed:
                 time.sleep(0.01)
             pin_all()
             idle.wait_connected()
-            print(f"{given.idle} hosts reconnected after the door was killed: {time.monotonic() - killed_at_s:.1f} s")
+            print(f"{given.idle} hosts reconnected after the door was killed: {time.monotonic() - killed_at_s:.1f} s; {used}")
             idle.end()
         finally:
             server.terminate()
