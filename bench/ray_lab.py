@@ -95,6 +95,7 @@ class RayCluster:
         self._raylets: dict[str, subprocess.Popen[bytes]] = {}
         self._environment = {
             "PATH": f"{ray}/bin:{os.environ['PATH']}", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1",
+            "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         }  # fmt: skip
         self._temporary = folder / "ray"  # the same path on each machine
         self._temporary.mkdir()
@@ -120,7 +121,8 @@ class RayCluster:
             words += [f"--address={self.head.address}:6379", f"--num-gpus={GPUS}"]
         for _ in range(5):
             log = self.folder / f"{machine.name}-ray.log"
-            started = machine.start("nice", "-n", "-5", *words, *more, log=log, environment=self._environment)
+            fake = {"RAY_FAKE_CLUSTER": "1"} if more else {}  # the fake autoscaler knows its head node by a fixed id
+            started = machine.start("nice", "-n", "-5", *words, *more, log=log, environment=self._environment | fake)
             self._raylets[machine.name] = started
             until_s = time.monotonic() + 90.0
             while started.poll() is None and time.monotonic() < until_s:
@@ -443,13 +445,13 @@ def _autoscale(setting: Setting) -> None:
         ray.kill(machine)
     file = setting.folder / "autoscaler.yaml"
     types = {
-        "head": {"resources": {"CPU": 4}, "node_config": {}, "max_workers": 0},
+        "ray.head.default": {"resources": {"CPU": 4}, "node_config": {}, "max_workers": 0},
         "gpu": {"resources": {"CPU": 4, "GPU": GPUS}, "node_config": {}, "min_workers": 0, "max_workers": 2},
     }
     provider = {"type": "fake_multinode", "head_resources": {"CPU": 4}, "cache_stopped_nodes": False}
     config = {
         "cluster_name": "fake", "max_workers": 2, "idle_timeout_minutes": 0.2, "provider": provider, "auth": {}, "docker": {},
-        "available_node_types": types, "head_node_type": "head", "file_mounts": {}, "cluster_synced_files": [],
+        "available_node_types": types, "head_node_type": "ray.head.default", "file_mounts": {}, "cluster_synced_files": [],
         "file_mounts_sync_continuously": False, "rsync_exclude": [], "rsync_filter": [], "initialization_commands": [],
         "setup_commands": [], "head_setup_commands": [], "worker_setup_commands": [], "head_start_ray_commands": [],
         "worker_start_ray_commands": [], "upscaling_speed": 1.0,
