@@ -46,10 +46,11 @@ def kept(rows: Rows, open_door: Callable[[], Any], until: Callable[[LenderKeeper
 
 @pytest.fixture
 def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program in place of squeue, which prints nothing."""
-    program = tmp_path / "squeue"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
+    """A program in place of squeue, which prints nothing, as the one in place of scontrol."""
+    for name in ("scontrol", "squeue"):
+        program = tmp_path / name
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return program
 

@@ -287,7 +287,7 @@ async def _serve(options: ServerOptions) -> None:
     facts.upgrade_order, facts.upgrade_file = upgrade_files.order, upgrade_files.read
     facts.open_door = door.open_from_thread
     lenders = Lenders(configuration.lenders, data, state, store.allocations, clock, door.open)
-    facts.lender_problems = lenders.problems
+    facts.lender_problems, facts.lender_advice = lenders.problems, lenders.advice
     if door_listener is not None:
         await door.open(door_listener)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -51,6 +51,7 @@ def _checks(*, is_host: bool) -> dict[str, Check]:
         "configuration": installation.check_configuration,
         "server": installation.check_server,
         "port": installation.check_port,
+        "lenders": installation.check_lenders,
         "start at boot": installation.check_boot,
         "nvidia driver": machine.check_driver,
         "docker": machine.check_docker,

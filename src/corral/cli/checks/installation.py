@@ -15,9 +15,9 @@ from corral.cli.aws import HOW_TO_INSTALL, aws_program, aws_version
 from corral.cli.checks.finding import Finding, fail, ok, warn
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder
-from corral.cli.client.endpoint import conflicting_variables, endpoint_of_folder, get_status
+from corral.cli.client.endpoint import call, conflicting_variables, endpoint_of_folder, get_status
 from corral.cli.printing.errors import CliError
-from corral.cli.printing.output import format_bytes, parsed_date
+from corral.cli.printing.output import count, format_bytes, parsed_date
 from corral.cli.screens.status import problem_line
 from corral.cli.server.systemd_unit import installed_unit, lingers, user_name
 from corral.process.port_holder import port_holder
@@ -101,6 +101,22 @@ def check_server(data: DataFolder) -> Iterator[Finding]:
         advice = f"tasks do not start or stop until this is solved; see {node / 'agent.log'} and {node / 'spawner.log'}."
         yield fail(problem_line(problem).removeprefix("PROBLEM: "), advice)
     yield from clock_difference(date)
+
+
+def check_lenders(data: DataFolder) -> Iterator[Finding]:
+    """Report whether the lenders of the running server answer, and what their operators should change."""
+    if data_folder.running(data) is None:
+        return
+    for lender in call(endpoint_of_folder(data), "ListLenders", {})[0]["lenders"]:
+        if lender["kind"] == "local":
+            continue
+        if lender["problem"]:
+            yield fail(f"{lender['name']}: {lender['problem']}", "instances wait for it: see docs/lenders.md and server.log.")
+        else:
+            yield ok(f"{lender['name']} answers, and has {count(len(lender['allocations']), 'allocation')} for Corral")
+        for advice in lender["advice"]:
+            found, _, what = advice.partition(". ")
+            yield warn(f"{lender['name']}: {found}", f"{what}.")
 
 
 def clock_difference(date: str | None) -> Iterator[Finding]:

@@ -30,10 +30,12 @@ def lenders(data: DataFolder, as_json: bool) -> None:
         return
     rows = [_row(lender, each, parsed_date(date)) for lender in others for each in lender["allocations"]]
     for lender in others:
+        for advice in lender["advice"]:
+            print_message(f"{lender['name']}: {advice}")
         if lender["problem"]:
-            print_message(f"The lender {lender['name']} does not answer: {lender['problem']}")
+            print_message(f"The lender {lender['name']} waits: {lender['problem']}")
     if rows:
-        print_table(rows, folded=("REASON",), optional=("GROUP",))
+        print_table(rows, folded=("REASON",), optional=("GROUP", "AWS PRICE"))
     else:
         print_text(f"{', '.join(lender['name'] for lender in others)}: no allocations")
 
@@ -47,6 +49,8 @@ def _row(lender: dict[str, Any], each: dict[str, Any], now: datetime | None) -> 
         "TYPE": each["instanceType"] or "",
         "GROUP": each["group"] or "",
         "GPUS": str(each["gpus"]),
+        "HOURS": f"{each['hours']:.1f}" if each["hours"] else "",
+        "AWS PRICE": f"${each['onDemand']:.2f}" if each["onDemand"] else "",
         "SINCE": ago(datetime.fromtimestamp(each["createdAtS"], UTC), now),
         "REASON": each["reason"] or "",
     }

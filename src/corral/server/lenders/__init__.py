@@ -72,6 +72,10 @@ class Lenders:
         """Return the lenders that do not answer, and why. Any thread may call this method."""
         return {name: keeper.problem for name, keeper in self._keepers.items() if keeper.problem}
 
+    def advice(self) -> dict[str, list[str]]:
+        """Return what the operators of the lenders should change. Any thread may call this method."""
+        return {name: keeper.lender.advice() for name, keeper in self._keepers.items()}
+
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()

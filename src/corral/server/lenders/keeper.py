@@ -40,7 +40,7 @@ class LenderKeeper:
         """`label_prefix` begins the names of all allocations of this server."""
         self._name = name
         self._settings = settings
-        self._lender = lender
+        self.lender = lender
         self._prefix = label_prefix
         self._state = state
         self._clock = clock
@@ -82,9 +82,9 @@ class LenderKeeper:
 
     async def _round(self, wanted: list[Allocation]) -> None:
         """Compare what Corral wants with what the lender has, and act on it. A request that fails does not prevent the others."""
-        found = await asyncio.to_thread(self._lender.found, self._prefix)
+        found = await asyncio.to_thread(self.lender.found, self._prefix)
         missing = self._memory.missing_too_long(wanted, found, time.monotonic())
-        ask = self._lender.phase_of_missing
+        ask = self.lender.phase_of_missing
         phases = {each.instance_id: await asyncio.to_thread(ask, each.handle, each.machine) for each in missing}
         found = found + self._memory.still_counted(wanted, found, phases)
         planned = plan(self._prefix, wanted, found)
@@ -94,7 +94,7 @@ class LenderKeeper:
         failures = list[LenderFailed]()
         if planned.terminate:
             try:
-                await asyncio.to_thread(self._lender.terminate, planned.terminate)
+                await asyncio.to_thread(self.lender.terminate, planned.terminate)
             except LenderFailed as failure:
                 failures.append(failure)
         for allocation in planned.launch:
@@ -118,7 +118,7 @@ class LenderKeeper:
             self._settings.address or door["address"], token,
         )  # fmt: skip
         try:
-            handle = await asyncio.to_thread(self._lender.launch, wanted)
+            handle = await asyncio.to_thread(self.lender.launch, wanted)
         except LenderRefused as refusal:
             self._memory.repeat_later([instance.id], self._clock.now_s())
             why = f"the lender {self._name} refuses it: {refusal}"

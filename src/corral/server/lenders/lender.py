@@ -58,3 +58,7 @@ class Lender(Protocol):
         `machine` is where it ran; empty: it has not run, as far as Corral knows.
         """
         ...
+
+    def advice(self) -> list[str]:
+        """Return what the operator of the lender should change, as the last answers show it. Any thread calls this method."""
+        ...

@@ -103,6 +103,9 @@ class Ray:
         """A head node without a store of its own forgets all groups when it restarts. Their nodes end them later."""
         return Phase.OVER
 
+    def advice(self) -> list[str]:
+        return []
+
     def _found(self, label: str, handle: str, group: Mapping[str, Any], actor: Mapping[str, Any] | None) -> Found:
         state, is_new = group["state"], any(handle == made for _, made in self._makes.values())
         if state == "REMOVED":

@@ -1,15 +1,21 @@
 """Slurm as a lender: an instance is a job, whose batch script is the pilot.
 
-Only sbatch, squeue, scancel and sinfo are used, on this machine or by ssh on a login node. The end of a job is proof that none of
-its processes is left, except if its node has failed: then the node may still run all of them until it is back.
+Only sbatch, squeue, scancel, sinfo and scontrol are used, on this machine or by ssh on a login node. The end of a job is proof that
+none of its processes is left, with two exceptions. A node that does not answer the controller may still run all of them until it is
+back. And with proctrack/pgid, Slurm does not find processes that have left their process group.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
+import time
 from collections.abc import Sequence
+from typing import ClassVar
+
+from msgspec import Struct
 
 from corral.model.allocation import Found, Phase
 from corral.model.lender_settings import SlurmSettings
@@ -21,13 +27,28 @@ ANSWER_S = 60.0
 # Slurm's names of states: https://slurm.schedmd.com/squeue.html. A state that is not listed here counts as unknown.
 PHASES = {
     Phase.WAITING: ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"),
-    Phase.RUNNING: ("CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"),
-    Phase.ENDED: ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
+    Phase.RUNNING: ("CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"),
+    Phase.ENDING: ("COMPLETING",),  # its processes are being ended, and its epilog runs
+    Phase.ENDED: (
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+        "NODE_FAIL",
+    ),
 }
 _PHASE = {name: phase for phase, names in PHASES.items() for name in names}
-NODE_FAIL = "NODE_FAIL"
-# States in which a node has registered with the controller again. It has ended the processes of jobs that are over before that.
+# States in which a node has registered with the controller again. It has ended the processes of jobs that are over before
+# that. A `*` after the state means that the node does not respond.
 NODE_IS_BACK = ("idle", "mixed", "allocated", "completing", "drained", "draining", "reserved")
+CONFIGURATION_S = 600.0  # the configuration of Slurm is read again after this time
+NO_ANSWER = re.compile(r"Unable to contact slurm controller|Socket timed out|Zero Bytes were transmitted|Connection refused")
+SSH_FAILED = 255
 WORDS = {
     "Resources": "waits for free resources",
     "Priority": "waits behind jobs of higher priority",
@@ -36,9 +57,28 @@ WORDS = {
 }
 
 
+class _Job(Struct, frozen=True):
+    """A line of squeue."""
+
+    FORMAT: ClassVar[str] = "--format=%i|%T|%e|%N|%r|%j"
+
+    handle: str
+    state: str
+    ends: str
+    node: str
+    reason: str
+    label: str
+
+    @property
+    def phase(self) -> Phase:
+        return _PHASE.get(self.state, Phase.UNKNOWN)
+
+
 class Slurm:
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
+        self._misses_processes = False  # the end of a job does not end all of its processes
+        self._configured_until_s = 0.0
 
     def launch(self, request: AllocationRequest) -> str:
         """Submit a job, and return its id."""
@@ -52,6 +92,8 @@ class Slurm:
         chosen = {name: getattr(self._settings, name) for name in self._settings.options} | dict(request.options)
         command += [f"--{'time' if name == 'time_limit' else name}={value}" for name, value in chosen.items() if value]
         done = self._run(command, pilot_script(self._settings, request, "$SLURM_JOB_ID"))
+        if done.returncode == SSH_FAILED or NO_ANSWER.search(done.stderr):  # it may have the job nevertheless
+            raise LenderFailed(_error(done))
         if done.returncode:
             raise LenderRefused(_error(done))
         handle = done.stdout.strip().partition(";")[0]
@@ -61,19 +103,17 @@ class Slurm:
 
     def found(self, label_prefix: str) -> list[Found]:
         """Return all allocations of Corral that Slurm remembers. Jobs that have ended are remembered for MinJobAge."""
-        command = ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", "--format=%i|%T|%e|%N|%r|%j", "--me"]
-        done = self._run(command)
-        if done.returncode:
-            raise LenderFailed(_error(done))
-        found = list[Found]()
-        for line in done.stdout.splitlines():
+        self._read_configuration()
+        jobs = list[_Job]()
+        for line in self._output("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", _Job.FORMAT, "--me"):
             try:
-                handle, state, ends, node, reason, label = line.strip().split("|", 5)
-            except ValueError:  # such as a greeting of a login shell. It may have replaced the line of a job, so nothing is known
+                job = _Job(*line.strip().split("|", 5))
+            except TypeError:  # such as a greeting of a login shell. It may have replaced the line of a job, so nothing is known
                 raise LenderFailed(f"squeue printed {line[:200]!r} instead of a list of jobs") from None
-            if label.startswith(label_prefix):
-                found.append(self._found(label, handle, state, ends, node, reason))
-        return found
+            if job.label.startswith(label_prefix):
+                jobs.append(job)
+        back = self._nodes_that_are_back() if any(job.phase is Phase.ENDED and job.node for job in jobs) else set[str]()
+        return [self._found(job, back) for job in jobs]
 
     def terminate(self, handles: Sequence[str]) -> None:
         done = self._run(["scancel", "--quiet", "--", *handles])
@@ -82,30 +122,60 @@ class Slurm:
 
     def phase_of_missing(self, handle: str, machine: str) -> Phase:
         """A node that has registered with the controller has ended the processes of jobs that the controller does not know."""
-        return Phase.ENDED if not machine or self._is_back(machine) else Phase.UNKNOWN
+        if machine and machine not in self._nodes_that_are_back():
+            return Phase.UNKNOWN
+        return Phase.OVER if machine and self._misses_processes else Phase.ENDED
 
-    def _found(self, label: str, handle: str, state: str, ends: str, node: str, reason: str) -> Found:
-        phase = _PHASE.get(state, Phase.UNKNOWN)
+    def advice(self) -> list[str]:
+        if not self._misses_processes:
+            return []
+        return [
+            "ProctrackType is proctrack/pgid, so Slurm may not find all processes of an ended job: its tasks count as alive "
+            "until the agent has reported their ends. Set ProctrackType=proctrack/cgroup in slurm.conf"
+        ]
+
+    def _found(self, job: _Job, back: set[str]) -> Found:
+        handle, node, phase = job.handle, job.node, job.phase
         if phase is Phase.WAITING:
-            return Found(label, handle, phase, f"Slurm job {handle} {WORDS.get(reason, f'waits: {reason}')}")
-        if phase is Phase.RUNNING:
-            ends_at_s = whole_number(ends) if state == "RUNNING" else None
-            return Found(label, handle, phase, f"Slurm job {handle} runs on {node}", ends_at_s)
-        if state == NODE_FAIL and not (node and self._is_back(node)):
-            return Found(
-                label, handle, Phase.UNKNOWN, f"the node of Slurm job {handle}, {node}, has failed: its tasks may still run"
+            why = f"Slurm job {handle} {WORDS.get(job.reason, f'waits: {job.reason}')}"
+        elif phase is Phase.RUNNING:
+            why = f"Slurm job {handle} runs on {node}"
+        elif phase is Phase.ENDING:
+            why = f"Slurm job {handle} is ending on {node}"
+        elif phase is Phase.UNKNOWN:
+            why = f"Slurm job {handle} is in the state {job.state}"
+        elif node and node not in back:
+            phase, why = (
+                Phase.UNKNOWN,
+                f"{node}, the node of Slurm job {handle} ({job.state}), does not respond: its tasks may still run",
             )
-        why = "" if reason in ("None", "") else f" ({reason})"
-        if phase is Phase.ENDED or state == NODE_FAIL:
-            return Found(label, handle, Phase.ENDED, f"Slurm job {handle} has ended: {state}{why}")
-        return Found(label, handle, Phase.UNKNOWN, f"Slurm job {handle} is in the state {state}")
+        else:
+            why = f"Slurm job {handle} has ended: {job.state}{'' if job.reason in ('None', '') else f' ({job.reason})'}"
+            phase = Phase.OVER if node and self._misses_processes else Phase.ENDED
+        ends_at_s = whole_number(job.ends) if job.state == "RUNNING" else None
+        return Found(job.label, handle, phase, why, ends_at_s, node)
 
-    def _is_back(self, node: str) -> bool:
-        done = self._run(["sinfo", "--noheader", f"--nodes={node}", "--format=%T"])
+    def _nodes_that_are_back(self) -> set[str]:
+        """Return the nodes that respond to the controller, and on which it starts jobs or lets them end."""
+        states: dict[str, set[str]] = {}
+        for line in self._output("sinfo", "--noheader", "--Node", "--format=%N|%T"):
+            node, _, state = line.strip().lower().partition("|")
+            states.setdefault(node, set()).add(state.rstrip("+"))
+        return {node for node, found in states.items() if found <= set(NODE_IS_BACK)}
+
+    def _read_configuration(self) -> None:
+        if time.monotonic() < self._configured_until_s:
+            return
+        self._misses_processes = any(
+            re.match(r"ProctrackType\s*=\s*proctrack/pgid", line) for line in self._output("scontrol", "show", "config")
+        )
+        self._configured_until_s = time.monotonic() + CONFIGURATION_S
+
+    def _output(self, *command: str) -> list[str]:
+        done = self._run(command)
         if done.returncode:
             raise LenderFailed(_error(done))
-        states = {line.strip().lower() for line in done.stdout.split()}
-        return bool(states) and all(state.rstrip("+") in NODE_IS_BACK for state in states)  # "idle*" does not respond
+        return done.stdout.splitlines()
 
     def _run(self, command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
         words = list(command)

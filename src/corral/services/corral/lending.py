@@ -15,6 +15,8 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.allocations import AllocationReport
 from corral.fleet import instances, spot_interruptions
+from corral.fleet.instance_types import price_of
+from corral.fleet.machine_cost import COST_DIGITS, HOUR_S
 from corral.model.allocation import JOIN_MAX_S, LOCAL, Allocation, AllocationState, Phase
 from corral.model.instance import INTERRUPTED_AT, Instance, InstanceState, ec2_id
 from corral.services.corral.joining import check_pilot
@@ -80,7 +82,7 @@ def report(tx: Tx[Store], reports: tuple[AllocationReport, ...]) -> list[str]:
             _ended(tx, allocation, instance, each.reason, proved=has_ended)
         else:
             _progress(tx, allocation, each)
-            if each.phase.is_useless and instance is not None:
+            if instance is not None and (each.phase.is_useless or (each.phase is Phase.ENDING and not _is_pending(instance))):
                 instances.terminate(tx, instance, f"Server.{allocation.lender}: {each.reason}")
             elif each.ends_at_s is not None and instance is not None and instance.state is InstanceState.RUNNING:
                 _notice(tx, instance, each.ends_at_s)
@@ -201,7 +203,7 @@ def _changed(tx: Tx[Store], instance_id: str) -> None:
 
 def list_lenders(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """List the lenders, and their allocations with the instances that they are for."""
-    problems = tx.settings.server.lender_problems()
+    problems, advice = tx.settings.server.lender_problems(), tx.settings.server.lender_advice()
     found = []
     all_allocations = tx.store.allocations.all()
     removed = {each.lender for each in all_allocations} - tx.settings.lenders.keys()
@@ -214,6 +216,7 @@ def list_lenders(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
                 "name": name,
                 "kind": settings.kind if settings is not None else LOCAL if name == LOCAL else "",
                 "problem": problems.get(name),
+                "advice": advice.get(name, []),
                 "allocations": allocations,
             }
         )
@@ -222,6 +225,8 @@ def list_lenders(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
 
 def _described(tx: Tx[Store], allocation: Allocation) -> dict[str, Any]:
     instance = tx.store.instances.get(allocation.instance_id)
+    hours = 0.0 if allocation.running_at_s is None else (tx.now_s - allocation.running_at_s) / HOUR_S
+    price = price_of(instance.type) if instance is not None else None
     return {
         "instanceId": ec2_id(allocation.instance_id),
         "instanceType": instance.type if instance is not None else None,
@@ -231,5 +236,8 @@ def _described(tx: Tx[Store], allocation: Allocation) -> dict[str, Any]:
         "handle": allocation.handle or None,
         "reason": allocation.reason or None,
         "hostId": allocation.host_id or None,
+        "machine": allocation.machine or None,
+        "hours": hours,
+        "onDemand": None if price is None or price.on_demand is None else round(hours * price.on_demand, COST_DIGITS),
         "createdAtS": tx.steps.wall_s(allocation.created_at_s),
     }
