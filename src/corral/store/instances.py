@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from corral.core.database import Database, Row
 from corral.model.allocation import is_allocation_cluster
 from corral.model.gpu import GpuDevice
-from corral.model.instance import MOVES, Instance, InstanceState, host_instance_id
+from corral.model.instance import MOVES, Instance, InstanceState, cluster_of_pool, host_instance_id
 from corral.model.placement import INSTANCE, Claim, Ending, Placement, Rank, Slot
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet
@@ -260,7 +260,7 @@ class Instances:
 
     def _claim(self, instance: Instance, pool: str, rank: Rank) -> Claim:
         claim = Claim(rank, INSTANCE, instance.id, instance.demand, owner=instance.owner)
-        self._claims.add(pool, claim, roams=True)  # any host can have the GPUs
+        self._claims.add(pool, claim, roams=not is_allocation_cluster(cluster_of_pool(pool)))  # any host can have the GPUs
         return claim
 
     def _release(self, instance: Instance) -> None:

@@ -7,7 +7,7 @@ from corral.services.corral import (
     hosts,
     instances,
     joining,
-    lending,
+    lenders,
     runs,
     server,
     signals,

@@ -20,7 +20,8 @@ from corral.decide.placement.slot_fit import amounts
 from corral.fleet.clusters import fargate_pool, pools_of
 from corral.fleet.newcomers import find_room, place_now, taking_capacity, waiting_pool
 from corral.fleet.private_environments import use_private_objects
-from corral.model.instance import is_host_pool
+from corral.model.allocation import is_allocation_cluster
+from corral.model.instance import cluster_of_pool, is_host_pool
 from corral.model.placement import INSTANCE, TASK, Claim, Placement, Rank, Unplaceable
 from corral.model.queue_options import NO_OPTIONS, QueueOptions
 from corral.model.task import RANDOM, Demand, PlacementRules, Task, TaskState
@@ -369,9 +370,9 @@ def fetch_roaming(tx: Tx[Store], pool_name: str) -> bool:
 
 
 def _may_use(tx: Tx[Store], claim: Claim, pool_name: str) -> bool:
-    """Whether a roaming claim may get capacity of a pool. Instances are launched on any host."""
+    """Whether a roaming claim may get capacity of a pool. Instances are launched on any host that no lender has given."""
     if claim.kind != TASK:
-        return is_host_pool(pool_name)
+        return is_host_pool(pool_name) and not is_allocation_cluster(cluster_of_pool(pool_name))
     task = tx.store.tasks.get(claim.id)
     assert task is not None, "a claim of a task that does not exist"
     if task.launch_type == "FARGATE":
