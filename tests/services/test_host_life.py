@@ -73,9 +73,10 @@ class Fleet(Small):
     def report(self, number: int, *runs: Observed) -> None:
         self.ask(lambda tx: host_reports.report(tx, f"h{number}", runs))
 
-    def beat(self, number: int) -> list[str]:
-        lost: list[str] = self.ask(lambda tx: hosts.heartbeats(tx, [f"h{number}"]))
-        return lost
+    def beat(self, number: int, *lacks: str) -> list[str]:
+        lacking = {f"h{number}": lacks} if lacks else {}
+        again: list[str] = self.ask(lambda tx: hosts.heartbeats(tx, [f"h{number}"], lacking))
+        return again
 
     def pass_silence(self, *heard: int) -> None:
         """Let the time pass after which a host is silent. These hosts report."""
@@ -311,13 +312,55 @@ def test_gpus_move_only_from_a_host_without_leases_that_is_silent_or_lost() -> N
     fleet.hello_of(1, 0, gpus=same)
     assert owners() == ["h0", "h1"], "only the GPU without a lease"
     assert fleet.store.instances.holds(host_instance_id("h1")) == {same[1].gpu_id: "mine"}
+    assert fleet.beat(1, same[0].gpu_id) == []
     fleet.call("forget_host", host="box0")
     fleet.hello_of(1, 0, gpus=same)
     assert owners() == ["h0", "h1"], "the machine has not restarted: the task may still compute on it"
     fleet.hello_of(1, 0, gpus=same, boot="another")
     assert owners() == ["h1", "h1"]
+    assert fleet.beat(1, same[0].gpu_id) == [], "it has them"
     fleet.hello_of(0, 2)
     assert owners() == ["h1", "h1"] and fleet.store.instances.gpus(host_instance_id("h0")) == []
+
+
+def test_a_host_that_was_installed_again_connects_anew_when_its_old_self_is_forgotten() -> None:
+    fleet = Fleet(1)
+    fleet.joins(1)
+    task = fleet.start()
+    running = fleet.run_of(task)
+    fleet.report(0, running)
+    same = fleet.hello(0, 1).gpus
+    fleet.pass_silence()
+    fleet.hello_of(1, 0, gpus=same, boot="another")
+    assert fleet.beat(1, same[0].gpu_id) == [], "the old host has a task on it"
+    fleet.call("forget_host", host="box0")
+    assert fleet.beat(1, same[0].gpu_id) == [], "the old task may still compute on it"
+    fleet.hello_of(0, 1, running)
+    fleet.report(0, replace(running, stopped_at_s=fleet.clock.now_s()))
+    fleet.pass_silence(1)
+    assert fleet.beat(1, same[0].gpu_id) == ["h1"]
+    fleet.hello_of(1, 0, gpus=same, boot="another")
+    assert {row[0] for row in fleet.store.execute("SELECT host_id FROM gpu")} == {"h1"}
+
+
+def test_a_host_is_not_lost_because_the_server_was_suspended() -> None:
+    fleet = Fleet(1, lost_after={"default": 60.0})
+    task = fleet.start()
+    fleet.clock.advance(600.0)
+    fleet.ask(lambda tx: None)
+    assert (fleet.task(task).state, fleet.described()["box0"]["state"]) != ("STOPPED", "LOST")
+    fleet.clock.advance(SILENT_S - 1.0)
+    fleet.hello_of(0, 1)
+    fleet.clock.advance(1.0)
+    assert fleet.beat(0) == [] and fleet.task(task).state != "STOPPED"
+    fleet.pass_silence()
+    assert fleet.described()["box0"]["state"] == "SILENT"
+    fleet.clock.advance(600.0)  # suspended while the host is silent
+    fleet.ask(lambda tx: None)
+    assert fleet.described()["box0"]["state"] == "SILENT"
+    fleet.clock.advance(SILENT_S)
+    fleet.ask(lambda tx: None)
+    assert fleet.described()["box0"]["state"] == "LOST"
 
 
 def test_instances_on_a_lost_host_terminate() -> None:
@@ -355,6 +398,21 @@ def test_a_drained_host_gets_no_tasks_and_stops_them_at_its_deadline() -> None:
     assert fleet.task(task).stopped_reason == HOST_DRAINED
     with pytest.raises(ApiError, match="deadline"):
         fleet.call("drain_host", host="box0", deadline=-1.0)
+
+
+def test_a_later_deadline_of_a_drain_counts() -> None:
+    fleet = Fleet(2)
+    task = fleet.start()
+    fleet.report(0, fleet.run_of(task))
+    fleet.call("drain_host", host="box0", deadline=60.0)
+    fleet.call("drain_host", host="box0", deadline=600.0)
+    for left_s in (61, 500):
+        fleet.clock.advance(left_s)
+        fleet.beat(0)
+        assert fleet.stops() == []
+    fleet.clock.advance(61)
+    fleet.beat(0)
+    assert fleet.stops() == [fleet.task(task).runs[0].id]
 
 
 def test_the_stop_of_all_tasks_names_hosts_that_do_not_respond() -> None:

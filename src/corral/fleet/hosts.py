@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from corral.core.transactions import Tx
 from corral.fleet.instances import host_changed
@@ -15,9 +16,14 @@ from corral.model.run import RunState
 from corral.store import Store
 
 
-def heartbeats(tx: Tx[Store], host_ids: Iterable[str]) -> list[str]:
-    """Store that these hosts have reported. Return those that must connect anew, because their tasks were given up as lost."""
+def heartbeats(tx: Tx[Store], host_ids: Iterable[str], lacking: Mapping[str, Iterable[str]] = MappingProxyType({})) -> list[str]:
+    """Store that these hosts have reported. Return those that must connect anew.
+
+    These are the hosts whose tasks were given up as lost, and those that can have GPUs now which another host had when they
+    connected. `lacking` maps such hosts to these GPUs.
+    """
     lost = tx.store.hosts.lost_ids()
+    can_move = {host_id for host_id, gpu_ids in lacking.items() if any(map(tx.store.hosts.is_free_to_move, gpu_ids))}
     known = [each for each in host_ids if each not in lost and not tx.store.joined_hosts.is_revoked(each)]
     returned = tx.store.hosts.silent_ids().intersection(known)
     tx.store.hosts.seen(known, tx.now_s)
@@ -25,7 +31,7 @@ def heartbeats(tx: Tx[Store], host_ids: Iterable[str]) -> list[str]:
         tx.due(f"host:{host_id}", tx.now_s + SILENT_S)
         wake_pools(tx, host_id)
         host_changed(tx, host_id)
-    return sorted(lost.intersection(host_ids))
+    return sorted((lost | can_move).intersection(host_ids))
 
 
 def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreign]]) -> None:

@@ -13,6 +13,8 @@ from corral.model.task import StopCode
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
+LATE_S = 2 * SILENT_S  # a silent host is looked at every SILENT_S; after a longer time, the server was not running
+
 
 def reconcile_host(tx: Tx[Store], host_id: str) -> None:
     """Record that a host is silent if it has not reported for SILENT_S seconds.
@@ -36,23 +38,31 @@ def reconcile_host(tx: Tx[Store], host_id: str) -> None:
 
 
 def _lose_in_time(tx: Tx[Store], host: dict[str, Any]) -> None:
-    """Give up a silent host when `lost_after` of its cluster is over, and the fences of its tasks have ended them."""
+    """Give up a silent host when `lost_after` of its cluster is over, and the fences of its tasks have ended them.
+
+    A host cannot report while the server is down, stopped or suspended. So after such a time, it has SILENT_S to connect.
+    """
     after_s = tx.settings.lost_after.get(tx.store.hosts.options()[host["id"]].options.cluster)
     if after_s is None or tx.store.joined_hosts.find(host["id"]) is None:
         return
     from corral.services.ecs.host_loss import fences_end_at_s, lose  # imported here, because few clusters have `lost_after`
 
     at_s = max(host["seen_at"] + after_s, fences_end_at_s(tx, host["id"]))
-    if tx.now_s >= at_s:
+    seconds_ago = tx.store.hosts.note_silence(host["id"], tx.now_s)
+    if tx.now_s >= at_s and seconds_ago is not None and seconds_ago <= LATE_S:
         lose(tx, host["id"], HOST_LOST_IN_TIME.format(f"{after_s:g}"))
     else:
-        tx.due(f"host:{host['id']}", at_s)
+        again_s = tx.now_s + SILENT_S
+        tx.due(f"host:{host['id']}", again_s if tx.now_s >= at_s else min(at_s, again_s))
 
 
 def end_drain(tx: Tx[Store], host_id: str) -> None:
     """Stop the tasks of a drained host, if its deadline is over. Services move their tasks themselves."""
     host = tx.store.hosts.get(host_id)
-    if host is None or host["drain_until"] is None or tx.now_s < host["drain_until"]:
+    if host is None or host["drain_until"] is None:
+        return
+    if tx.now_s < host["drain_until"]:  # an earlier drain had an earlier deadline
+        tx.due(f"drain:{host_id}", host["drain_until"])
         return
     tx.store.hosts.drain_until(host_id, None)
     for task in tx.store.tasks.on_host(host_id):

@@ -44,6 +44,7 @@ class Hosts:
         self._database = database
         self._instances = instances
         self._options: dict[str, StoredOptions] | None = None  # None: read them again
+        self._silence_noted: dict[str, float] = {}  # host id → the last time of `note_silence` in this process
 
     def put(self, hello: Hello, now_s: float) -> None:
         """Store the content of a hello, the first message of an agent: the options, the size, the boot id and the GPUs of its host.
@@ -54,7 +55,7 @@ class Hosts:
         """
         execute = self._database.execute
         gpus = [
-            gpu for gpu in hello.gpus if self._host_of(gpu.gpu_id) in (None, hello.host_id) or self._is_free_to_move(gpu.gpu_id)
+            gpu for gpu in hello.gpus if self._host_of(gpu.gpu_id) in (None, hello.host_id) or self.is_free_to_move(gpu.gpu_id)
         ]
         execute(
             "INSERT INTO host (id, name, boot_id, connected, seen_at, links, docker, options) VALUES (?, ?, ?, 1, ?, ?, ?, ?) "
@@ -102,7 +103,7 @@ class Hosts:
         row = self._database.execute("SELECT host_id FROM gpu WHERE id = ?", (gpu_id,)).fetchone()
         return None if row is None else str(row[0])
 
-    def _is_free_to_move(self, gpu_id: str) -> bool:
+    def is_free_to_move(self, gpu_id: str) -> bool:
         """Whether a GPU of another host may move to a host that reports it: its machine was installed again, and has a new host id.
 
         The other host is silent or lost, and no run can be on the GPU: it has no lease, no EC2 instance owns it, and no old run is
@@ -170,6 +171,12 @@ class Hosts:
         """Mark a host as disconnected. It gets no new tasks. Its tasks keep their GPUs."""
         self._set_connected(host_id, False)
 
+    def note_silence(self, host_id: str, now_s: float) -> float | None:
+        """Return how many seconds ago this process has noted the silence of a host. None: it has not."""
+        before_s = self._silence_noted.get(host_id)
+        self._silence_noted[host_id] = now_s
+        return None if before_s is None else now_s - before_s
+
     def lose(self, host_id: str, reason: str, now_s: float) -> None:
         """Mark a host as lost: its tasks are given up. The next hello ends this."""
         self._set_connected(host_id, False)
@@ -196,6 +203,11 @@ class Hosts:
         self._database.execute("DELETE FROM old_run WHERE host_id = ?", (host_id,))
         self._database.executemany("INSERT INTO old_run VALUES (?, ?)", [(host_id, run_id) for run_id in sorted(run_ids)])
         self._renew(host_id)
+
+    def gpus_elsewhere(self, gpu_ids: Iterable[str], host_id: str) -> dict[str, str]:
+        """GPU id → the other host that has the GPU."""
+        owners = {gpu_id: self._host_of(gpu_id) for gpu_id in gpu_ids}
+        return {gpu_id: owner for gpu_id, owner in owners.items() if owner not in (None, host_id)}
 
     def lost_owners(self, gpu_ids: Iterable[str], host_id: str) -> list[dict[str, Any]]:
         """Return the lost hosts, except this one, that have one of these GPUs."""

@@ -64,7 +64,7 @@ SILENT_LINKS_MAX = 32  # the most links of a joined host whose first message has
 REASON_MAX = 1_000  # characters
 SAMPLES_KEPT = 120  # samples of each GPU
 HEARTBEATS_S = 1.0  # the interval between two transactions that store which hosts have reported
-LOST_TASKS = "its tasks were given up, because it did not report: it must connect again"
+CONNECT_ANEW = "it must connect again: its tasks were given up, because it did not report, or GPUs of another host are now its own"
 NOTHING = Report()
 
 HostRefused = api_error("HostRefused")
@@ -128,6 +128,10 @@ class Agents:
                 found.append({"part": "upgrade", "host": f"host {name}", "problem": connection.not_upgraded})
             if connection.problem:
                 found.append({"part": "spawner", "host": f"host {name}", "problem": connection.problem})
+            if connection.scope is not None and (elsewhere := connection.scope.gpus_elsewhere):
+                others = ", ".join(sorted(set(elsewhere.values())))
+                text = f"reports GPUs that {others} has: if {others} is this machine before it was installed again, forget {others}"
+                found.append({"part": "gpus", "host": f"host {name}", "problem": text})
         if all(connection.link.peer for connection in connections):
             found.append({"part": "agent", "host": "", "problem": self._local.error or "is not connected"})
         return found
@@ -325,15 +329,18 @@ class Agents:
 
     def _store_heartbeats(self) -> None:
         heard, self._heard = self._heard & self._connections.keys(), set()
-        self._state.submit(partial(hosts.heartbeats, host_ids=heard)).add_done_callback(self._close_lost)
+        scopes = {host_id: self._connections[host_id].scope for host_id in heard}
+        lacking = {host_id: list(scope.gpus_elsewhere) for host_id, scope in scopes.items() if scope and scope.gpus_elsewhere}
+        stored = self._state.submit(partial(hosts.heartbeats, host_ids=heard, lacking=lacking))
+        stored.add_done_callback(self._close_outdated)
 
-    def _close_lost(self, answer: asyncio.Future[list[str]]) -> None:
-        """Close the connections of hosts whose tasks were given up. Their next hello says which runs they have."""
+    def _close_outdated(self, answer: asyncio.Future[list[str]]) -> None:
+        """Close the connections of hosts that must connect anew. Their next hello says which runs and which GPUs they have."""
         if answer.exception() is not None:
             return  # the next transaction stores what has changed
         for host_id in answer.result():
             if (connection := self._connections.get(host_id)) is not None:
-                connection.link.close(LOST_TASKS)
+                connection.link.close(CONNECT_ANEW)
 
     async def _read_reports(self, connection: AgentConnection) -> None:
         seen_s = self._clock.now_s()

@@ -53,10 +53,11 @@ class HostScope:
         self._host_id = host_id
         self._runs: dict[str, None] = {}  # ids of runs that are placed on the host, oldest first
         self._gpus: frozenset[str] = frozenset()
+        self.gpus_elsewhere: dict[str, str] = {}  # GPUs that the host reports, and that another host has → its name
 
     async def begin(self, hello: Hello, address: str) -> None:
         """Store from where the host has connected. Call this after the hello was committed."""
-        runs, gpus = await self._state.submit(partial(self._store_hello, hello=hello, address=address))
+        runs, gpus, self.gpus_elsewhere = await self._state.submit(partial(self._store_hello, hello=hello, address=address))
         self._add(runs)
         self._gpus = gpus
 
@@ -94,10 +95,12 @@ class HostScope:
         while len(self._runs) > RUNS_KNOWN_MAX:
             del self._runs[next(iter(self._runs))]
 
-    def _store_hello(self, tx: Tx[Store], hello: Hello, address: str) -> tuple[list[str], frozenset[str]]:
+    def _store_hello(self, tx: Tx[Store], hello: Hello, address: str) -> tuple[list[str], frozenset[str], dict[str, str]]:
         from corral.services.corral import joining  # imported here, because most servers have one machine
 
         joining.connected(tx, self._host_id, address, hello.version)
         gpus = [*tx.store.hosts.gpus(self._host_id), *tx.store.hosts.gpus(self._host_id, excluded=True)]
         runs = host_reports.placed_on(tx, self._host_id, [run.run_id for run in hello.runs])
-        return runs, frozenset(gpu.gpu_id for gpu in gpus)
+        elsewhere = tx.store.hosts.gpus_elsewhere([gpu.gpu_id for gpu in hello.gpus], self._host_id)
+        names = {host["id"]: str(host["name"]) for host in tx.store.hosts.all()} if elsewhere else {}
+        return runs, frozenset(gpu.gpu_id for gpu in gpus), {gpu_id: names[owner] for gpu_id, owner in elsewhere.items()}
