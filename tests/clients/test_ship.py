@@ -62,6 +62,8 @@ def test_a_folder_is_sent_once_and_every_run_works_in_a_copy(cli: Cli, tmp_path:
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     output, sent = shipped(cli, folder, "--array", "1-2")
     assert {line.partition(" | ")[2] for line in output} >= {"index 1", "index 2", "./src/now"} and sent == 0, output
+    [damaged] = [path for path in (cli.data / "node" / "shipped").iterdir() if path.read_bytes() == b"two\n"]
+    damaged.write_bytes(b"two?")  # as after a power failure
     assert cli("rerun", "go").stdout.splitlines()[-2].endswith("two")
 
 

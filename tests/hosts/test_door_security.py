@@ -24,10 +24,23 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from corral.channel.command_relay import HEAD
 from corral.core.clock import WallClock
+from corral.core.errors import Refused
 from corral.model.agent_protocol import PROTOCOL, Hello, LogChunk, Report
 from corral.model.joined_host import JoinAnswer, JoinRequest
 from corral.model.run import Observed
-from corral.node.server_access import AGENT, AUTHORITY, GATEWAY, JOIN, SERVER_NAME, SESSION, context, host_context, split_address
+from corral.node.joined_host import renew
+from corral.node.server_access import (
+    AGENT,
+    AUTHORITY,
+    GATEWAY,
+    JOIN,
+    SERVER_NAME,
+    SESSION,
+    context,
+    host_context,
+    read_record,
+    split_address,
+)
 from corral.server.door.authority import Authority
 from each import check_each
 from harness import REGION, eventually
@@ -232,6 +245,22 @@ def test_an_agent_of_another_version_is_refused(server: Server, tmp_path: Path) 
     with connect(server, host_context(host.folder, AGENT)) as connection:
         send(connection, {"hello": hello})
         assert b"the versions of Corral differ: the host has 9.9" in rest(connection)
+
+
+def test_a_host_with_another_mainboard_that_renews_its_certificate_or_joins_again_can_be_accepted(
+    server: Server, tmp_path: Path
+) -> None:
+    host = server.host(tmp_path / "moved", "moved")
+    assert host.join(server.token(), "--machine", "board-uuid=a").returncode == 0
+    record = read_record(host.folder)
+    assert record is not None
+    with pytest.raises(Refused, match="board-uuid differs"):
+        renew(host.folder, record, {"board-uuid": "b"})
+    server.corral.own("AcceptHost", host="moved")
+    renew(host.folder, record, {"board-uuid": "b"})
+    assert "board-uuid differs" in host.join(server.token(), "--machine", "board-uuid=c").stderr
+    server.corral.own("AcceptHost", host="moved")
+    assert host.join(server.token(), "--machine", "board-uuid=c").returncode == 0
 
 
 def test_a_host_reports_only_about_its_own_runs_and_gpus(server: Server, tmp_path: Path) -> None:

@@ -56,10 +56,11 @@ def upgrade(data: Path, wheel: bytes, *others: str, damaged: bool = False) -> Pa
 BROKEN = """
 import sys
 from hosts.test_upgrade import Path, Refused, changed, upgrade
-try:
-    upgrade(Path(sys.argv[1]), changed(**{"corral/node/agent.py": "raise RuntimeError('this version is broken')"}))
-except Refused as why:
-    print(why)
+for module in ("agent", "gateway_keeper"):
+    try:
+        upgrade(Path(sys.argv[1]), changed(**{f"corral/node/{module}.py": f"raise RuntimeError('{module} is broken')"}))
+    except Refused as why:
+        print(why)
 """
 
 
@@ -68,7 +69,8 @@ def test_a_version_that_does_not_start_is_refused(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", BROKEN, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.stdout == "The new version does not start: RuntimeError: this version is broken.\n", done.stderr
+    why = "The new version does not start: RuntimeError: {} is broken."
+    assert done.stdout.splitlines() == [why.format(module) for module in ("agent", "gateway_keeper")], done.stderr
     assert not any((tmp_path / "versions").iterdir())
 
 
@@ -94,7 +96,12 @@ def test_a_version_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         ("needs", "nosuch-2.5-py3-none-win_amd64.whl", False, "needs nosuch"),
     ]
     check_each(cases, refused)
-    folder = upgrade(tmp_path, needs, "nosuch-2.5-py3-none-any.whl")
+    for name in ("unused", "used"):
+        (tmp_path / "versions" / name).mkdir()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={"PYTHONPATH": str(tmp_path / "versions" / "used")}) as spawner:
+        folder = upgrade(tmp_path, needs, "nosuch-2.5-py3-none-any.whl")
+        assert {each.name for each in (tmp_path / "versions").iterdir()} == {"current", "used", folder.name}
+        spawner.communicate()
     assert (folder / "nosuch").is_dir() and json.loads((tmp_path / "versions/current").read_bytes())["folder"] == folder.name
     assert not (tmp_path / "outside").exists()
 

@@ -43,7 +43,7 @@ from corral.model.run import LogTarget, Observed, RunSpec, Usage
 DEFAULT_CLUSTER = "default"
 HOST_TYPE = "corral.host"
 PROTOCOL = 1  # of this version; an agent says its number in its hello
-PROTOCOLS = frozenset({PROTOCOL})  # that the server serves: this one, and the one before it as soon as there are two
+PROTOCOLS = frozenset({PROTOCOL, PROTOCOL - 1} - {0})  # that the server serves: this one, and the one before it; the first is 1
 HEARTBEAT_S = 5.0
 # A host that is silent for this time gets no new tasks. Its runs keep their GPUs, because the runs may be alive.
 SILENT_S = 3 * HEARTBEAT_S

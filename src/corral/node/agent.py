@@ -129,6 +129,7 @@ class Agent:
         self._connected_at = time.monotonic()
         self._core: Link | None = None
         self._response: asyncio.Future[Ack | None] | None = None  # the response to the pending hello or report
+        self._requested_boot_s = 0.0  # when this hello or report was sent
         self._welcomed = False
         self._samples_at_once = True  # False: the core does not need each sample of the GPUs at once
         self._idle_sampled_at = -IDLE_SAMPLES_S  # when samples of idle GPUs were last kept for a report
@@ -136,6 +137,7 @@ class Agent:
         self._quit_reason: str | None = None
         self._server_port = 0  # on which the gateway leads to the server
         self.upgraded: Path | None = None  # the folder of a new version, which continues after `run`
+        self._upgrading = False
 
     async def run(self) -> None:
         """Run until the core sends quit, or until there has been no connection for ALONE_MAX_S and no run is alive."""
@@ -350,11 +352,9 @@ class Agent:
         if self._core is None:
             raise ConnectionResetError
         self._response = asyncio.get_running_loop().create_future()
-        sent_boot_s = boot_s()
+        self._requested_boot_s = boot_s()
         self._core.send_message(message)
-        answer = await self._response
-        self._engine.answered(sent_boot_s)
-        return answer
+        return await self._response
 
     def _received(self, message: ToAgent) -> None:
         if message.ack is not None:
@@ -391,6 +391,9 @@ class Agent:
     async def _upgrade(self, order: UpgradeOrder) -> None:
         from corral.node import upgrade  # imported here because most agents never need it
 
+        if self._upgrading:  # two clients have ordered it; both see what becomes of it
+            return
+        self._upgrading = True
         core, fetch = self._core, partial(upgrade.fetch_from, self._server_port)
         try:
             self.upgraded = await asyncio.to_thread(upgrade.install, self._data.parent, order, fetch, sys.argv[1:])
@@ -400,9 +403,12 @@ class Agent:
             log.warning("not upgraded to %s: %s", order.version, why)
             if core is not None:
                 core.send_message({"not_upgraded": str(why)})
+        finally:
+            self._upgrading = False
 
     def _responded(self, ack: Ack | None) -> None:
         if self._response is not None and not self._response.done():
+            self._engine.answered(self._requested_boot_s)  # before the orders that follow: a fence counts from this time
             self._response.set_result(ack)
 
     def _lost(self) -> None:

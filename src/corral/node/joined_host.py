@@ -84,7 +84,7 @@ def join(
             f"The server at {door} has not created this token: its certificate is not the one that the token names. Nothing was "
             "sent. Check the address, or create a token on this server with `corral token create`."
         )
-    if offer.protocol != PROTOCOL:
+    if offer.protocol < PROTOCOL:  # a newer server decides whether it serves this protocol
         raise Refused(
             f"The versions of Corral differ: this machine has {full_version()}, and the server has {offer.version}. "
             "Install the version of the server on this machine."

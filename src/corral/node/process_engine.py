@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ RESTART_MAX_S = 5.0
 PING_S = 5.0
 SILENT_S = 10.0  # after this time without a response to a ping, the spawner is reported as a problem
 READ_MAX_BYTES = 64 * 1024 * 1024
+
+DEFAULTS = {each.name: each.default for each in fields(Launch) if each.default is not MISSING}  # of a Launch
 
 log = logging.getLogger("corral.node")
 
@@ -108,7 +110,7 @@ def encode_launch(launch: Launch) -> msgspec.Raw:
     knows every run.
     """
     try:
-        text = msgspec.json.encode(launch)
+        text = msgspec.json.encode(_without_defaults(launch))
         if len(text) <= LAUNCH_MAX_BYTES:
             return msgspec.Raw(text)
         why = f"command and environment have {len(text)} bytes; at most {LAUNCH_MAX_BYTES} are possible"
@@ -116,6 +118,11 @@ def encode_launch(launch: Launch) -> msgspec.Raw:
         why = str(error)
     fault = f"CannotStartContainerError: {why}"
     return msgspec.Raw(msgspec.json.encode(replace(launch, command=[], environment={}, working_directory=None, fault=fault)))
+
+
+def _without_defaults(launch: Launch) -> dict[str, Any]:
+    """Return the members of a launch that are not the default: a spawner of an earlier version knows fewer members."""
+    return {name: value for name, value in vars(launch).items() if name not in DEFAULTS or value != DEFAULTS[name]}
 
 
 def restart_wait_s(last_s: float, lived_s: float) -> float:

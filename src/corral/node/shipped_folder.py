@@ -1,8 +1,9 @@
 """The program that puts the folder of `corral run --ship` into the working directory of a run, and becomes the user's command.
 
-Start it with python -I -m corral.node.shipped_folder CACHE MANIFEST COMMAND…, in an empty working directory. It fetches the chunks
-of the folder from the server, with the token of the task, as far as the cache of this host lacks them. It writes the folder only
-when all chunks are in the cache. If it fails, it leaves no part of the folder, prints the reason, and exits with CANNOT_START.
+Its arguments are CACHE MANIFEST COMMAND…, and its working directory is empty (`FETCH_FOLDER` in `node/process_engine.py`). It
+fetches the chunks of the folder from the server, with the token of the task, as far as the cache of this host lacks them. It writes
+the folder only when all chunks are in the cache. If it fails, it leaves no part of the folder, prints the reason, and exits with
+CANNOT_START.
 """
 
 from __future__ import annotations
@@ -102,6 +103,16 @@ class Cache:
         except FileNotFoundError:
             return False
 
+    def read(self, server: Server, key: str) -> bytes:
+        """Return a chunk. Fetch it if it is missing, or damaged: a power failure can leave a file without its content."""
+        with suppress(FileNotFoundError):
+            content = self.path(key).read_bytes()
+            if sha256(content).hexdigest() == key:
+                return content
+        content = server.fetch(key)
+        self.put(key, content)
+        return content
+
     def put(self, key: str, content: bytes) -> None:
         """Store a chunk. A crash leaves the whole file or none with this name."""
         fresh = self._folder / f"{key}.{os.getpid()}.new"
@@ -160,7 +171,7 @@ def put_folder(server: Server, cache: Cache, manifest: str, folder: Path) -> Non
     cache.fill(server, sizes)
     try:
         for name, mode, chunks in document["files"]:
-            _write(_inside(folder, name), mode, [cache.path(key) for key, _ in chunks])
+            _write(_inside(folder, name), mode, (cache.read(server, key) for key, _ in chunks))
         for name, target in document["links"]:  # last, so that no file is written through a link
             _inside(folder, name).symlink_to(target)
     except BaseException:
@@ -171,11 +182,7 @@ def put_folder(server: Server, cache: Cache, manifest: str, folder: Path) -> Non
 
 
 def _document(server: Server, cache: Cache, manifest: str) -> dict[str, Any]:
-    path = cache.path(manifest)
-    text = path.read_bytes() if path.exists() else b""
-    if sha256(text).hexdigest() != manifest:  # also if the file was damaged by a crash of the machine
-        text = server.fetch(manifest)
-        cache.put(manifest, text)
+    text = cache.read(server, manifest)
     try:
         document: dict[str, Any] = json.loads(zlib.decompressobj().decompress(text, MANIFEST_MAX_BYTES))
     except (ValueError, zlib.error):
@@ -195,11 +202,10 @@ def _inside(folder: Path, name: str) -> Path:
     return path
 
 
-def _write(path: Path, mode: int, chunks: Iterable[Path]) -> None:
+def _write(path: Path, mode: int, chunks: Iterable[bytes]) -> None:
     with open(path, "xb") as file:
         for chunk in chunks:
-            with open(chunk, "rb") as source:
-                shutil.copyfileobj(source, file, 1 << 20)
+            file.write(chunk)
         os.fchmod(file.fileno(), 0o755 if mode & 0o100 else 0o644)
 
 

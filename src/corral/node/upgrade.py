@@ -29,6 +29,10 @@ from corral.version import full_version
 CURRENT = "current"
 FETCH_PATH = "/_corral/upgrade/"
 FETCH_S, TRIAL_S = 60.0, 60.0
+IMPORT_ALL = (
+    "import importlib, pkgutil, corral.node\n"
+    "for each in pkgutil.walk_packages(corral.node.__path__, 'corral.node.'): importlib.import_module(each.name)"
+)
 
 
 def fetch_from(port: int, digest: str) -> bytes:
@@ -58,6 +62,7 @@ def install(data: Path, order: UpgradeOrder, fetch: Callable[[str], bytes], argu
         for wheel in _missing(fresh, order.files[1:]):
             _unpack(wheel, fetch, fresh)
         _try(fresh, arguments)
+        _sync(fresh)
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)
     except OSError as error:
@@ -66,6 +71,7 @@ def install(data: Path, order: UpgradeOrder, fetch: Callable[[str], bytes], argu
         shutil.rmtree(fresh, ignore_errors=True)
     content = json.dumps({"folder": folder.name, "version": order.version, "replaces": full_version()})
     _replace(data / VERSIONS / CURRENT, content if not _current(data) else _keep_base(data, folder.name, order.version))
+    _remove_unused(folder)
     return folder
 
 
@@ -107,19 +113,42 @@ def _replace(path: Path, content: str) -> None:
     fresh.rename(path)
 
 
+def _sync(folder: Path) -> None:
+    """Write all files of a folder to the disk: `current` must not name a version that a power failure has damaged."""
+    for parent, _, names in os.walk(folder):
+        for path in (parent, *(os.path.join(parent, name) for name in names)):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the other versions, except those that a process uses: the spawner of an earlier version lives until its runs end."""
+    used = list[bytes]()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            used += [each for each in path.read_bytes().split(b"\0") if each.startswith(b"PYTHONPATH=")]
+    for other in folder.parent.iterdir():
+        if other.is_dir() and other != folder and not any(os.fsencode(other) in each for each in used):
+            shutil.rmtree(other, ignore_errors=True)
+
+
 def _try(folder: Path, arguments: Sequence[str]) -> None:
-    """Start the new agent with the options of this one, without any work."""
-    command = [sys.executable, "-P", "-m", "corral.node", *arguments, "--find-gpus", ""]
+    """Start the new agent with the options of this one, without any work, and import all modules of the new version for hosts."""
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    try:
-        done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TRIAL_S, cwd=folder
-        )
-    except subprocess.TimeoutExpired:
-        raise Refused(f"The new version does not start: it did not respond within {TRIAL_S:.0f} s.") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        raise Refused(f"The new version does not start: {lines[-1] if lines else f'exit code {done.returncode}'}.")
+    for words in (("-c", IMPORT_ALL), ("-m", "corral.node", *arguments, "--find-gpus", "")):
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", *words], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=TRIAL_S, cwd=folder,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise Refused(f"The new version does not start: it did not respond within {TRIAL_S:.0f} s.") from None
+        if done.returncode:
+            lines = done.stderr.strip().splitlines()
+            raise Refused(f"The new version does not start: {lines[-1] if lines else f'exit code {done.returncode}'}.")
 
 
 def _unpack(wheel: Wheel, fetch: Callable[[str], bytes], folder: Path) -> None:

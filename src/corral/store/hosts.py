@@ -54,9 +54,7 @@ class Hosts:
         `Instances.move_host` moves it.
         """
         execute = self._database.execute
-        gpus = [
-            gpu for gpu in hello.gpus if self._host_of(gpu.gpu_id) in (None, hello.host_id) or self.is_free_to_move(gpu.gpu_id)
-        ]
+        gpus = [gpu for gpu in hello.gpus if self._host_of(gpu.gpu_id) in (None, hello.host_id) or self.is_free_to_move(gpu.gpu_id)]
         execute(
             "INSERT INTO host (id, name, boot_id, connected, seen_at, links, docker, options) VALUES (?, ?, ?, 1, ?, ?, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET name = excluded.name, boot_id = excluded.boot_id, connected = 1, "

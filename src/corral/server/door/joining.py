@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 
 from corral.core.clock import Clock
-from corral.model.agent_protocol import PROTOCOL
+from corral.model.agent_protocol import PROTOCOL, PROTOCOLS
 from corral.model.joined_host import WHEELS, JoinAnswer, JoinOffer, JoinRequest
 from corral.node.host import machine_id
 from corral.server.door.authority import Authority, BadRequest, SigningRequest, read_request
@@ -110,7 +110,7 @@ class Joiner:
         return JoinAnswer(size=len(content)), content
 
     async def _join(self, preamble: Preamble, request: JoinRequest) -> JoinAnswer:
-        if request.protocol != PROTOCOL:
+        if request.protocol not in PROTOCOLS:
             raise JoinRefused(
                 f"The versions of Corral differ: this machine has {request.version[:60]}, and the server has {full_version()}. "
                 "Install the version of the server on this machine."
@@ -134,12 +134,17 @@ class Joiner:
             request.machine,
             request.allocation,
         )
+        if why := await self._state.submit(partial(joining.note_machine_with_key, redemption=redemption)):
+            raise JoinRefused(why)
         host = await self._state.submit(lambda tx: joining.redeem(tx, redemption))
         log.info("the host %s joins from %s, with the token %s", host.name, preamble.address, token_id)
         return await self._certify(host.id, signing, "", request.machine)
 
     async def _renew(self, preamble: Preamble, request: JoinRequest) -> JoinAnswer:
         signing = await asyncio.to_thread(read_request, request.signing_request)
+        note = partial(joining.note_machine, host_id=preamble.host, machine=request.machine, address=preamble.address)
+        if why := await self._state.submit(note):
+            raise JoinRefused(why)
         return await self._certify(preamble.host, signing, preamble.serial, request.machine)
 
     async def _certify(self, host_id: str, signing: SigningRequest, earlier_serial: str, machine: dict[str, str]) -> JoinAnswer:

@@ -224,10 +224,8 @@ def identify(tx: Tx[Store], host_id: str, machine: dict[str, str], address: str)
     host = hosts.find(host_id)
     if host is None:
         return "the host was removed"
-    if differing_sources(host.machine, machine):
-        if (host.refused, host.refused_address) != (machine, address):
-            hosts.put(replace(host, refused=machine, refused_address=address))
-        return other_machine(host, machine)
+    if why := note_machine(tx, host_id, machine, address):
+        return why
     name = host.name if host.forgotten_at_s is None else _free_name(tx, host.name, host.id)
     after = replace(host, name=name, machine=host.machine | machine, forgotten_at_s=None, refused={}, refused_address="")
     if after != host:
@@ -238,6 +236,26 @@ def identify(tx: Tx[Store], host_id: str, machine: dict[str, str], address: str)
 def _free_name(tx: Tx[Store], name: str, host_id: str) -> str:
     """Return the name for a host, with an addition if another host has it."""
     return f"{name[:NAME_KEPT]}-{host_id[:4]}" if tx.store.joined_hosts.is_name_taken(name, host_id) else name
+
+
+def note_machine(tx: Tx[Store], host_id: str, machine: dict[str, str], address: str) -> str:
+    """Compare the machine that presents the certificate of a host with the machine of the host. Return why it is refused.
+
+    The refused machine is stored, because `corral hosts accept` accepts the last one. So this is a command of its own before those
+    that store nothing if they refuse, `redeem` and `certify`.
+    """
+    host = tx.store.joined_hosts.find(host_id)
+    if host is None or not differing_sources(host.machine, machine):
+        return ""
+    if (host.refused, host.refused_address) != (machine, address):
+        tx.store.joined_hosts.put(replace(host, refused=machine, refused_address=address))
+    return other_machine(host, machine)
+
+
+def note_machine_with_key(tx: Tx[Store], redemption: Redemption) -> str:
+    """Call `note_machine` for the host whose key a machine has that wants to join. It has signed its request with this key."""
+    host = tx.store.joined_hosts.with_key(redemption.key_digest)
+    return "" if host is None else note_machine(tx, host.id, redemption.machine, redemption.address)
 
 
 def other_machine(host: JoinedHost, machine: dict[str, str]) -> str:
