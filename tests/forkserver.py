@@ -157,7 +157,8 @@ class Popen(subprocess.Popen):
         given = self._given.bind(self, *arguments).arguments
         command, environment = [os.fspath(word) for word in given["args"]], given["env"]
         unsafe = command[:1] + command[2:] if command[1:2] == ["-P"] else command  # a fork has a search path of its own
-        path = None if given["preexec_fn"] else self._socket_of(unsafe)
+        is_other = environment is not None and environment.get("PYTHONPATH") != os.environ.get("PYTHONPATH")  # another Corral
+        path = None if given["preexec_fn"] or is_other else self._socket_of(unsafe)
         if path is None:
             super()._execute_child(*arguments)
             return

@@ -75,6 +75,9 @@ def test_what_cannot_be_sent_is_refused(cli: Cli, tmp_path: Path) -> None:
         refused = cli("run", "--ship", "--workdir", str(folder), "--", "./src/go.sh", code=1)
         assert "src/out is a link to" in refused.stderr and "out of the folder" in refused.stderr
         link.unlink()
+    (folder / "cache" / ".gitignore").write_text("*\n")
+    refused = cli("run", "--ship", "--workdir", str(folder / "cache"), "--", "true", code=1)
+    assert "There is nothing to send: git ignores all files" in refused.stderr
     cli("config", "set", "ship.folder_mib", "1")
     refused = cli("run", "--ship", "--workdir", str(folder), "--", "./src/go.sh", code=1)
     assert "has more than 1 MiB" in refused.stderr

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import corral
 from command import BIN, Cli
 from corral.access import sessions
+from corral.model.agent_protocol import PROTOCOL
 from corral.model.principal import role_session
 from eventually import eventually
 from harness import Corral, container
@@ -68,11 +71,26 @@ assert b"HTTP/1.1 200" not in answer, answer
 """
 
 
+def other_version(folder: Path, version: str, protocol: int) -> dict[str, str]:
+    """Make a copy of Corral with another version and another number of the protocol. Return the environment that uses it."""
+    package, copy = Path(corral.__file__).parent, folder / "corral"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for path, before, after in (
+        (copy / "__init__.py", corral.__version__, version),
+        (copy / "model" / "agent_protocol.py", f"\nPROTOCOL = {PROTOCOL} ", f"\nPROTOCOL = {protocol} "),
+    ):
+        text = path.read_text()
+        assert before in text, path
+        path.write_text(text.replace(before, after))
+    (copy / "commit.txt").write_text("0" * 40)
+    return {"PYTHONPATH": str(folder)}
+
+
 class Cluster:
     """A server with its door on the network of the lab, and hosts that join it."""
 
-    def __init__(self, folder: Path, lab: Lab, settings: str = "") -> None:
-        """`settings` is the text of corral.toml."""
+    def __init__(self, folder: Path, lab: Lab, settings: str = "", environment: dict[str, str] | None = None) -> None:
+        """`settings` is the text of corral.toml, and `environment` of the server."""
         self.folder = folder
         self._types: dict[str, str] = {}  # name of a machine → its instance type, by which a placement constraint chooses it
         self.lab = lab
@@ -82,20 +100,21 @@ class Cluster:
         if settings:
             self.cli.data.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.cli.data / "corral.toml").write_text(settings)
-        self.corral = Corral(self.cli.data, "none", "--runtime", "process", "--door", f"{lab.address}:{self.door_port}").start()
+        options = ("--runtime", "process", "--door", f"{lab.address}:{self.door_port}")
+        self.corral = Corral(self.cli.data, "none", *options, environment=environment).start()
         self.ecs, self.s3, self.logs = (self.corral.client(name) for name in ("ecs", "s3", "logs"))
         self.s3.create_bucket(Bucket=BUCKET)
 
     def token(self, *options: str) -> dict[str, Any]:
         return self.cli.json("token", "create", *options)
 
-    def join(self, machine: Machine, token: dict[str, Any] | None = None, environment: dict[str, str] | None = None) -> None:
+    def join(self, machine: Machine, token: dict[str, Any] | None = None, *options: str) -> None:
         """Run `corral join` on a machine until it is killed. Without a token, it continues."""
         self._types.setdefault(machine.name, TYPES[len(self._types)])
         words = [str(BIN / "corral"), "join", "--data", str(self.folder / machine.name), "--gpus", "sim:2", "--runtime", "process"]
         words += ["--instance-type", self._types[machine.name]]
         words += [token["address"], "--token", token["token"], "--name", machine.name] if token else []
-        machine.start(*words, log=self.folder / f"{machine.name}.log", environment=environment)
+        machine.start(*words, *options, log=self.folder / f"{machine.name}.log")
 
     def state(self, machine: Machine) -> str | None:
         found = self.corral.own("DescribeHosts")["hosts"]

@@ -1,4 +1,4 @@
-"""Several machines in one: each has network, mount, host name and process namespaces of its own, and its own boot id.
+"""Several machines in one: each has network, mount, host name and process namespaces, a boot id and a machine id of its own.
 
 A process holds the namespaces of a machine. When it ends, the kernel ends all processes of the machine and removes its network. It
 ends with the process that made it, so nothing remains of a test that is killed. The server runs on this machine, which is on the
@@ -18,6 +18,7 @@ from types import TracebackType
 
 from eventually import eventually
 
+MACHINE_ID = Path("/etc/machine-id")
 HOLD = ("setpriv", "--pdeathsig", "KILL", "unshare", "--kill-child", "--fork")
 
 
@@ -38,6 +39,10 @@ class Machine:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
         setup = f"hostname {name} && mount --bind {folder}/boot_id /proc/sys/kernel/random/boot_id && ip link set lo up"
+        if MACHINE_ID.exists():
+            if not (folder / "machine-id").exists():
+                (folder / "machine-id").write_text(f"{uuid.uuid4().hex}\n")
+            setup += f" && mount --bind {folder}/machine-id {MACHINE_ID}"
         reap = "while :; do sleep 3600; done"  # the shell waits for processes whose parents have ended, as every init does
         command = [*HOLD, "--net", "--mount", "--uts", "--pid", "--mount-proc", "sh", "-c", f"{setup} && echo && {reap}"]
         self._holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
@@ -121,7 +126,17 @@ class Lab:
             machine.close()
 
     def add(self, name: str) -> Machine:
-        machine = Machine(name, f"{self._subnet}.{len(self.machines) + 2}", self._folder / name)
+        return self._start(name, f"{self._subnet}.{len(self.machines) + 2}")
+
+    def restart(self, machine: Machine) -> Machine:
+        """End all processes of a machine, and start it again with another boot id."""
+        machine.close()
+        self.machines.remove(machine)
+        self._switch.run("ip", "link", "delete", machine.name)
+        return self._start(machine.name, machine.address)
+
+    def _start(self, name: str, address: str) -> Machine:
+        machine = Machine(name, address, self._folder / name)
         self.machines.append(machine)
         switch, init = str(self._switch.init), str(machine.init)
         _ip("link", "add", name, "netns", switch, "type", "veth", "peer", "name", "eth0", "netns", init)

@@ -213,8 +213,8 @@ def test_tokens_and_hosts_that_are_refused_leave_nothing(server: Server, tmp_pat
         (expired, "a", "has expired", {}),
         (token, "first-user", "is taken by another host", {}),
         (token, "a b", "The name 'a b' is not valid", {}),
-        (token, "a", "is 4000 s behind the clock of the server", {"time_s": late}),
-        (token, "a", "is 4000 s ahead of the clock of the server", {"time_s": early}),
+        (token, "a", " s behind the clock of the server", {"time_s": late}),
+        (token, "a", " s ahead of the clock of the server", {"time_s": early}),
         (token, "a", "The versions of Corral differ", {"protocol": PROTOCOL + 1}),
         (token, "a", "signing request", {"signing_request": "nonsense"}),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import corral
+from corral.model.agent_protocol import PROTOCOL
 from corral.version import full_version
 from eventually import eventually
-from hosts.cluster import Cluster
+from hosts.cluster import Cluster, other_version
 from hosts.lab import Lab, why_not
 
 # A node prints what Batch tells it, and meets the other node on the same port.
@@ -31,12 +30,16 @@ while main is not None and socket.socket().connect_ex((main, 7070)):
 """
 
 
+NEWER = f"9.9.9 (commit {'0' * 12})"
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if why := why_not():
         pytest.skip(why)
     with Lab(tmp_path / "lab") as lab:
-        made = Cluster(tmp_path, lab)
+        # The hosts are of this version, and announce the number of the protocol before that of the server.
+        made = Cluster(tmp_path, lab, environment=other_version(tmp_path / "newer", "9.9.9", PROTOCOL + 1))
         try:
             yield made
         finally:
@@ -70,16 +73,6 @@ def run_nodes(cluster: Cluster, gpus: int) -> list[list[Any]]:
     return [json.loads(log["events"][0]["message"]) for log in logs]
 
 
-def older_version(folder: Path) -> dict[str, str]:
-    """Make a copy of Corral with an older version. Return the environment that uses it."""
-    package = Path(corral.__file__).parent
-    shutil.copytree(package, folder / "corral", ignore=shutil.ignore_patterns("__pycache__"))
-    init = folder / "corral" / "__init__.py"
-    init.write_text(init.read_text().replace(corral.__version__, "0.0.9"))
-    (folder / "corral" / "commit.txt").write_text("0" * 40)
-    return {"PYTHONPATH": str(folder)}
-
-
 def check_addresses(cluster: Cluster, addresses: dict[str, str]) -> None:
     """The container instances of hosts, and their own instances, have the addresses of the hosts."""
     arns = cluster.ecs.list_container_instances()["containerInstanceArns"]
@@ -98,8 +91,8 @@ def test_jobs_folders_and_upgrades_across_hosts(cluster: Cluster, tmp_path: Path
     batch.create_job_queue(jobQueueName="here", priority=1, computeEnvironmentOrder=order)
     token = cluster.token("--uses", "2")
     machines = {name: cluster.lab.add(name) for name in ("gpu-one", "gpu-two")}
-    cluster.join(machines["gpu-one"], token, older_version(tmp_path / "older"))
-    cluster.join(machines["gpu-two"], token)
+    for machine in machines.values():
+        cluster.join(machine, token)
     for machine in machines.values():
         cluster.until(machine, "UP")
     addresses = {host["name"]: host["address"] for host in cluster.corral.own("DescribeHosts")["hosts"]}
@@ -124,19 +117,17 @@ def test_jobs_folders_and_upgrades_across_hosts(cluster: Cluster, tmp_path: Path
 
     task = cluster.work(machines["gpu-one"])
     cluster.first_line(task)
-    before = {host["name"]: host["agent"] for host in cluster.corral.own("DescribeHosts")["hosts"]}
-    assert before["gpu-one"].startswith("0.0.9 ") and before["gpu-two"] == full_version()
-    done = cluster.cli("hosts", "upgrade")
-    assert sorted(done.stdout.splitlines()) == [
-        f"gpu-one has {full_version()} now",
-        f"gpu-two has {full_version()} already",
-    ]
+    agents = lambda: {host["name"]: host["agent"] for host in cluster.corral.own("DescribeHosts")["hosts"]}  # noqa: E731
+    assert {agents()[name] for name in machines} == {full_version()}
+    for word in ("now", "already"):
+        assert cluster.cli("hosts", "upgrade", "gpu-one").stdout == f"gpu-one has {NEWER} {word}\n"
     cluster.until_works(machines["gpu-one"])
     cluster.stop(machines["gpu-one"])
     cluster.until_stopped(machines["gpu-one"], task)
     cluster.check_all(machines["gpu-one"], task)
+    sent = cluster.cli("run", "--ship", "--host", "gpu-one", "-w", str(tmp_path / "project"), "--", "sh", "where.sh")
+    assert sent.stdout.startswith("gpu-one\n")
     machines["gpu-one"].kill("corral.node")
-    cluster.join(machines["gpu-one"], environment={"PYTHONPATH": str(tmp_path / "older")})
+    cluster.join(machines["gpu-one"])
     cluster.until(machines["gpu-one"], "UP")
-    after = {host["name"]: host["agent"] for host in cluster.corral.own("DescribeHosts")["hosts"]}
-    assert after["gpu-one"] == full_version()  # `corral join` of the older installation continues with the upgrade
+    assert agents()["gpu-one"] == NEWER  # `corral join` of the older installation continues with the upgrade

@@ -142,6 +142,8 @@ def test_fingerprints_compare_what_both_have(tmp_path: Any) -> None:
 def test_another_machine_is_refused_until_it_is_accepted() -> None:
     fleet = Fleet(2)
     other = MACHINE | {"board-uuid": "c"}
+    with pytest.raises(ApiError, match="No other machine has presented"):
+        fleet.call("accept_host", host="box0")
     identify = lambda machine: fleet.ask(lambda tx: joining.identify(tx, "h0", machine, "10.0.0.9"))  # noqa: E731
     why = identify(other)
     assert "board-uuid differs" in why and "corral join --new" in why and "corral hosts accept box0" in why
@@ -193,6 +195,9 @@ def test_only_a_silent_host_is_forgotten_and_its_tasks_stop_with_the_reason() ->
     assert (fleet.task(one).stop_code, fleet.task(two).stop_code) == ("TerminationNotice", "TaskFailedToStart")
     assert f"box{number}" not in fleet.described()
     assert len(fleet.call("ListContainerInstances")["containerInstanceArns"]) == 1
+    for operation in ("drain_host", "resume_host", "rename_host"):
+        with pytest.raises(ApiError, match=f"box{number} was forgotten"):
+            fleet.call(operation, host=f"box{number}", name="x")
     fleet.call("forget_host", host=lost)  # again
 
 

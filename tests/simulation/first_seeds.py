@@ -7,7 +7,8 @@ may be the first to catch a fault: the test then tries the seeds that follow and
 FIRST_SEEDS = {
     "a host that returns gets work before its old work has ended": 14,
     "a host is lost before the fences of its tasks": 16,
-    "a connected host is forgotten": 6,
+    "a connected host is forgotten": 7,
+    "a copy of a host is served": 3,
     "the engine ignores fences": 16,
     "a hand-over is tried once": 2,
     "no host is ever silent": 6,

@@ -69,12 +69,13 @@ class Engine:
         process = self.runs[spec.run_id] = Process(spec)
         self._later(self.world.plan.start_s * self.world.rng.random(), partial(self._spawn, process))
 
-    def stop(self, run_id: str) -> None:
+    def stop(self, run_id: str, *, by_core: bool = True) -> None:
         process = self.runs.get(run_id)
         if process is None or process.stopped_at_s is not None or process.stopping:
             return
         process.stopping = True
-        self.world.tell("run_told_to_stop", self.host, process)
+        if by_core:
+            self.world.tell("run_told_to_stop", self.host, process)
         if process.pid is None:
             self._end(process, None, STOPPED_BEFORE_START)
         elif self.world.rng.random() < self.world.plan.hangs_on_stop:
@@ -139,7 +140,7 @@ class Engine:
             return
         if self.world.agenda.now >= self.answered_at + after_s:
             self.world.note("engine", self.host.id, "fences", process.spec.run_id)
-            self.stop(process.spec.run_id)
+            self.stop(process.spec.run_id, by_core=False)
         else:
             self._later(1.0, partial(self._fence, process, after_s))
 
@@ -301,7 +302,8 @@ class Host:
         self.size = size
         self.boot_id = "boot-0"
         self.dead = False  # for ever
-        self.has_joined = world.plan.with_joined and number > 0
+        self.has_joined = world.plan.with_loss or (world.plan.with_joined and number > 0)
+        self.mates: list[Host] = []  # other hosts on the same machine: it joined again in a new folder
         self.cut_until = 0.0  # its network is cut until then
         self.hello_at = 0.0
         self.away_until = 0.0  # until then, no network
@@ -345,10 +347,34 @@ class Host:
         self.crash_agent()
         self.boot_id = f"boot-{self.world.rng.getrandbits(32)}"
         self.engine.reboot()
+        for mate in self.mates:
+            mate.crash_agent()
+            mate.boot_id = self.boot_id
+            mate.engine.reboot()
+            self.world.agenda.after(self.world.down_s(), mate.start_agent)
         self.foreign.clear()
         if self.gpus and self.world.rng.random() < self.world.plan.gpu_falls_off:
             self.gpus = self.gpus[:-1]
         self.world.tell("rebooted", self)
+
+    def join_again(self, number: int, *, installed_again: bool) -> Host:
+        """Return a new host that the machine is from now on, with the same GPUs.
+
+        If the machine was installed again, its processes have ended. Otherwise it has joined in another folder: what its earlier
+        self runs lives on, and its earlier agent may come back.
+        """
+        new = Host(self.world, number, self.size)
+        new.gpus, new.cluster, new._moves, new.boot_id = self.gpus, self.cluster, False, self.boot_id
+        if installed_again:
+            new.boot_id = f"boot-{number}-{self.boot_id}"
+            for earlier in (self, *self.mates):
+                earlier.die()
+        else:
+            self.crash_agent()
+            new.mates = [self, *self.mates]
+            for mate in new.mates:
+                mate.mates.append(new)
+        return new
 
     def die(self) -> None:
         self.crash_agent()

@@ -35,15 +35,19 @@ def with_joined_hosts(plan: Plan) -> Plan:
     return replace(plan, hosts=hosts, with_joined=True, faults=faults, fault_every_s=min(plan.fault_every_s, 3.0))
 
 
-def serves_hello(tx: Tx[Store], hello: Hello, world: World) -> Any:
-    """Apply the hello of a host that has joined, as the server does. Its certificate was checked before."""
+def serves_hello(tx: Tx[Store], hello: Hello, world: World, machine: dict[str, str] = MACHINE) -> list[str] | str:
+    """Apply the hello of a host that has joined, as the server does. Its certificate was checked before.
+
+    Return the GPUs that another host has, or why the host is refused.
+    """
     if tx.store.joined_hosts.find(hello.host_id) is None:  # it redeems its token now
         new = JoinedHost(hello.host_id, hello.name, hello.host_id, "token", "serial", "", "", "", "", "", tx.now_s)
         tx.store.joined_hosts.put(new)
-    refusal = joining.identify(tx, hello.host_id, MACHINE, "10.0.0.1")
-    assert not refusal, refusal
+    if refusal := world.parts.identify(tx, hello.host_id, machine, "10.0.0.1"):
+        return refusal
     world.parts.hello(tx, hello)
     joining.connected(tx, hello.host_id, "10.0.0.1", "1")
+    return list(tx.store.hosts.gpus_elsewhere([gpu.gpu_id for gpu in hello.gpus], hello.host_id))
 
 
 def cut(host: Host) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import Hello
 from corral.reconcile import STATE
+from corral.services.corral import joining
 from corral.services.ecs import host_loss, host_reports
 from corral.store import Store
 from simulation.host import Engine, Process
@@ -19,6 +20,10 @@ def many_losses(plan: Plan) -> Plan:
     """Let hosts be away for long enough. In so much time, steps of the wall clock would delete log events for their age."""
     faults = tuple(fault for fault in plan.faults if fault != "clock step")
     return replace(plan, with_loss=True, safety_s=100.0, faults=faults)
+
+
+def many_changes(plan: Plan) -> Plan:
+    return replace(many_losses(plan), with_changes=True)
 
 
 def hello_ignores_old_runs(tx: Tx[Store], message: Hello) -> None:
@@ -43,6 +48,12 @@ def forgotten_at_once(tx: Tx[Store], host_id: str) -> Any:
     return host_loss.forget(tx, host_id, "the host was lost") if tx.store.hosts.get(host_id) is not None else 0
 
 
+def serves_copies(tx: Tx[Store], host_id: str, machine: dict[str, str], address: str) -> str:
+    """The machine that presents a certificate is not compared with that of its host."""
+    host = tx.store.joined_hosts.find(host_id)
+    return joining.identify(tx, host_id, (host.machine if host is not None else {}) or machine, address)
+
+
 class IgnoresFences(Engine):
     def _fence(self, process: Process, after_s: float) -> None:
         pass
@@ -53,4 +64,5 @@ LOSS_FAULTS = {
     "a host is lost before the fences of its tasks": Parts(reconcilers={**STATE, "host": lost_before_its_fences}, tune=many_losses),
     "a connected host is forgotten": Parts(forget=forgotten_at_once, tune=many_losses),
     "the engine ignores fences": Parts(engine=IgnoresFences, tune=many_losses),
+    "a copy of a host is served": Parts(identify=serves_copies, tune=many_changes),
 }

@@ -61,6 +61,7 @@ class Plan:
     with_clusters: bool  # hosts are in two clusters, and move between them
     with_joined: bool = False  # all hosts but the first have joined from other machines
     with_loss: bool = False  # hosts are cut off, forgotten or lost, and return; half of the tasks have a fence
+    with_changes: bool = False  # machines are copied, installed again, and join in new folders
 
 
 def draw(rng: Random, more: Random, cluster: Random) -> Plan:

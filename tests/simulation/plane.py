@@ -195,16 +195,18 @@ class Plane:
         answer = yield self.submit(
             lambda tx: serves_hello(tx, hello, self.world) if has_joined else self.world.parts.hello(tx, hello)
         )
+        assert not isinstance(answer, str), answer
         if not isinstance(answer, Exception):
             self.world.note("core", "welcomes", hello.host_id, len(hello.runs))
             connection.down.send({"welcome": {}})
             go(self._send_orders(connection))
-            yield from self._read_reports(connection, hello.host_id)
+            yield from self._read_reports(connection, hello.host_id, answer)
         connection.break_off()
         if self._connections.get(hello.host_id) is connection:
             del self._connections[hello.host_id]
 
-    def _read_reports(self, connection: AgentLink, host_id: str) -> Steps:
+    def _read_reports(self, connection: AgentLink, host_id: str, gpus_elsewhere: list[str] | None = None) -> Steps:
+        lacking = ({host_id: gpus_elsewhere},) if gpus_elsewhere else ()
         seen_s = self.world.clock.now_s()
         while (message := (yield connection.read())) is not None:
             report: Report = message["report"]
@@ -219,8 +221,8 @@ class Plane:
                     return
             if self.world.clock.now_s() - seen_s >= HEARTBEAT_S / 2:
                 seen_s = self.world.clock.now_s()
-                answer = yield self.submit(lambda tx: self.world.parts.heartbeats(tx, [host_id]))
-                if isinstance(answer, Exception) or answer:  # its tasks were given up: it must connect anew
+                answer = yield self.submit(lambda tx: self.world.parts.heartbeats(tx, [host_id], *lacking))
+                if isinstance(answer, Exception) or answer:  # its tasks were given up, or it can have GPUs: it must connect anew
                     return
             connection.down.send({"ack": {}})
 

@@ -15,7 +15,7 @@ import pytest
 
 from simulation.checkers import everything
 from simulation.joined_hosts import with_joined_hosts
-from simulation.loss_faults import many_losses
+from simulation.loss_faults import many_changes, many_losses
 from simulation.world import Parts, simulate
 
 SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "40"))
@@ -35,6 +35,7 @@ EVENTS = (
 
 
 LOSSES = ("away", " fences ", "is connected", "tasks with a fence, which")
+CHANGES = ("copy of", "is installed again", "joins in a new folder")
 
 
 @pytest.mark.parametrize("first", range(START, START + SEEDS, CHUNK))
@@ -66,6 +67,16 @@ def test_lost_hosts_and_their_late_returns(first: int) -> None:
         trace = simulate(seed, everything(), Parts(tune=many_losses)).trace
         happened.update(what for what in LOSSES if any(what in line for line in trace))
     assert first or START or happened == set(LOSSES), set(LOSSES) - happened
+
+
+@pytest.mark.parametrize("first", range(START, START + SEEDS, CHUNK))
+def test_machines_are_copied_and_installed_again(first: int) -> None:
+    happened: set[str] = set()
+    for seed in range(first // 4, (first + CHUNK) // 4):
+        print(f"seed {seed}")
+        trace = simulate(seed, everything(), Parts(tune=many_changes)).trace
+        happened.update(what for what in CHANGES if any(what in line for line in trace))
+    assert first or START or happened == set(CHANGES), set(CHANGES) - happened
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from msgspec import structs
+
 from corral.core.clock import VirtualClock
 from corral.core.core import Core
 from corral.core.handovers import Delivery
@@ -18,11 +20,11 @@ from corral.core.transactions import Reconciler, Tx
 from corral.fleet import hosts
 from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.model.instance import InstanceState, host_pool, is_host_pool
-from corral.model.joined_host import JoinedHost
 from corral.model.placement import INSTANCE, TASK
 from corral.model.settings import ScalingTimes, Settings
 from corral.model.stop_reasons import HOST_FORGOTTEN
 from corral.reconcile import STATE
+from corral.services.corral import joining
 from corral.services.ecs import host_loss, host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.store.pool_index import PoolIndex
@@ -34,6 +36,7 @@ from simulation.checkers import listeners, matches_all
 from simulation.clients import CALLER, FAMILIES, Clients
 from simulation.group_clients import GroupClients
 from simulation.host import ENDLESS, Engine, Host
+from simulation.joined_hosts import serves_hello
 from simulation.lanes import LANES, SimLogStore, SimMetricStore, SimStore
 from simulation.log_clients import LogClients
 from simulation.plane import Plane
@@ -43,7 +46,8 @@ from simulation.service_clients import ServiceClients
 LIVENESS_S = 1500.0
 EVENTS_MAX = 20_000  # in each phase; hundreds are usual
 LOOK_EVERY_S = 5.0
-LOST_AFTER_S, CUT_EVERY_S = 35.0, 8.0
+LOST_AFTER_S, CUT_EVERY_S, CHANGE_EVERY_S = 35.0, 8.0, 20.0
+HOSTS_MAX, NEW_HOSTS = 12, 16  # the numbers of hosts that replace others begin with NEW_HOSTS
 TAIL = 60  # lines of the trace that come with a failure
 
 
@@ -54,8 +58,9 @@ def forget(tx: Tx[Any], host_id: str) -> int | str:
     return host_loss.why_not_forgotten(tx, host_id) or host_loss.forget(tx, host_id, HOST_FORGOTTEN)
 
 
-def _put_joined(tx: Tx[Any], host: JoinedHost) -> None:
-    tx.store.joined_hosts.put(host)
+def _is_known(tx: Tx[Any], host: Host) -> bool:
+    joined = tx.store.joined_hosts.find(host.id)
+    return joined is not None and bool(joined.machine)
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class Parts:
     report: Callable[..., None] = host_reports.report
     heartbeats: Callable[..., None] = hosts.heartbeats
     forget: Callable[..., Any] = forget
+    identify: Callable[..., str] = joining.identify
     tune: Callable[[plans.Plan], plans.Plan] = lambda plan: plan  # a rare fault is looked for where it would show
 
 
@@ -146,8 +152,9 @@ class World:
         self.log_clients.begin()
         self._break_something()
         if self.plan.with_loss:
-            self._join_hosts()
             self._cut_off()
+        if self.plan.with_changes:
+            self._change_machines()
         self._run_until(lambda: self.agenda.now >= self.plan.safety_s)
         self.heal()
         if self.plan.with_services or self.plan.with_groups:
@@ -197,7 +204,8 @@ class World:
         self.healed_s = self.agenda.now
         self.plane.trouble.clear()
         self.plane.steps_left.clear()
-        living = [host for host in self.hosts if self.rng.random() < 0.6] or [self.rng.choice(self.hosts)]
+        living = [host for host in self.hosts if self.rng.random() < 0.6 and not host.dead]
+        living = living or [self.rng.choice([host for host in self.hosts if not host.dead])]
         self.note("healed", [host.id[-2:] for host in living])
         for host in self.hosts:
             host.away_until = 0.0
@@ -347,10 +355,30 @@ class World:
         self._break(fault, self.rng.choice(self.hosts))
         self.agenda.after(self.rng.expovariate(1 / self.plan.fault_every_s), self._break_something)
 
-    def _join_hosts(self) -> None:
-        for host in self.hosts:
-            joined = JoinedHost(host.id, f"host-{host.id[-2:]}", host.id, "t", "s", "", "", "", "", "", 0.0)
-            self.plane.submit(partial(_put_joined, host=joined)).then(lambda answer: None)
+    def _change_machines(self) -> None:
+        """Start a copy of the disk of a host elsewhere, install a machine again, or let it join again in a new folder."""
+        if not self.faulty:
+            return
+        host = self.rng.choice([each for each in self.hosts if not each.dead])
+        what = self.rng.choice(("is copied", "is copied", "is installed again", "joins in a new folder"))
+        if what == "is copied":
+            self._start_copy(host)
+        elif len(self.hosts) < HOSTS_MAX:
+            self.note("host", host.id, what)
+            new = host.join_again(len(self.hosts) + NEW_HOSTS, installed_again=what == "is installed again")
+            self.hosts.append(new)
+            self.agenda.after(self.down_s(), new.start_agent)
+            if not host.dead:
+                host.away_until = self.agenda.now + self.rng.choice((20.0, 40.0, 60.0))
+                self.agenda.after(self.down_s(), host.start_agent)
+        self.agenda.after(self.rng.expovariate(1 / CHANGE_EVERY_S), self._change_machines)
+
+    def _start_copy(self, host: Host) -> None:
+        """Let a copy of a host's disk connect from another machine, once. Its journal says that the runs of the host have ended."""
+        ends = [structs.replace(seen, stopped_at_s=self.clock.wall_s(), reason="a restart") for seen in host.engine.observe()]
+        hello = structs.replace(host.hello(ends), boot_id="boot of a copy")
+        said = self.plane.submit(lambda tx: serves_hello(tx, hello, self, {"machine-id": "another"}) if _is_known(tx, host) else "")
+        said.then(partial(self.note, "copy of", host.id))
 
     def _cut_off(self) -> None:
         """Cut the network of a host for some time, or forget one that is silent. The host may return with its tasks."""

@@ -40,18 +40,19 @@ def hosts(context: click.Context, data: DataFolder, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     found, date = call(find_endpoint(data), "DescribeHosts", {})
-    for host in found["hosts"]:
+    listed = _sorted(found["hosts"])
+    for host in listed:
         for gpu in host["gpus"]:
             gpu.pop("history", None)  # `corral top --json` prints the history
     if as_json:
-        print_json(found["hosts"])
-    elif not found["hosts"]:
+        print_json(listed)
+    elif not listed:
         print_text("No host is connected.")
     else:
-        versions = _agent_versions(found["hosts"])
-        rows = [_row(host, parsed_date(date), versions) for host in found["hosts"]]
+        versions = _agent_versions(listed)
+        rows = [_row(host, parsed_date(date), versions) for host in listed]
         print_table(rows, optional=("RACK", "AGENT"), folded=("GPUS", "AGENT"))
-        for host in found["hosts"]:
+        for host in listed:
             if host["reason"]:
                 print_message(f"{host['name']}: {host['reason']}")
 
@@ -155,7 +156,7 @@ def upgrade(outer: DataFolder, names: tuple[str, ...], data: DataFolder) -> None
     of compiled dependencies come from the folder of the setting upgrade.wheels.
     """
     endpoint = find_endpoint(data if data.chosen else outer)
-    found = call(endpoint, "DescribeHosts", {})[0]["hosts"]
+    found = _sorted(call(endpoint, "DescribeHosts", {})[0]["hosts"])
     chosen = names or [host["name"] for host in found if host["joined"] and host["state"] == "UP"]
     if not chosen:
         print_text("No joined host is UP.")
@@ -191,6 +192,11 @@ def _until_upgraded(endpoint: Endpoint, ordered: dict[str, Any]) -> str:
     return f"it has not connected with the new version within {UPGRADE_MAX_S:.0f} s; see its log"
 
 
+def _sorted(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort hosts by their names, the machine of the server first."""
+    return sorted(hosts, key=lambda host: (host["joined"], host["name"]))
+
+
 def _agent_versions(hosts: list[dict[str, Any]]) -> dict[str, str]:
     """Return a short text for each full version of an agent. It has the commit only if the number is not enough."""
     versions = {host["agent"]: host["agent"].partition(" (commit ") for host in hosts if host["agent"]}
@@ -213,7 +219,7 @@ def _row(host: dict[str, Any], now: datetime | None, versions: dict[str, str]) -
         "FREE": str(free),
         "TASKS": str(host["tasks"]),
         "AGENT": versions.get(host["agent"], ""),
-        "SEEN": "now" if host["state"] == "UP" else f"{ago(seen, now)}" if seen is not None else "never",
+        "SEEN": "now" if host["connected"] else f"{ago(seen, now)}" if seen is not None else "never",
     }
 
 

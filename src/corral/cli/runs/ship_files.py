@@ -41,6 +41,11 @@ def shipped_files(folder: Path) -> ShippedFiles:
             others += 1
         if len(files) > FILES_MAX:
             raise CliError(f"{folder} has more than {FILES_MAX:,} files: add folders such as .venv to .gitignore.")
+    if not (files or links) and any(entry.name != ".git" for entry in os.scandir(folder)):
+        raise CliError(
+            f"There is nothing to send: git ignores all files of {folder}, or it has none. Run in another folder (--workdir), or "
+            "change .gitignore."
+        )
     if others:
         print_message(f"--ship does not send {others} {'sockets, pipes and devices' if others > 1 else 'socket, pipe or device'}")
     return ShippedFiles(sorted(files), sorted(links))

@@ -50,7 +50,7 @@ def resume_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 
 def rename_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Give a joined host another name. Placement constraints with its old name do not find it any more."""
-    host, name = _joined(tx, params["host"]), params["name"]
+    host, name = _listed(tx, params["host"]), params["name"]
     if not NAME.fullmatch(name):
         raise InvalidRequestException(f"The name '{name[:100]}' is not valid: {NAME_RULE}.")
     if tx.store.joined_hosts.is_name_taken(name, host.id):
@@ -77,15 +77,15 @@ def accept_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     """Accept that a host has another machine, for example with a new mainboard: the one that last presented its certificate."""
     require_root(caller)
     host = _joined(tx, params["host"])
+    if not host.refused:
+        raise InvalidRequestException(
+            f"No other machine has presented the certificate of {host.name}: start `corral join` on it first."
+        )
     known = tx.store.hosts.get(host.id)
     if known is not None and known["connected"]:
         raise HostInUseException(
             f"Host {host.name} is connected, so the other machine with its certificate is a copy of it: "
             "run `corral join --new` there."
-        )
-    if not host.refused:
-        raise InvalidRequestException(
-            f"No other machine has presented the certificate of {host.name}: start `corral join` on it first."
         )
     tx.store.joined_hosts.put(replace(host, machine=host.refused, refused={}, refused_address=""))
     return {"id": host.id, "name": host.name, "address": host.refused_address}
@@ -94,7 +94,7 @@ def accept_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 def upgrade_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Order a joined host to upgrade to the version of this server. Its agent restarts, and its tasks continue."""
     require_root(caller)
-    host = _joined(tx, params["host"])
+    host = _listed(tx, params["host"])
     if not tx.settings.server.is_connected(host.id) or tx.store.hosts.get(host.id) is None:
         raise HostNotConnectedException(f"Host {host.name} is not connected, so it cannot be upgraded. Try again when it is.")
     order = tx.result_of("upgrade", tx.settings.server.upgrade_order)
@@ -123,6 +123,8 @@ def _find(tx: Tx[Store], given: str) -> dict[str, Any]:
 
 def _connected_before(tx: Tx[Store], given: str) -> dict[str, Any]:
     host = _find(tx, given)
+    if (joined := tx.store.joined_hosts.find(host["id"])) is not None:
+        _refuse_forgotten(joined)
     if tx.store.hosts.get(host["id"]) is None:
         raise HostNotFoundException(f"Host {host['name']} has not connected yet: run `corral join` on it.")
     return host
@@ -133,6 +135,19 @@ def _joined(tx: Tx[Store], given: str) -> JoinedHost:
     if host is None:
         raise HostNotFoundException(f"Host {given[:300]} is the machine of the server, which has not joined.")
     return host
+
+
+def _listed(tx: Tx[Store], given: str) -> JoinedHost:
+    host = _joined(tx, given)
+    _refuse_forgotten(host)
+    return host
+
+
+def _refuse_forgotten(host: JoinedHost) -> None:
+    if host.forgotten_at_s is not None:
+        raise HostNotFoundException(
+            f"Host {host.name} was forgotten. It is listed again when it connects: `corral hosts` lists the hosts."
+        )
 
 
 def _named(host: dict[str, Any]) -> dict[str, Any]:

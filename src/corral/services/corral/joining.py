@@ -148,8 +148,8 @@ def redeem(tx: Tx[Store], request: Redemption) -> JoinedHost:
     host_id = before.id if before is not None else tx.ids.hex32()
     if hosts.is_name_taken(request.name, host_id):
         raise JoinRefused(
-            f"The name {request.name} is taken by another host. Choose another one with --name, or revoke the other host with "
-            f"`corral hosts revoke {request.name}` on the server."
+            f"The name {request.name} is taken by another host. Choose another one with --name. If that host is gone, or is this "
+            f"machine before it was installed again, run `corral hosts forget {request.name}` on the server."
         )
     if not repeats:
         hosts.use_token(token.id)
