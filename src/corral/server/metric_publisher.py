@@ -35,6 +35,7 @@ from corral.telemetry import MetricStore
 SECOND_S = 1.0
 EARLY_S = 0.9  # if a value was published less than this time ago, a new value covers only the time since then, not a whole second
 MINUTE_S = 60.0
+KEPT_S = 2 * MINUTE_S  # a value that was published longer ago is not published again for the time since then
 SAMPLED_S = 1.0  # a GPU sample covers this time before it arrives
 SAMPLES_AT_ONCE = 100  # in one transaction, which takes a few milliseconds; orders and requests wait for it
 POINTS_AT_ONCE = 1000
@@ -67,6 +68,7 @@ class MetricPublisher:
         self._agents = agents
         self._clock = clock
         self._published: dict[Hashable, Published] = {}
+        self._cleaned_s = clock.now_s()  # when old values were last deleted from it
         self._sampled_s: dict[str, float] = {}  # GPU id → time of its last sample
         self._waiting = deque[str]()  # ids of GPUs that have new samples, and get their points in the next transaction
         self._measuring: asyncio.Task[list[Measured]] | None = None
@@ -161,8 +163,9 @@ class MetricPublisher:
     def points(self, tx: Tx[Store], measured: list[Measured]) -> list[Point]:
         """Return the points to publish now. The thread of the state lane runs this method."""
         found = [*self._queue_points(tx), *self._cluster_points(tx, measured), *self._provider_points(tx), *self._gpu_points(tx)]
-        oldest_s = tx.now_s - 2 * MINUTE_S
-        self._published = {key: last for key, last in self._published.items() if last.at_s > oldest_s}
+        if tx.now_s >= self._cleaned_s + MINUTE_S:  # not every second, because there may be a value for each of thousands of GPUs
+            self._cleaned_s = tx.now_s
+            self._published = {key: last for key, last in self._published.items() if last.at_s > tx.now_s - KEPT_S}
         return found
 
     def _queue_points(self, tx: Tx[Store]) -> Iterator[Point]:
@@ -254,6 +257,7 @@ class MetricPublisher:
         It covers the time until a second ago.
         """
         before, now = self._published.get(key), Published(value, points, now_s)
+        before = None if before is not None and before.at_s <= now_s - KEPT_S else before
         silent_s = now_s - before.at_s if before is not None else SECOND_S
         if before is not None and before.value == value:
             if now_s // self._repeat_s == before.at_s // self._repeat_s:
