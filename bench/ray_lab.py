@@ -78,6 +78,14 @@ def hold(words):
 print("asks", flush=True)
 ray.get(hold.remote(sys.argv[1:]))
 """
+# Ray's fake provider gives the memory of a type to its nodes as a custom resource, which Ray refuses. Its nodes have all memory.
+PROVIDER = """
+from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeProvider
+class Provider(FakeMultiNodeProvider):
+    def _create_node_with_resources_and_labels(self, node_config, tags, count, resources, labels):
+        resources = {name: value for name, value in resources.items() if name != "memory"}
+        super()._create_node_with_resources_and_labels(node_config, tags, count, resources, labels)
+"""
 REMOVE = """
 import ray, sys
 from ray.util.placement_group import get_placement_group, remove_placement_group
@@ -121,7 +129,9 @@ class RayCluster:
             words += [f"--address={self.head.address}:6379", f"--num-gpus={GPUS}"]
         for _ in range(5):
             log = self.folder / f"{machine.name}-ray.log"
-            fake = {"RAY_FAKE_CLUSTER": "1"} if more else {}  # the fake autoscaler knows its head node by a fixed id
+            fake = (
+                {"RAY_FAKE_CLUSTER": "1", "PYTHONPATH": str(self.folder)} if more else {}
+            )  # the fake autoscaler knows its head node by a fixed id
             started = machine.start("nice", "-n", "-5", *words, *more, log=log, environment=self._environment | fake)
             self._raylets[machine.name] = started
             until_s = time.monotonic() + 90.0
@@ -446,9 +456,10 @@ def _autoscale(setting: Setting) -> None:
     file = setting.folder / "autoscaler.yaml"
     types = {
         "ray.head.default": {"resources": {"CPU": 4}, "node_config": {}, "max_workers": 0},
-        "gpu": {"resources": {"CPU": 4, "GPU": GPUS}, "node_config": {}, "min_workers": 0, "max_workers": 2},
+        "gpu": {"resources": {"CPU": 4, "GPU": GPUS, "memory": 4 * 2**30}, "node_config": {}, "min_workers": 0, "max_workers": 2},
     }
-    provider = {"type": "fake_multinode", "head_resources": {"CPU": 4}, "cache_stopped_nodes": False}
+    (setting.folder / "lab_provider.py").write_text(PROVIDER)
+    provider = {"type": "external", "module": "lab_provider.Provider", "head_resources": {"CPU": 4}, "cache_stopped_nodes": False}
     config = {
         "cluster_name": "fake", "max_workers": 2, "idle_timeout_minutes": 0.2, "provider": provider, "auth": {}, "docker": {},
         "available_node_types": types, "head_node_type": "ray.head.default", "file_mounts": {}, "cluster_synced_files": [],
