@@ -9,6 +9,7 @@ from corral.services.autoscaling.handlers import HANDLERS
 from simulation.checkers import Checker, Rows, Violation, read_rows
 from simulation.clients import CALLER, FLEET
 
+SCALED_IN = "in response to a difference between desired and actual capacity, shrinking the capacity"
 COUNTED = (*LAUNCH_STATES, LifecycleState.IN_SERVICE)
 
 
@@ -25,9 +26,13 @@ class GroupChecker(Checker):
     def group_seen(self, group: Group, members: list[GroupMember]) -> None: ...
 
     def scale_in(self, member: GroupMember) -> str:
-        """Why a scale-in has chosen a member; empty if none has."""
+        """Why a scale-in has chosen a member; empty if none has.
+
+        A scale-in removes the difference between the desired and the actual capacity. A user who terminates an instance and lowers
+        the desired capacity with the same request also shrinks the group, but the protection from scale-in does not apply then.
+        """
         activity = self.world.plane.store.groups.activity(member.activity) if member.state in TERMINATION_STATES else None
-        return activity.cause if activity is not None and "shrinking the capacity" in activity.cause else ""
+        return activity.cause if activity is not None and SCALED_IN in activity.cause else ""
 
     def is_due(self, group: Group) -> bool:
         found = self.world.plane.store.execute("SELECT 1 FROM due WHERE key = ?", (group.key,))
