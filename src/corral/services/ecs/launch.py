@@ -260,8 +260,10 @@ def _add_task(
         use_private_objects(tx, task)
         if rank is not None:
             mark_provider(tx, task)
-            if tx.store.fleet.pool(task.pool).heads()[-1].rank > rank:
-                tx.mark(f"pool:{task.pool}")  # its priority puts it before another claim, which may have reserved a slot
+            own = tx.store.claims.get(TASK, task_id)
+            if own is not None and tx.store.fleet.pool(task.pool).heads()[-1] > own:
+                # Its priority, or its id if the ranks are equal, puts it before another claim, which may have reserved a slot.
+                tx.mark(f"pool:{task.pool}")
         return task
     if free_gpus is None:
         runs = assign_gpus(tx, prototype.pool, runs, found, spec, claim, kept_gpus)
