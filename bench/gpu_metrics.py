@@ -146,7 +146,7 @@ def difference(one: float | None, other: float | None) -> float | None:
 
 
 def corral_command(corral: Corral, *words: str) -> str:
-    command = [sys.executable, "-c", "from corral.cli import main; main()", *words, "--data", str(corral.data)]
+    command = [sys.executable, "-c", "from corral.cli.commands import main; main()", *words, "--data", str(corral.data)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

@@ -16,7 +16,7 @@ from botocore.loaders import Loader
 
 import forkserver
 from command import Cli
-from corral.cli import main
+from corral.cli.commands import main
 from corral.operations.services import SERVICES
 from engines.dockerd import BUSYBOX, Dockerd
 from pages import Shell, matches, run_page, steps_of

@@ -14,7 +14,7 @@ def main() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from corral.cli import main as run_command
+    from corral.cli.commands import main as run_command
 
     run_command(prog_name="corral")
 

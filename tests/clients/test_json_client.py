@@ -19,11 +19,11 @@ from botocore import xform_name
 
 from clients import stack_help
 from command import UNTIL_TOLD
-from corral.cli import SUMMARIES, main
 from corral.cli.client.endpoint import Endpoint, signing_keys
 from corral.cli.client.http import ConnectionFailed, ConnectionPool, SigningKeys, is_supported
 from corral.cli.client.json_client import SERVICES, ApiRefusal, LeanClient, operation_name
 from corral.cli.client.s3 import LeanS3Writer
+from corral.cli.commands import SUMMARIES, main
 from corral.cli.printing.errors import error_line
 from eventually import eventually
 from harness import REGION, Corral

@@ -15,7 +15,7 @@ from containers.ignoring_engine import IgnoringEngine
 from containers.running import Containers, shell
 from corral.core.clock import WallClock
 from corral.node.docker_engine import DockerEngine, gpu_request_style
-from corral.node.docker_settings import CreateContext, create_body
+from corral.node.docker_options import CreateContext, create_body
 from engines.dockerd import BUSYBOX, GREEDY, SYS_RESOURCE, Dockerd, lacking_capabilities
 from engines.drivers import Driver, settings
 from engines.nodes import NodeFolder, spec

@@ -13,9 +13,9 @@ from containers.running import Containers, shell
 from corral.core.clock import WallClock
 from corral.model.run import RunSpec
 from corral.node.docker_engine import DockerEngine
+from corral.node.docker_options import container_name, labels
 from corral.node.docker_past_events import past_containers
 from corral.node.docker_runs import CONTAINER_LOST, DockerRuns
-from corral.node.docker_settings import container_name, labels
 from engines.dockerd import BUSYBOX, Dockerd
 from engines.drivers import Driver, settings
 from engines.nodes import NodeFolder, spec

@@ -158,7 +158,7 @@ def test_a_reader_of_the_output_is_left_alone(driver):
 
 
 def test_environment(node):
-    """Of a plain process. A container has the variables of its image instead of those of this machine: test_docker_settings.py."""
+    """Of a plain process. A container has the variables of its image instead of those of this machine: test_docker_options.py."""
     ours = {"PATH": os.environ["PATH"], "HOME": "/home/x", "LANG": "C.UTF-8", "SECRET": "no", "AWS_PROFILE": "no"}
     for make in [ENGINES["process"]]:
         driver = Driver(make, node, environment=ours)

@@ -53,7 +53,7 @@ WRONG = {  # content → what the error says
     "[scaling]\n[up]\nport = 70000\n": "line 3: port is 70000, but it must be a whole number from 0 to 65535",
     "[up]\nport = true\n": "line 2: port is True",
     "[up]\n'port' = '1'\n": "line 2: port is '1'",
-    "up.port = 4566\nup.gpus = 'many'\n": "line 2: gpus is 'many', but it must be auto, none, or simulated GPUs such as sim:8",
+    "up.port = 4566\nup.gpus = 'many'\n": "line 2: gpus is 'many', but it must be auto, none, or 1 to 64 simulated GPUs",
     "[up]\nisolate = 1\n": "line 2: isolate is 1, but it must be true or false",
     "[up]\nruntime = 'podman'\n": "line 2: runtime is 'podman', but it must be one of auto, process, docker",
     "[up]\naccount = 123456789012\n": "line 2: account is 123456789012, but it must be a text of twelve digits",

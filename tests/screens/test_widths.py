@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from command import Cli
-from corral.cli import SUMMARIES, main
+from corral.cli.commands import SUMMARIES, main
 from corral.cli.printing.text_table import cell_width
 from eventually import eventually
 

@@ -20,6 +20,7 @@ BATCH_MAX_ENTRIES = 10
 BATCH_ENTRY_ID_MAX_CHARACTERS = 80
 BATCH_MAX_BYTES = 1_048_576  # total size of all messages in one SendMessageBatch
 RECEIVE_MAX_MESSAGES = 10  # messages in one ReceiveMessage response
+RECEIVE_MAX_BYTES = 1_048_576  # bytes of these messages; the response may have fewer messages than requested
 IN_FLIGHT_MAX = 120_000  # messages of one queue that are in flight
 DEDUPLICATION_MS = 300_000  # deduplication ids and receive attempt ids are stored for this time
 ATTRIBUTES_MAX = 10  # message attributes of one message

@@ -12,8 +12,8 @@ import math
 
 from corral.core.clock import Clock
 from corral.node.docker_api import EngineError, EngineGone
+from corral.node.docker_options import LABEL_RUN
 from corral.node.docker_runs import DockerRuns
-from corral.node.docker_settings import LABEL_RUN
 from corral.node.docker_task_resources import TaskResources
 
 STOPPED_KEPT_S = 300.0  # an ended container is removed after this time

@@ -27,16 +27,16 @@ from corral.core.clock import Clock
 from corral.model.agent_protocol import Execute, ImagePush
 from corral.model.run import Observed, RunSpec
 from corral.model.stop_reasons import OUT_OF_MEMORY
-from corral.node import docker_settings as settings
+from corral.node import docker_options
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
 from corral.node.docker_cleanup import DockerCleanup
 from corral.node.docker_images import EngineImages, decode_json_lines
 from corral.node.docker_launch import REMOVED, ContainerInfo, DockerLauncher, has_started
 from corral.node.docker_network_watch import NetworkWatch
 from corral.node.docker_networks import NAMES as NETWORKS
+from corral.node.docker_options import LABEL_RUN
 from corral.node.docker_past_events import resolve_missing
 from corral.node.docker_runs import DockerRun, DockerRuns
-from corral.node.docker_settings import LABEL_RUN
 from corral.node.docker_task_resources import TaskResources, address
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
@@ -131,9 +131,9 @@ class DockerEngine:
         for spec in specs:
             known = self._runs.by_id.get(spec.run_id)
             if known is None:
-                run = self._runs.add(spec.run_id, settings.labels(spec, self._host_id), ordered=True)
-                run.bindings = settings.bindings(spec)
-                run.network = "host" if settings.network_mode(spec) == "host" else ""
+                run = self._runs.add(spec.run_id, docker_options.labels(spec, self._host_id), ordered=True)
+                run.bindings = docker_options.bindings(spec)
+                run.network = "host" if docker_options.network_mode(spec) == "host" else ""
                 self._spawn(self._launcher.launch(run, spec, self._available, self._running))
             elif known.answer is not None and not known.answer.done() and not spec.image_may_ask:
                 known.answer.set_result(spec)
@@ -143,7 +143,7 @@ class DockerEngine:
         path = self.host.removeprefix("unix://")
         if spec.fence_s is None or path == self.host:
             return None
-        name = settings.container_name(self._host_id, spec.run_id)
+        name = docker_options.container_name(self._host_id, spec.run_id)
         return FencedContainer(spec.run_id, spec.fence_s, spec.stop_grace_s, path, name)
 
     def fenced(self) -> list[FencedContainer]:
@@ -151,7 +151,7 @@ class DockerEngine:
         path = self.host.removeprefix("unix://")
         return [
             FencedContainer(
-                run_id, run.record.fence_s, run.record.stop_grace_s, path, settings.container_name(self._host_id, run_id)
+                run_id, run.record.fence_s, run.record.stop_grace_s, path, docker_options.container_name(self._host_id, run_id)
             )
             for run_id, run in self._runs.by_id.items()
             if run.known.alive and run.record.fence_s is not None and path != self.host
@@ -256,7 +256,7 @@ class DockerEngine:
         digest = await self._digest(about["Image"], about["Config"]["Image"])
         if digest is not None:
             members["imageDigest"] = digest
-        bindings = run.bindings or settings.reported_bindings((about.get("NetworkSettings") or {}).get("Ports") or {})
+        bindings = run.bindings or docker_options.reported_bindings((about.get("NetworkSettings") or {}).get("Ports") or {})
         if bindings:
             members["networkBindings"] = bindings
         found = address(pause or about)

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from corral.core.clock import Clock
 from corral.model.run import RunSpec
 from corral.model.stop_reasons import STOPPED_BEFORE_START
-from corral.node import docker_settings as settings
+from corral.node import docker_options
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
 from corral.node.docker_images import CannotPull, EngineImages
+from corral.node.docker_options import CreateContext, container_name
 from corral.node.docker_runs import DockerRun, DockerRuns
-from corral.node.docker_settings import CreateContext, container_name
 from corral.node.docker_task_resources import CannotCreate, ResourceRemoved, TaskResources
 
 STARTS_AT_ONCE = 8
@@ -147,9 +147,9 @@ class DockerLauncher:
         if not run.answer.done():
             raise CannotStart(STOPPED_BEFORE_START)
         spec = run.answer.result()
-        run.record = settings.record_of(spec)
+        run.record = docker_options.record_of(spec)
         run.known = replace(run.known, gpu_ids=tuple(spec.gpu_ids), observed=replace(run.known.observed, asks_gpus=None))
-        self._runs.write(spec.run_id, settings.labels(spec, self._host_id))
+        self._runs.write(spec.run_id, docker_options.labels(spec, self._host_id))
         return spec
 
     async def _pull(self, run: DockerRun, spec: RunSpec) -> None:
@@ -166,7 +166,7 @@ class DockerLauncher:
 
         If an earlier agent already started the container, return the engine's description of it.
         """
-        body = settings.create_body(spec, self._create_context(spec, pause))
+        body = docker_options.create_body(spec, self._create_context(spec, pause))
         name = container_name(self._host_id, run.run_id)
         about: ContainerInfo | None = None
         for _ in range(CREATE_TRIES):
@@ -218,8 +218,8 @@ class DockerLauncher:
         names = {each.container: each.id for each in siblings if each.id is not None}
         described = {each.container: each.known.observed.about or {} for each in siblings}
         addresses = {name: about["privateIpv4Address"] for name, about in described.items() if "privateIpv4Address" in about}
-        missing = [name for name in settings.volume_sources(spec) if name not in names]
-        missing += [name for name, _ in settings.links(spec) if name not in addresses]
+        missing = [name for name in docker_options.volume_sources(spec) if name not in names]
+        missing += [name for name, _ in docker_options.links(spec) if name not in addresses]
         if missing:
             raise CannotCreate(f"CannotCreateContainerError: the container {missing[0]} of the same task no longer exists")
         return CreateContext(self._host_id, self.cpus, self.gpus, addresses, names, pause["Id"] if pause else None)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
 from corral.node.docker_launch import ContainerInfo
 from corral.node.docker_networks import NAMES
+from corral.node.docker_options import LABEL_PAUSE
 from corral.node.docker_runs import DockerRun, DockerRuns
-from corral.node.docker_settings import LABEL_PAUSE
 from corral.node.docker_task_resources import TaskResources, address
 
 CHECK_S = 10.0  # seconds between two checks; each network event also causes a check

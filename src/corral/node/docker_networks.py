@@ -18,7 +18,7 @@ from typing import Any
 
 from corral.model.container_network import GATEWAY
 from corral.node.docker_api import DockerApi, EngineError
-from corral.node.docker_settings import INSIDE_NETWORK, NETWORK
+from corral.node.docker_options import INSIDE_NETWORK, NETWORK
 
 NAMES = (NETWORK, INSIDE_NETWORK)
 ROUTE_TABLE = Path("/proc/net/route")

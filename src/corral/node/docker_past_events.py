@@ -19,8 +19,8 @@ from corral.model.stop_reasons import OUT_OF_MEMORY
 from corral.node.docker_api import DockerApi
 from corral.node.docker_images import decode_json_lines
 from corral.node.docker_logs import since_epoch
+from corral.node.docker_options import LABEL_HOST, LABEL_RUN
 from corral.node.docker_runs import CONTAINER_LOST, DockerRun, DockerRuns
-from corral.node.docker_settings import LABEL_HOST, LABEL_RUN
 
 ACTIONS = ("create", "start", "oom", "die")
 EARLIER_S = 60.0  # the events of this many seconds before the order are read, too

@@ -22,7 +22,7 @@ from corral.core.clock import Clock
 from corral.model.run import Observed, RunSpec
 from corral.node.docker_api import DockerApi
 from corral.node.docker_logs import OutputFile
-from corral.node.docker_settings import LABEL_CONTAINER, LABEL_TASK, RunRecord, read_record
+from corral.node.docker_options import LABEL_CONTAINER, LABEL_TASK, RunRecord, read_record
 from corral.node.engine import Changed, Known
 
 CONTAINER_LOST = "the Docker engine no longer knows this container"

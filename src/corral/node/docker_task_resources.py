@@ -14,7 +14,7 @@ from corral.model.run import RunSpec
 from corral.node import pause_image
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
 from corral.node.docker_networks import INSIDE_SUBNET, NAMES, TaskNetworks, shadowing_interface
-from corral.node.docker_settings import (
+from corral.node.docker_options import (
     INSIDE_NETWORK,
     LABEL_HOST,
     LABEL_PAUSE,

@@ -1,6 +1,7 @@
 -- Clusters and task definitions. This file is the first of the schema. Its constraints refuse states that must never happen, even if
 -- the code has a bug. Times are seconds since the epoch. The owner of a resource is the principal that created it
--- (model/principal.py). A change of a released schema needs a migration in Store.MIGRATIONS.
+-- (model/principal.py). A change of a released schema needs a migration in Store.MIGRATIONS
+-- (store/state.py).
 
 CREATE TABLE cluster (
     region     TEXT NOT NULL,

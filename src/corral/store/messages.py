@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from corral.core.database import Database, Row
 from corral.model.queue import ID_STEP, MessageDraft, MessageState, Queue, QueueMessage, sent_at_ms
+from corral.model.sqs_limits import RECEIVE_MAX_BYTES
 from corral.store.queue_counters import NEVER_MS, QueueCounters
 
 MESSAGE_COLUMNS = (
@@ -23,7 +24,6 @@ MESSAGE_COLUMNS = (
 WAKES_MAX = 64  # how many arrivals of messages in an empty pile are remembered for each pile
 PILES_MAX = 1_000  # piles whose arrivals are remembered
 FIRST_RECEIVES_MAX = 1_000  # tasks whose first receive is remembered
-RECEIVE_MAX_BYTES = 1024 * 1024  # bytes of the messages in one response, which may have fewer messages than requested
 DELETED_MAX_BYTES = 8 * 1024 * 1024  # bytes that one transaction deletes
 
 

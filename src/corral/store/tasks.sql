@@ -1,4 +1,4 @@
--- Tasks, their runs, leases and claims.
+-- Tasks, their runs, leases and claims. A change of a released schema needs a migration in Store.MIGRATIONS (store/state.py).
 
 -- If IN has three or more values, SQLite creates a temporary table for each write that checks them. So the CHECK constraints of
 -- tables with many writes have at most two values in IN.

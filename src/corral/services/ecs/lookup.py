@@ -86,7 +86,7 @@ def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str,
     name = cluster_name(caller, given) if given else DEFAULT_CLUSTER
     found = cluster_record(tx, caller, name)
     if found is None:
-        raise errors.ClusterNotFoundException("Cluster not found.")
+        raise errors.cluster_not_found()
     if found[0] != "ACTIVE":
         raise errors.ClusterNotFoundException("The referenced cluster was inactive.")
     return name, found[1]

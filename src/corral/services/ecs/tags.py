@@ -109,7 +109,7 @@ def _find(tx: Tx[Store], caller: Caller, resource_arn: str, missing: type[ApiErr
     found = finder(tx, caller.region, name) if is_here else None
     if found is None:
         if kind == "cluster":
-            raise errors.ClusterNotFoundException("Cluster not found.")
+            raise errors.cluster_not_found()
         raise missing(f"The specified {kind.replace('-', ' ')} was not found: {resource_arn}")
     return found
 

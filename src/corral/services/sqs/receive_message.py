@@ -14,14 +14,13 @@ from corral.core.transactions import Tx
 from corral.fleet import leaving_tasks
 from corral.fleet.leaving_tasks import messages_gone
 from corral.model.queue import Queue, QueueMessage, sent_at_ms
-from corral.model.sqs_limits import DEDUPLICATION_MS, IN_FLIGHT_MAX
+from corral.model.sqs_limits import DEDUPLICATION_MS, IN_FLIGHT_MAX, RECEIVE_MAX_BYTES
 from corral.services.sqs.errors import OverLimit
 from corral.services.sqs.message_content import body_digest, digest, load_attributes, select_attributes
 from corral.services.sqs.message_receipts import handle_of
 from corral.services.sqs.queue_names import arn_of, now_ms, queue_at, queue_with_arn, wait_key, wall_ms
 from corral.services.sqs.send_message import sequence_number
 from corral.store import Store
-from corral.store.messages import RECEIVE_MAX_BYTES
 
 SystemAttribute = Callable[
     [WallSteps, Queue, QueueMessage], str | None
