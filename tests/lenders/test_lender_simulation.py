@@ -39,7 +39,7 @@ from store.rows import hello
 SEEDS, STEPS, CALM_STEPS = 12, 120, 160
 STEP_S = 5.0
 LENDERS = ("one", "two")
-CHOICES = ("one", "two", "one,two", "one,local", "local,two")
+CHOICES = ("one", "two", "one,two", "one,local", "local,two", "one,local,two")
 
 
 class Violation(AssertionError):

@@ -10,29 +10,50 @@ from msgspec.structs import replace
 from corral.decide.allocations import AllocationReport
 from corral.fleet import instances
 from corral.fleet.instances import SHOWN_S, InstanceRequest
-from corral.model.allocation import Phase
-from corral.model.instance import host_instance_id
+from corral.model.allocation import LENDER_TAG, Phase
+from corral.model.instance import InstanceState, ec2_id, host_instance_id
 from corral.model.joined_host import JoinedHost
 from corral.model.lender_settings import SlurmSettings
 from corral.services.corral import joining, lending
 from corral.services.corral.joining import JoinRefused, Redemption
+from corral.services.ec2 import errors
+from corral.services.ec2.instances import start_instances, stop_instances
 from corral.services.ecs import host_reports
 from services.test_host_life import MACHINE, Fleet
 from simulation.clients import CALLER
 
 SECRET = "secret"
 SIZE = {"cluster": "", "type": "lab.gpu", "gpus": 2, "cpu_units": 1024, "memory_mib": 1024}
-TAGS = {"Tags": [{"Key": "corral:lender", "Value": "slurm"}]}
 
 
 class Lent(Fleet):
     def __init__(self) -> None:
-        super().__init__(1, lenders={"slurm": SlurmSettings()})
+        super().__init__(1, lenders={"slurm": SlurmSettings(), "other": SlurmSettings()})
+
+    def requested(self, lenders: str = "slurm", gpus: int = 2) -> str:
+        """Launch an instance, and return its id."""
+        size = SIZE | {"gpus": gpus, "details": {"Tags": [{"Key": LENDER_TAG, "Value": lenders}]}}
+        request = InstanceRequest(owner=CALLER.principal.arn, region=CALLER.region, **size)  # type: ignore[arg-type]
+        return str(self.ask(lambda tx: instances.launch(tx, request)).id)
+
+    def refuses(self, instance_id: str) -> bool:
+        """Let the lender of an instance refuse it. Return False if its request is repeated."""
+        self.ask(lambda tx: lending.request_of(tx, instance_id, SECRET))
+        found: bool = self.ask(lambda tx: lending.refused(tx, instance_id, "no such partition"))
+        return found
+
+    def lender_of(self, instance_id: str) -> str | None:
+        found = self.store.allocations.get(instance_id)
+        return found.lender if found is not None else None
+
+    def state(self, instance_id: str) -> InstanceState:
+        found = self.store.instances.get(instance_id)
+        assert found is not None
+        return found.state
 
     def launched(self, handle: str) -> str:
         """Launch an instance whose job runs, and return its id."""
-        request = InstanceRequest(owner=CALLER.principal.arn, region=CALLER.region, details=TAGS, **SIZE)  # type: ignore[arg-type]
-        instance_id = str(self.ask(lambda tx: instances.launch(tx, request)).id)
+        instance_id = self.requested()
         self.ask(lambda tx: lending.request_of(tx, instance_id, SECRET))
         self.ask(lambda tx: lending.requested(tx, instance_id, handle))
         self.reports(instance_id, handle, Phase.RUNNING)
@@ -99,3 +120,35 @@ def test_nothing_is_left_of_hosts_whose_allocations_have_ended() -> None:
     assert fleet.counts() == before
     assert set(fleet.store.joined_hosts.all()) == {"h0"} and fleet.store.joined_hosts.get(host.id) is None
     assert set(fleet.store.hosts.options()) == {"h0"}
+
+
+def test_lenders_are_asked_in_their_order_and_local_waits_only_at_the_end() -> None:
+    fleet = Lent()
+    [in_the_middle, too_large, at_the_end] = [
+        fleet.requested("slurm,local,other", 1), fleet.requested("slurm,local,other", 2), fleet.requested("slurm,local", 1),
+    ]  # fmt: skip
+    for instance_id in (in_the_middle, too_large, at_the_end):
+        assert fleet.refuses(instance_id)
+    assert fleet.lender_of(in_the_middle) is None and fleet.state(in_the_middle) is InstanceState.RUNNING
+    assert fleet.lender_of(too_large) == "other"
+    assert not fleet.refuses(too_large)
+    assert fleet.lender_of(at_the_end) is None and fleet.state(at_the_end) is InstanceState.PENDING
+    fleet.ask(lambda tx: instances.terminate(tx, tx.store.instances.get(in_the_middle), "no longer needed"))  # type: ignore[arg-type]
+    assert fleet.state(at_the_end) is InstanceState.RUNNING
+
+
+def test_an_instance_of_a_lender_is_neither_stopped_nor_started_again() -> None:
+    fleet = Lent()
+    instance_id = fleet.launched("41")
+    fleet.connects(fleet.joins_with_token(instance_id, "a"), 10)
+    params = {"InstanceIds": [ec2_id(instance_id)]}
+    with pytest.raises(errors.UnsupportedOperation, match=r"cannot be stopped: the lender slurm keeps.*Terminate"):
+        fleet.ask(lambda tx: stop_instances(tx, params, CALLER))
+    assert fleet.state(instance_id) is InstanceState.RUNNING
+    fleet.ask(lambda tx: start_instances(tx, params, CALLER))  # it runs
+    fleet.ask(lambda tx: instances.stop(tx, tx.store.instances.get(instance_id), "by an earlier version"))  # type: ignore[arg-type]
+    with pytest.raises(errors.UnsupportedOperation, match="cannot be started again"):
+        fleet.ask(lambda tx: start_instances(tx, params, CALLER))
+    local = fleet.requested("local", 1)
+    fleet.ask(lambda tx: stop_instances(tx, {"InstanceIds": [ec2_id(local)]}, CALLER))
+    assert fleet.state(local) is InstanceState.STOPPED

@@ -136,13 +136,18 @@ def _launch_lent(tx: Tx[Store], request: InstanceRequest, lending: Lending) -> I
 
 
 def ask_next_lender(tx: Tx[Store], instance: Instance, allocation: Allocation) -> None:
-    """Ask the next lender for the machine of an instance, because the present one has refused."""
+    """Ask the next lender for the machine of an instance, because the present one has refused.
+
+    `local` gives the machine if a host has room now. As the last lender, it lets the instance wait for room.
+    """
     lender, *others = allocation.others
+    pool, found = find_room(tx, host_pools(tx, instance.joins), instance.demand) if lender == LOCAL else ("", None)
+    if lender == LOCAL and found is None and others:
+        lender, *others = others
     if lender != LOCAL:
         tx.store.allocations.put(replace(allocation, lender=lender, others=tuple(others), reason="", digest="", said=""))
         return
     tx.store.allocations.drop(instance.id)
-    pool, found = find_room(tx, host_pools(tx, instance.joins), instance.demand)
     with taking_capacity(tx, pool) if found is not None else nullcontext():
         tx.store.instances.move_claim(instance, pool, claim_rank(tx.now_s))
         if found is not None:

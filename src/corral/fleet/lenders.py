@@ -42,7 +42,8 @@ def lending_of(tx: Tx[Store], type_: str, details: dict[str, Any]) -> Lending:
     named = tags.get(LENDER_TAG)
     if named is None and (mapping is None or not mapping.lenders):
         return LOCAL_ONLY
-    names = tuple(dict.fromkeys(each.strip() for each in named.split(","))) if named is not None else mapping.lenders  # type: ignore[union-attr]
+    given_names = [each.strip() for each in named.split(",")] if named is not None else mapping.lenders  # type: ignore[union-attr]
+    names = tuple(dict.fromkeys(given_names))
     for name in names:
         if name != LOCAL and name not in tx.settings.lenders:
             known = ", ".join(sorted({LOCAL, *tx.settings.lenders}))

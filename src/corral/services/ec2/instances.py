@@ -209,6 +209,7 @@ def stop_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, A
     for instance in found:
         if instance.state not in (InstanceState.RUNNING, InstanceState.STOPPING, InstanceState.STOPPED):
             raise _wrong_state(instance, "stopped")
+        _check_is_not_lent(tx, instance, InstanceState.RUNNING, "stopped")
         if instance.details.get("_disable_api_stop") and instance.state is InstanceState.RUNNING:
             raise errors.OperationNotPermitted(
                 f"The instance '{ec2_id(instance.id)}' may not be stopped. Modify its 'disableApiStop' instance attribute and try "
@@ -234,6 +235,7 @@ def start_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
     for instance in found:
         if instance.state not in (InstanceState.STOPPED, InstanceState.PENDING, InstanceState.RUNNING):
             raise _wrong_state(instance, "started")
+        _check_is_not_lent(tx, instance, InstanceState.STOPPED, "started again")
     return {"StartingInstances": _each(tx, found, start)}
 
 
@@ -257,6 +259,16 @@ def _each(tx: Tx[Store], found: list[Instance], change: Callable[[Instance], obj
         current, previous = state_of(after.state), state_of(instance.state)
         changes.append({"InstanceId": ec2_id(instance.id), "CurrentState": current, "PreviousState": previous})
     return changes
+
+
+def _check_is_not_lent(tx: Tx[Store], instance: Instance, state: InstanceState, verb: str) -> None:
+    """Refuse to change an instance whose machine a lender has given, as AWS refuses it for spot instances of one-time requests."""
+    allocation = tx.store.allocations.get(instance.id)
+    if allocation is not None and instance.state is state:
+        raise errors.UnsupportedOperation(
+            f"The instance '{ec2_id(instance.id)}' cannot be {verb}: the lender {allocation.lender} keeps no machine for stopped "
+            "instances. Terminate the instance, and launch another one."
+        )
 
 
 def _wrong_state(instance: Instance, verb: str) -> Exception:
