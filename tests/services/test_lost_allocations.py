@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from corral.decide.allocations import AllocationReport
 from corral.fleet import instances
-from corral.fleet.instances import InstanceRequest
+from corral.fleet.instances import SHOWN_S, InstanceRequest
 from corral.model.allocation import TOKEN_S, Allocation, Phase
 from corral.model.instance import InstanceState
 from corral.model.lender_settings import RaySettings
@@ -74,6 +74,15 @@ class Lent(Fleet):
         self.ask(lambda tx: host_reports.report(tx, host_id, [self.run_of(task_id)]))
         return host_id, task_id
 
+    def ends_another_instance(self) -> None:
+        """Launch and terminate an instance, and let the time pass after which it is deleted."""
+        other = self.ask(lambda tx: instances.launch(tx, REQUEST))
+        self.ask(lambda tx: instances.terminate(tx, other, "no longer needed"))
+        self.ask(lambda tx: lending.report(tx, (AllocationReport(other.id, "another", Phase.ENDED, ""),)))
+        self.clock.advance(SHOWN_S)
+        self.ask(lambda tx: None)
+        assert self.store.instances.get(other.id) is None
+
 
 def test_a_pilot_joins_with_its_own_secret_when_the_lender_has_told_its_digest() -> None:
     lent = Lent()
@@ -130,6 +139,25 @@ def test_a_lost_allocation_ends_by_order_and_its_tasks_count_as_old_runs() -> No
     lent.says(Phase.BROKEN)
     assert lent.allocation is None
     assert lent.store.hosts.old_runs(host_id), "the machine may still run it, so its GPUs must not move to another host"
+
+
+def test_a_host_is_not_deleted_while_old_runs_may_be_alive_on_it() -> None:
+    lent = Lent()
+    host_id, _ = lent.serve()
+    [gpu, _] = lent.store.hosts.gpus(host_id)
+    lent.says(Phase.BROKEN)
+    lent.pass_silence()
+    lent.call("forget_host", host=host_id)
+    lent.says(Phase.BROKEN)
+    lent.ends_another_instance()
+    assert lent.store.hosts.old_runs(host_id) and lent.store.joined_hosts.is_revoked(host_id)
+    again = replace(lent.hello(0, 2), host_id="h7", name="box7")  # the same machine
+    lent.ask(lambda tx: host_reports.hello(tx, again))
+    assert lent.store.hosts.with_gpus([gpu.gpu_id]) == [host_id], "another host has got a GPU on which a run may be alive"
+    lent.ask(lambda tx: host_reports.hello(tx, replace(again, boot_id="after a restart")))
+    assert lent.store.hosts.with_gpus([gpu.gpu_id]) == ["h7"]
+    lent.ends_another_instance()
+    assert lent.store.hosts.get(host_id) is None and lent.store.joined_hosts.find(host_id) is None
 
 
 def test_an_agent_whose_allocation_is_over_gets_no_more_tasks() -> None:

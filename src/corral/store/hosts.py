@@ -215,17 +215,18 @@ class Hosts:
     def drop_lent(self, limit: int) -> list[str]:
         """Delete up to `limit` hosts whose allocations have ended, and on which no instance was lately. Return their ids.
 
-        An allocation gets a new host each time, and its certificate is revoked at its end. So such a host never returns.
+        An allocation gets a new host each time, and its certificate is revoked at its end. So such a host never returns. A host
+        with old runs stays, so that its GPUs move to no other host, until its machine has restarted.
         """
         sql = (
             "SELECT host_id, id FROM instance WHERE region = '' AND status = 'INACTIVE' AND cluster LIKE ?1 || '%' "
             "AND substr(cluster, length(?1) + 1) NOT IN (SELECT instance_id FROM allocation) "
-            "AND host_id NOT IN (SELECT host_id FROM instance WHERE region != '' AND host_id IS NOT NULL) LIMIT ?2"
+            "AND host_id NOT IN (SELECT host_id FROM instance WHERE region != '' AND host_id IS NOT NULL) "
+            "AND host_id NOT IN (SELECT host_id FROM old_run) LIMIT ?2"
         )
         found = self._database.execute(sql, (allocation_cluster(""), limit)).fetchall()
         for host_id, own_id in found:
             self._database.execute("DELETE FROM gpu WHERE host_id = ?", (host_id,))
-            self._database.execute("DELETE FROM old_run WHERE host_id = ?", (host_id,))
             self._instances.drop_own(own_id)
             self._database.execute("DELETE FROM host WHERE id = ?", (host_id,))
         if found:
