@@ -76,7 +76,7 @@ class SlurmCluster:
         text = "".join(f"{name}={value}\n" for name, value in lines.items())
         for each in machines:
             text += (
-                f"NodeName={each.name} NodeAddr={each.address} NodeHostname={each.name} CPUs=8 RealMemory=16000 Gres=gpu:{gpus}\n"
+                f"NodeName={each.name} NodeAddr={each.address} NodeHostname={each.name} CPUs=8 RealMemory=64000 Gres=gpu:{gpus}\n"
             )
         text += "PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
         (folder / "slurm.conf").write_text(text)

@@ -45,7 +45,7 @@ log_folder = "FOLDER"
 
 class Setting:
     def __init__(self, cluster: Cluster, slurm: SlurmCluster) -> None:
-        self.corral, self.slurm = cluster.corral, slurm
+        self.corral, self.slurm, self.machines = cluster.corral, slurm, cluster.lab.machines
         self.ecs, self.groups, self.ec2, self.logs = (self.corral.client(name) for name in ("ecs", "autoscaling", "ec2", "logs"))
         self.ecs.create_cluster(clusterName="lent")
 
@@ -152,6 +152,28 @@ def test_machines_without_corral_get_it_from_the_server(setting: Setting) -> Non
     setting.scale("bare", 0)
     eventually(lambda: setting.slurm.jobs() == [] and setting.allocations() == [], "the job is given back", 60.0)
     eventually(lambda: setting.tasks([task])[0]["lastStatus"] == "STOPPED", "no task is left")
+
+
+def test_nothing_is_left_of_a_job_whose_agent_was_killed(setting: Setting) -> None:
+    """The spawner and a process in a session of its own end, too: the end of the job is the proof that they have."""
+
+    def left() -> list[str]:
+        lines = [line for each in setting.machines for line in each.run("ps", "-eo", "pid,args").splitlines()]
+        return [line for line in lines if "corral.node" in line or "sleep 4242" in line]
+
+    setting.create_group("killed")
+    setting.scale("killed", 1)
+    eventually(lambda: setting.in_service("killed"), "an instance", 60.0)
+    [task] = setting.start_tasks(1, "setsid sleep 4242 & exec sleep 4242")
+    eventually(lambda: sum("sleep 4242" in line for line in left()) == 2, "both processes")
+    before = setting.handles()
+    setting.groups.suspend_processes(AutoScalingGroupName="killed", ScalingProcesses=["Launch"])
+    next(each for each in setting.machines if each.processes("corral.node")).kill("corral.node")
+    eventually(lambda: setting.allocations() == [], "the end of the job", 60.0)
+    assert left() == []
+    [ended] = setting.tasks([task])
+    assert ended["lastStatus"] == "STOPPED" and f"Slurm job {before[0]} has ended" in ended["containers"][0]["reason"]
+    setting.scale("killed", 0)
 
 
 def test_a_request_that_slurm_refuses_waits_with_its_reason(setting: Setting) -> None:

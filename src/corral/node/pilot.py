@@ -1,10 +1,13 @@
-"""The program that a lender runs in an allocation: it joins the server as the host of one instance, and becomes its agent.
+"""The program that a lender runs in an allocation: it joins the server as the host of one instance, and runs its agent.
 
 `pilot_start.py` starts it. The host offers only the GPUs of its allocation. The server accepts the token only while the lender says
 that the allocation runs, so the pilot tries again for a while.
 
-With `--held`, the lender does not end the processes of the allocation by itself (`hold.py`). The standard input stays open for as
-long as the allocation lasts. The pilot restarts its agent, and exits when no process of a task is left. SIGTERM lets the agent exit
+The pilot exits with its agent, and kills all descendants first. Otherwise the spawner would outlive the agent as a child of init,
+where Slurm does not find it with proctrack/linuxproc. If the pilot itself is killed, the spawner ends the runs (`hold.py`).
+
+With `--held`, the lender does not end the processes of the allocation by itself. The standard input stays open for as long as the
+allocation lasts. The pilot restarts its agent, and exits when no process of a task is left. SIGTERM lets the agent exit
 without telling the server so.
 """
 
@@ -15,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,7 +26,7 @@ from msgspec import Struct
 from corral.core.clock import WallClock
 from corral.core.errors import Refused
 from corral.model.allocation import NOT_YET, TOKEN_S
-from corral.node import node_folder
+from corral.node import node_folder, procfs
 from corral.node.fingerprint import fingerprint
 from corral.node.gpus import detect
 from corral.node.hold import Hold
@@ -45,7 +49,7 @@ class PilotOptions(Struct, frozen=True, rename="kebab"):
 
 
 def main(arguments: list[str], token: str) -> None:
-    """Join, and become the agent. Raise Refused if this allocation does not have the GPUs of its instance."""
+    """Join, and run the agent. Raise Refused if this allocation does not have the GPUs of its instance."""
     options = parse_options(arguments, PilotOptions)
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     _check_gpus(options, given)
@@ -55,7 +59,7 @@ def main(arguments: list[str], token: str) -> None:
     words = [sys.executable, "-P", "-m", "corral.node", "--data", options.data, "--runtime", "process"]
     words += ["--gpus", options.gpus, "--only-gpus", given] if given else ["--gpus", "none"]
     if hold is None:
-        os.execv(words[0], words)
+        sys.exit(_run_agent(words))
     _keep_agent(words, Path(options.data) / "node", hold)
 
 
@@ -83,6 +87,21 @@ def _join(options: PilotOptions, token: Token, hold: Hold | None) -> None:
             if hold is not None and hold.is_over:
                 sys.exit("corral pilot: the allocation is over")
             time.sleep(AGAIN_S)
+
+
+def _run_agent(words: list[str]) -> int:
+    """Run the agent until it exits, and end all processes that it has left. Return its exit code."""
+    procfs.become_subreaper()
+    held_by, _ = os.pipe()  # no other process has the other end, so it closes with this process
+    agent = subprocess.Popen([*words, "--held-by", str(held_by)], stdin=subprocess.DEVNULL, pass_fds=[held_by])
+    signal.signal(signal.SIGTERM, lambda *_: agent.terminate())
+    code, children = agent.wait(), procfs.OwnChildren()
+    with suppress(ChildProcessError):  # raised when none is left
+        while True:
+            for child in children.pids():
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(-1, 0)  # the children of this one are ours now
+    return code if code >= 0 else 128 - code
 
 
 def _keep_agent(words: list[str], data: Path, hold: Hold) -> None:
