@@ -221,6 +221,30 @@ def test_a_host_that_returns_stops_old_work_before_it_gets_new_work() -> None:
     assert fleet.host_of(waiting) == "h0" and fleet.described()["box0"]["state"] == "UP"
 
 
+def test_a_host_that_returns_stops_old_containers_in_the_order_of_their_dependencies() -> None:
+    fleet = Fleet(1)
+    database, program = (
+        {"name": name, "image": "corral/host", "command": ["true"], "memory": 6} for name in ("database", "program")
+    )
+    needs = {"dependsOn": [{"containerName": "database", "condition": "START"}]}
+    fleet.call("RegisterTaskDefinition", family="two", containerDefinitions=[database, {**program, **needs}])
+    [answer] = fleet.call("RunTask", taskDefinition="two")["tasks"]
+    ids = [run.attempt_id for run in fleet.task(answer["taskArn"].rpartition("/")[2]).runs]
+    first, second = (Observed(run_id, 7, fleet.clock.now_s()) for run_id in ids)
+    fleet.report(0, first)
+    fleet.report(0, second)
+    fleet.pass_silence()
+    fleet.call("forget_host", host="box0")
+    fleet.hello_of(0, 1, first, second)
+    assert fleet.stops() == [second.run_id]
+    fleet.hello_of(0, 1, first, second)  # connects anew
+    assert fleet.stops() == [second.run_id, second.run_id]
+    fleet.report(0, replace(second, stopped_at_s=fleet.clock.now_s()))
+    assert fleet.stops()[2:] == [first.run_id]
+    fleet.report(0, replace(first, stopped_at_s=fleet.clock.now_s()))
+    assert fleet.described()["box0"]["state"] == "UP"
+
+
 def test_a_restart_ends_the_quarantine() -> None:
     fleet = Fleet(1)
     task = fleet.start()

@@ -49,6 +49,9 @@ def hello(tx: Tx[Store], message: Hello) -> None:
     host_joined(tx, message.host_id)
     tx.due(f"host:{message.host_id}", tx.now_s + SILENT_S)
     ordered = {run.attempt_id for task in tx.store.tasks.on_host(message.host_id) for run in task.runs if not run.waits}
+    alive = [observed.run_id for observed in message.runs if observed.stopped_at_s is None]
+    old = set(tx.store.hosts.old_runs(message.host_id))
+    tx.store.hosts.set_old_runs(message.host_id, old.intersection(alive))  # no run waits for the end of one that is not there
     gpus_failed(tx, message.host_id, message.faults)
     report(tx, message.host_id, message.runs)
     known = {observed.run_id for observed in message.runs}
@@ -66,7 +69,6 @@ def hello(tx: Tx[Store], message: Hello) -> None:
         else:
             stop_runs(tx, after, stoppable(after.runs, rules_by_container(tx, after)))
         _restore_health_checks(tx, after)
-    alive = [observed.run_id for observed in message.runs if observed.stopped_at_s is None]
     tx.store.hosts.set_old_runs(message.host_id, set(alive) - _current(tx, message.host_id, alive))
     wake_pools(tx, message.host_id)
     host_changed(tx, message.host_id)
@@ -88,7 +90,8 @@ def _release_gpus(tx: Tx[Store], message: Hello) -> None:
 def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
     """Apply a host's report of started and ended runs. The report does not change runs of other hosts."""
     by_task: dict[str, tuple[Task, dict[str, Observed]]] = {}
-    ended = []
+    old: list[str] = []
+    ended: list[str] = []
     for observed in _with_gpu_faults(tx, host_id, list(runs)):
         task = tx.store.tasks.of_run(run_of_attempt(observed.run_id))
         is_here = task is not None and task.instance_id is not None and tx.store.instances.is_on(task.instance_id, host_id)
@@ -96,11 +99,13 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
             by_task.setdefault(task.id, (task, {}))[1][observed.run_id] = _in_steady_time(tx, task, observed)
         is_current = task is not None and task.state is not TaskState.STOPPED
         if observed.stopped_at_s is None and not is_current:
-            tx.stop(host_id, observed.run_id)  # the task of this run has stopped or does not exist
+            old.append(observed.run_id)  # the task of this run has stopped or does not exist
         if observed.stopped_at_s is not None and not (is_current and is_here):
             ended.append(observed.run_id)
     if ended:
         _note_old_ends(tx, host_id, ended)
+    if old or ended:
+        _stop_old(tx, host_id, old, ended)
     for task, of_task in by_task.values():
         apply_reports(tx, task, of_task)
         for observed in of_task.values():
@@ -119,6 +124,28 @@ def _note_old_ends(tx: Tx[Store], host_id: str, ended: Iterable[str]) -> None:
         if not left:
             wake_pools(tx, host_id)
             host_changed(tx, host_id)
+
+
+def _stop_old(tx: Tx[Store], host_id: str, run_ids: Collection[str], ended: Collection[str]) -> None:
+    """Order the stop of old runs: of these, and of those that waited for the end of others.
+
+    As in a task that stops, a run waits until the runs that depend on it have ended.
+    """
+    alive: dict[str, list[str]] = {}  # run id → attempt ids
+    for attempt_id in dict.fromkeys([*tx.store.hosts.old_runs(host_id), *run_ids]):
+        alive.setdefault(run_of_attempt(attempt_id), []).append(attempt_id)
+    done: set[str] = set()
+    for attempt_id in (*run_ids, *ended) if alive else ():
+        task = tx.store.tasks.of_run(run_of_attempt(attempt_id))
+        if task is None:  # Corral does not know the runs of tasks that were deleted
+            if attempt_id in run_ids:
+                tx.stop(host_id, attempt_id)
+        elif task.state is TaskState.STOPPED and task.id not in done:
+            done.add(task.id)
+            runs = tuple(run.but(state=RunState.RUNNING) for run in task.runs if run.id in alive)
+            for run in stoppable(runs, rules_by_container(tx, task) if len(runs) > 1 else {}):
+                for each in alive[run.id]:
+                    tx.stop(host_id, each)
 
 
 def placed_on(tx: Tx[Store], host_id: str, run_ids: Iterable[str]) -> list[str]:
