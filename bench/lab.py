@@ -2,20 +2,23 @@
 
 Each host runs a worker that prints numbered lines and stores numbered objects. In each round, a random process is killed with
 SIGKILL (server, door, agent, spawner or gateway), or the network of a host is cut for some seconds. At the end, each line must be
-in the logs exactly once, and each object in the bucket. Then a Docker engine on the last host pulls an image from the registry of
-the server, and the script prints how fast an object of 400 MB comes through the gateway, next to a direct connection. It needs
-root, and exits with 1 if something is wrong.
+in the logs exactly once, and each object in the bucket. Then the script prints how fast an object of 400 MB comes through the
+gateway, next to a direct connection. A Docker engine on another host pulls an image from the registry of the server, and a program
+on the first host reaches tasks in awsvpc mode there. It needs root, and exits with 1 if something is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # before our own: bench/hosts.py has the name of a folder there
@@ -32,6 +35,26 @@ CUT_S = (1.0, 40.0)
 OBJECT_MB, PASSES, IDLE = 400, 3, 200
 LOG_TAIL = 4_000  # characters of the log of the server that are printed if the script fails
 IMAGE = "lab/busy:1"
+PORT = 8080  # of the containers in awsvpc mode
+SERVE = "mkdir -p /tmp/w; echo $0 > /tmp/w/index.html; exec httpd -f -p {0} -h /tmp/w"
+# Connect to the port of the first container of each task, at the address that the task shows. Then connect to the other container.
+REACH = """
+import boto3, json, sys, time, urllib.request
+def fetch(address, port):
+    for _ in range(100):
+        try:
+            return urllib.request.urlopen(f"http://{address}:{port}/", timeout=5).read().decode().strip()
+        except OSError:
+            time.sleep(0.1)
+found = []
+for task in boto3.client("ecs").describe_tasks(tasks=sys.argv[1:])["tasks"]:
+    details = {each["name"]: each["value"] for each in task["attachments"][0]["details"]}
+    address, containers = details["privateIPv4Address"], {each["name"]: each for each in task["containers"]}
+    bindings = {name: each["networkBindings"][0] for name, each in containers.items()}
+    found.append([details, {name: fetch(address, each["hostPort"]) for name, each in bindings.items()}, bindings["web"]])
+interfaces = boto3.client("ec2").describe_network_interfaces()["NetworkInterfaces"]
+print(json.dumps([found, len(interfaces)]))
+"""
 # Read a presigned URL as fast as possible, and print MB/s.
 READ = """
 import socket, sys, time
@@ -77,7 +100,9 @@ def main() -> int:
             _survive(cluster, machines, given.rounds, random.Random(given.seed))
             _measure(cluster, machines[-1])
             if not given.no_docker:
-                _pull(cluster, machines[-1])
+                with _engine(cluster, lab.add("docker-1")) as (machine, host):
+                    _pull(cluster, machine, host)
+                    _publish(cluster, machine, machines[0])
             cluster.check_revoked(machines[-1])
             print(f"{machines[-1].name} is revoked: its connections have ended, and it gets no others")
         except AssertionError as wrong:
@@ -171,8 +196,9 @@ def _measure(cluster: Cluster, machine: Machine) -> None:
     print(f"memory of an idle connection: gateway {kib[0]} KiB, door {kib[1]} KiB")
 
 
-def _pull(cluster: Cluster, machine: Machine) -> None:
-    """Start a Docker engine on a host. Let it push and pull an image of the server's registry, and run a task with it."""
+@contextmanager
+def _engine(cluster: Cluster, machine: Machine) -> Iterator[tuple[Machine, str]]:
+    """Start a Docker engine on a machine, and let the machine join. Yield the machine and the address of the engine."""
     folder = cluster.folder / "docker"
     folder.mkdir()
     host = f"unix://{folder}/docker.sock"
@@ -181,27 +207,67 @@ def _pull(cluster: Cluster, machine: Machine) -> None:
         "--exec-root", f"{folder}/exec", "-p", f"{folder}/pid",
     ]  # fmt: skip
     engine = machine.start(*command, log=folder / "log")
-
-    def docker(*words: str, data: bytes | None = None) -> str:
-        done = subprocess.run(
-            machine.command("docker", "--config", str(folder), "-H", host, *words), input=data, capture_output=True
-        )
-        assert done.returncode == 0, f"docker {' '.join(words)}: {done.stderr.decode()}"
-        return done.stdout.decode().strip()
-
     try:
         eventually(lambda: subprocess.run(machine.command("docker", "-H", host, "version"), capture_output=True).returncode == 0)
-        registry = f"localhost:{cluster.corral.url.rpartition(':')[2]}"
-        cluster.corral.client("ecr").create_repository(repositoryName="lab/busy")
-        docker("login", "--username", "AWS", "--password-stdin", registry, data=password_of(cluster.corral).encode())
-        docker("import", "-", f"{registry}/{IMAGE}", data=layer(*busybox_files()))
-        docker("push", f"{registry}/{IMAGE}")
-        docker("rmi", f"{registry}/{IMAGE}")
-        docker("pull", f"{registry}/{IMAGE}")
-        print(f"docker pull {registry}/{IMAGE} on {machine.name}: done")
+        cluster.join(machine, cluster.token(), "--runtime", "docker", environment={"DOCKER_HOST": host})
+        cluster.until(machine, "UP")
+        yield machine, host
     finally:
         engine.terminate()
         engine.wait()
+
+
+def _registry(cluster: Cluster) -> str:
+    return f"localhost:{cluster.corral.url.rpartition(':')[2]}"
+
+
+def _pull(cluster: Cluster, machine: Machine, host: str) -> None:
+    """Let a Docker engine push an image to the server's registry, and pull it."""
+
+    def docker(*words: str, data: bytes | None = None) -> str:
+        done = subprocess.run(
+            machine.command("docker", "--config", str(cluster.folder / "docker"), "-H", host, *words),
+            input=data, capture_output=True,
+        )  # fmt: skip
+        assert done.returncode == 0, f"docker {' '.join(words)}: {done.stderr.decode()}"
+        return done.stdout.decode().strip()
+
+    registry = _registry(cluster)
+    cluster.corral.client("ecr").create_repository(repositoryName="lab/busy")
+    docker("login", "--username", "AWS", "--password-stdin", registry, data=password_of(cluster.corral).encode())
+    docker("import", "-", f"{registry}/{IMAGE}", data=layer(*busybox_files()))
+    docker("push", f"{registry}/{IMAGE}")
+    docker("rmi", f"{registry}/{IMAGE}")
+    docker("pull", f"{registry}/{IMAGE}")
+    print(f"docker pull {registry}/{IMAGE} on {machine.name}: done")
+
+
+def _publish(cluster: Cluster, machine: Machine, other: Machine) -> None:
+    """Run two tasks in awsvpc mode with the same ports on a host with Docker. Another host reaches all their containers."""
+    containers = [
+        {"name": name, "image": f"{_registry(cluster)}/{IMAGE}", "memory": 16, "entryPoint": ["sh", "-c", SERVE.format(port), name],
+         "portMappings": [{"containerPort": port}]}
+        for name, port in (("web", PORT), ("admin", PORT + 1))
+    ]  # fmt: skip
+    cluster.ecs.register_task_definition(family="vpc", networkMode="awsvpc", containerDefinitions=containers)
+    there = [{"type": "memberOf", "expression": f"attribute:corral.host-name == {machine.name}"}]
+    network = {"awsvpcConfiguration": {"subnets": ["subnet-1"]}}
+    arns = []
+    for _ in range(2):
+        [task] = cluster.ecs.run_task(taskDefinition="vpc", placementConstraints=there, networkConfiguration=network)["tasks"]
+        arns.append(task["taskArn"])
+        cluster.ecs.get_waiter("tasks_running").wait(tasks=arns, WaiterConfig={"Delay": 1})
+    client = cluster.work(other, [sys.executable, "-c", REACH, *arns])
+    found, interfaces = json.loads(eventually(lambda: cluster.lines(client), "the addresses of tasks", 60.0)[-1])
+    assert [details for details, _, _ in found] == [{"privateIPv4Address": machine.address}] * 2 and interfaces == 0, found
+    assert [answers for _, answers, _ in found] == [{"web": "web", "admin": "admin"}] * 2, found
+    first, second = (web for _, _, web in found)
+    assert (first["bindIP"], first["hostPort"], first["containerPort"]) == (machine.address, PORT, PORT), first
+    assert second["hostPort"] != PORT == second["containerPort"], second
+    print(f"{other.name} reaches tasks in awsvpc mode on {machine.name}: ports {first['hostPort']} and {second['hostPort']}")
+    for arn in arns:
+        cluster.ecs.stop_task(task=arn)
+    cluster.ecs.get_waiter("tasks_stopped").wait(tasks=arns, WaiterConfig={"Delay": 1})
 
 
 def _pss_kib(pid: int) -> int:

@@ -108,13 +108,15 @@ class Cluster:
     def token(self, *options: str) -> dict[str, Any]:
         return self.cli.json("token", "create", *options)
 
-    def join(self, machine: Machine, token: dict[str, Any] | None = None, *options: str) -> None:
+    def join(
+        self, machine: Machine, token: dict[str, Any] | None = None, *options: str, environment: dict[str, str] | None = None
+    ) -> None:
         """Run `corral join` on a machine until it is killed. Without a token, it continues."""
         self._types.setdefault(machine.name, TYPES[len(self._types)])
         words = [str(BIN / "corral"), "join", "--data", str(self.folder / machine.name), "--gpus", "sim:2", "--runtime", "process"]
         words += ["--instance-type", self._types[machine.name]]
         words += [token["address"], "--token", token["token"], "--name", machine.name] if token else []
-        machine.start(*words, *options, log=self.folder / f"{machine.name}.log")
+        machine.start(*words, *options, log=self.folder / f"{machine.name}.log", environment=environment)
 
     def state(self, machine: Machine) -> str | None:
         found = self.corral.own("DescribeHosts")["hosts"]

@@ -37,7 +37,7 @@ from corral.node.docker_networks import NAMES as NETWORKS
 from corral.node.docker_options import LABEL_RUN
 from corral.node.docker_past_events import resolve_missing
 from corral.node.docker_runs import DockerRun, DockerRuns
-from corral.node.docker_task_resources import TaskResources, address
+from corral.node.docker_task_resources import TaskResources, network_facts
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 from corral.node.fences import FencedContainer
@@ -256,12 +256,9 @@ class DockerEngine:
         digest = await self._digest(about["Image"], about["Config"]["Image"])
         if digest is not None:
             members["imageDigest"] = digest
-        bindings = run.bindings or docker_options.reported_bindings((about.get("NetworkSettings") or {}).get("Ports") or {})
-        if bindings:
-            members["networkBindings"] = bindings
-        found = address(pause or about)
-        if found is not None:
-            members["privateIpv4Address"], members["macAddress"] = found
+        members |= network_facts(run.record, about, pause)
+        if run.bindings:
+            members["networkBindings"] = run.bindings
         if run.pull is not None:
             members["pullStartedAt"], members["pullStoppedAt"] = run.pull
         return members

@@ -9,11 +9,10 @@ import logging
 from msgspec.structs import replace
 
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
-from corral.node.docker_launch import ContainerInfo
 from corral.node.docker_networks import NAMES
 from corral.node.docker_options import LABEL_PAUSE
-from corral.node.docker_runs import DockerRun, DockerRuns
-from corral.node.docker_task_resources import TaskResources, address
+from corral.node.docker_runs import DockerRuns
+from corral.node.docker_task_resources import TaskResources, network_facts
 
 CHECK_S = 10.0  # seconds between two checks; each network event also causes a check
 
@@ -69,10 +68,6 @@ class NetworkWatch:
                 self._resources.adopt(task_id, about)
             for run in self._runs.of_task(task_id) if task_id else self._runs.by_id.values():
                 if run.is_alive and (task_id or run.id == container) and run.known.observed.about is not None:
-                    self._update_address(run, about)
-
-    def _update_address(self, run: DockerRun, about: ContainerInfo) -> None:
-        found = address(about)
-        if found is not None:
-            members = {**(run.known.observed.about or {}), "privateIpv4Address": found[0], "macAddress": found[1]}
-            self._runs.update(run, replace(run.known.observed, about=members))
+                    # A port of the host that the engine has chosen changes, too.
+                    facts = network_facts(run.record, about, about if task_id else None)
+                    self._runs.update(run, replace(run.known.observed, about={**(run.known.observed.about or {}), **facts}))

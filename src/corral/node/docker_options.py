@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,6 +32,7 @@ CPU_SHARES_MIN = 2
 CPU_PERIOD_US = 100_000
 LOG_FILE_BYTES = 256 * 1024 * 1024  # the engine keeps two log files of this size per container
 NANOSECONDS = 10**9
+PORT_TAKEN = ("port is already allocated", "address already in use")  # in the engine's errors
 RAW_PACKETS = "NET_RAW"  # the capability to send packets with any sender
 
 
@@ -43,6 +45,7 @@ class RunRecord(Struct, frozen=True):
     has_terminal: bool
     has_volumes: bool  # the container mounts volumes that are removed when the task has ended
     fence_s: float | None = None  # end the container if the server has not answered for so long (`fences.py`)
+    ports: tuple[str, ...] = ()  # the container ports, such as `80/tcp`, that the pause container publishes
 
 
 class CreateContext(Struct, frozen=True):
@@ -96,15 +99,45 @@ def create_body(spec: RunSpec, context: CreateContext) -> dict[str, Any]:
         "Hostname": container.get("hostname"),
     }
     body |= {name: value for name, value in optional.items() if value}
-    ports = _ports(spec)
     if network_mode(spec) == "bridge":
-        body["ExposedPorts"] = {port: {} for port in ports}
-        body["HostConfig"]["PortBindings"] = {
-            port: [{"HostIp": "", "HostPort": str(host_port or "")}] for port, host_port in ports.items()
-        }
+        publish(body, _ports(_container(spec)))
     if linux.get("initProcessEnabled") and context.pause is None:
         body["HostConfig"]["Init"] = True
     return body
+
+
+def publish(body: dict[str, Any], ports: Mapping[str, int], address: str = "") -> None:
+    """Add ports to the body of a request that creates a container. Without an address, all addresses of the host have the ports."""
+    body["ExposedPorts"] = {port: {} for port in ports}
+    body["HostConfig"]["PortBindings"] = {
+        port: [{"HostIp": address, "HostPort": str(host_port or "")}] for port, host_port in ports.items()
+    }
+
+
+def published_ports(spec: RunSpec) -> dict[str, int]:
+    """Return the ports of all containers of a task that the pause container publishes, as `_ports` does.
+
+    These are tasks in network mode awsvpc on a host other than that of the server. As on ECS, a port of the host is the port of the
+    container.
+    """
+    published = _task(spec).get("published") if network_mode(spec) == "awsvpc" else None
+    return {port: int(port.partition("/")[0]) for port in _ports(published)} if published else {}
+
+
+def published_address(spec: RunSpec) -> str:
+    return str(_task(spec)["published"]["address"])
+
+
+def taken_ports(ports: Mapping[str, int], fault: str) -> list[str]:
+    """Return the container ports whose host port is taken, as the engine's error says. Return an empty list for other errors.
+
+    If the error does not name a port, return all container ports for which a host port was requested.
+    """
+    if not any(text in fault for text in PORT_TAKEN):
+        return []
+    numbers = set(map(int, re.findall(r":(\d+)", fault)))
+    requested = [port for port, host_port in ports.items() if host_port]
+    return [port for port in requested if ports[port] in numbers] or requested
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
@@ -134,13 +167,15 @@ def read_record(labels: Mapping[str, str]) -> RunRecord:
         has_terminal=bool(record.get("has_terminal")),
         has_volumes=bool(record.get("has_volumes")),
         fence_s=record.get("fence_s"),
+        ports=tuple(record.get("ports", ())),
     )
 
 
 def record_of(spec: RunSpec) -> RunRecord:
     terminal = bool(_container(spec).get("pseudoTerminal"))
     own = any(LABEL_TASK in volume["Labels"] for volume in volumes(spec, ""))
-    return RunRecord(spec.ships_logs, tuple(spec.gpu_ids), spec.stop_grace_s, terminal, own, spec.fence_s)
+    ports = tuple(_ports(_container(spec))) if published_ports(spec) else ()
+    return RunRecord(spec.ships_logs, tuple(spec.gpu_ids), spec.stop_grace_s, terminal, own, spec.fence_s, ports)
 
 
 def labels(spec: RunSpec, host_id: str) -> dict[str, str]:
@@ -171,7 +206,7 @@ def bindings(spec: RunSpec) -> list[dict[str, Any]]:
     """
     if network_mode(spec) != "host":
         return []
-    return [_binding(port, number) for port in _ports(spec) for number in [int(port.partition("/")[0])]]
+    return [_binding(port, number) for port in _ports(_container(spec)) for number in [int(port.partition("/")[0])]]
 
 
 def reported_bindings(ports: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -413,10 +448,10 @@ def _device_requests(spec: RunSpec, context: CreateContext) -> list[dict[str, An
     return [{"Driver": "nvidia", "DeviceIDs": list(spec.gpu_ids), "Capabilities": [["gpu", "utility", "compute"]]}]
 
 
-def _ports(spec: RunSpec) -> dict[str, int]:
+def _ports(container: Mapping[str, Any]) -> dict[str, int]:
     """Return a mapping from each container port, such as `80/tcp`, to the requested host port. 0 means any free port."""
     ports: dict[str, int] = {}
-    for mapping in _container(spec).get("portMappings", ()):
+    for mapping in container.get("portMappings", ()):
         protocol = mapping.get("protocol", "tcp")
         if "containerPort" in mapping:
             ports[f"{mapping['containerPort']}/{protocol}"] = mapping.get("hostPort", 0)

@@ -20,11 +20,18 @@ from corral.node.docker_options import (
     LABEL_PAUSE,
     LABEL_TASK,
     NETWORK,
+    RunRecord,
     needs_pause,
     network_mode,
+    publish,
+    published_address,
+    published_ports,
+    reported_bindings,
     required_volumes,
+    taken_ports,
     volumes,
 )
+from corral.node.host_address import is_own
 
 ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # Docker's name → the kernel's name
 SUBNET_TAKEN = (
@@ -199,8 +206,22 @@ class TaskResources:
             raise CannotCreate(f"CannotStartContainerError: the network of the task cannot be created: {error}") from None
 
     async def _make_pause(self, spec: RunSpec) -> dict[str, Any]:
-        name = pause_name(self._host_id, spec.task_id)
-        body = _pause_body(spec, self._host_id)
+        """Create and start the pause container. Instead of ports of the host that are taken, it gets free ones."""
+        name, ports = pause_name(self._host_id, spec.task_id), published_ports(spec)
+        while True:
+            await self._create_pause(name, _pause_body(spec, self._host_id, ports, self._address(spec) if ports else ""))
+            try:
+                await self._api.post(f"/containers/{name}/start")
+            except EngineError as error:
+                if not (taken := taken_ports(ports, str(error))):
+                    raise
+                await self.remove(name)
+                ports |= dict.fromkeys(taken, 0)
+                continue
+            about: dict[str, Any] = await self._api.get(f"/containers/{name}/json")
+            return about
+
+    async def _create_pause(self, name: str, body: dict[str, Any]) -> None:
         try:
             await self._api.post("/containers/create", body, name=name)
         except EngineError as error:
@@ -209,9 +230,11 @@ class TaskResources:
                 await self._api.post("/containers/create", body, name=name)
             elif error.status != 409:
                 raise
-        await self._api.post(f"/containers/{name}/start")
-        about: dict[str, Any] = await self._api.get(f"/containers/{name}/json")
-        return about
+
+    def _address(self, spec: RunSpec) -> str:
+        """Return the address at which ports are published: that of the host, or "" if no interface of its machine has it."""
+        address = published_address(spec)
+        return address if self._api.host.startswith("unix:") and is_own(address) else ""
 
     async def _make_image(self) -> None:
         layer = pause_image.layer(ARCHITECTURES.get(self.architecture, self.architecture))
@@ -222,10 +245,10 @@ def pause_name(host_id: str, task_id: str) -> str:
     return f"corral-{host_id[:8]}-{task_id}-pause"
 
 
-def _pause_body(spec: RunSpec, host_id: str) -> dict[str, Any]:
+def _pause_body(spec: RunSpec, host_id: str, ports: Mapping[str, int], address: str) -> dict[str, Any]:
     assert spec.settings is not None
     container = spec.settings["container"]
-    return {
+    body: dict[str, Any] = {
         "Image": f"{pause_image.IMAGE}:{pause_image.TAG}",
         "Cmd": ["/pause"],
         "Labels": {LABEL_HOST: host_id, LABEL_PAUSE: spec.task_id},
@@ -238,6 +261,22 @@ def _pause_body(spec: RunSpec, host_id: str) -> dict[str, Any]:
             "LogConfig": {"Type": "none"},
         },
     }
+    if ports:
+        publish(body, ports, address)
+    return body
+
+
+def network_facts(record: RunRecord, about: Mapping[str, Any], pause: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the port bindings and the address of a running container, under the names of ECS.
+
+    `about` and `pause` are the engine's descriptions of the container and of the task's pause container.
+    """
+    given = ((pause if pause and record.ports else about).get("NetworkSettings") or {}).get("Ports") or {}
+    bindings = reported_bindings({port: each for port, each in given.items() if not record.ports or port in record.ports})
+    facts: dict[str, Any] = {"networkBindings": bindings} if bindings else {}
+    if (found := address(pause or about)) is not None:
+        facts["privateIpv4Address"], facts["macAddress"] = found
+    return facts
 
 
 def address(about: Mapping[str, Any]) -> tuple[str, str] | None:

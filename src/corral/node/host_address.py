@@ -34,6 +34,16 @@ def with_address(options: HostOptions, towards_server: str) -> HostOptions:
     return replace(options, address=address, interface=interface)
 
 
+def is_own(address: str) -> bool:
+    """Whether programs of this machine can listen at an address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
 def _addresses() -> list[tuple[str, str]]:
     """Return (name of the interface, IPv4 address) of each address of this machine."""
     buffer = array("B", bytes(ENTRY.size * ADDRESSES_MAX))

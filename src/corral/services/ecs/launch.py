@@ -20,6 +20,7 @@ from corral.decide.placement.slot_fit import amounts
 from corral.fleet.clusters import fargate_pool, pools_of
 from corral.fleet.newcomers import find_room, place_now, taking_capacity, waiting_pool
 from corral.fleet.private_environments import use_private_objects
+from corral.fleet.task_interfaces import placed_details
 from corral.model.allocation import is_allocation_cluster
 from corral.model.instance import cluster_of_pool, is_host_pool
 from corral.model.placement import INSTANCE, TASK, Claim, Placement, Rank, Unplaceable
@@ -269,7 +270,10 @@ def _add_task(
         runs = assign_gpus(tx, prototype.pool, runs, found, spec, claim, kept_gpus)
     else:
         runs = assign_free_gpus(tx, runs, found.slot_id, free_gpus, spec)
-    task = prototype.but(id=task_id, runs=runs, state=TaskState.PENDING, instance_id=found.slot_id, placed_at_s=tx.now_s)
+    details = placed_details(tx, prototype, found.slot_id)
+    task = prototype.but(
+        id=task_id, runs=runs, state=TaskState.PENDING, instance_id=found.slot_id, placed_at_s=tx.now_s, details=details
+    )
     tx.store.tasks.add(task)
     use_private_objects(tx, task)
     start_runs(tx, task, spec)

@@ -14,6 +14,7 @@ from corral.access.sessions import address_of_run, password_of_task
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet.host_options import options_for
+from corral.fleet.task_interfaces import host_address
 from corral.model.agent_protocol import StartOrder
 from corral.model.blob import Slice
 from corral.model.private_environment import BUCKET, private_objects
@@ -139,8 +140,17 @@ def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: Con
             "revision": str(revision),
             "arn": arn(tx.settings.account, task.region, f"task/{task.cluster}/{task.id}"),
             "cluster": task.cluster,
+            **_published(task, spec),
         },
     }
+
+
+def _published(task: Task, spec: TaskSpec) -> dict[str, Any]:
+    """The port mappings of all containers, if the host publishes them at its address. The pause container of the task has them."""
+    if not (address := host_address(task)):
+        return {}
+    mappings = [mapping for each in spec.containers.values() for mapping in each.definition.get("portMappings", ())]
+    return {"published": {"address": address, "portMappings": mappings}}
 
 
 def registry_pull(tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec) -> tuple[RegistryPull | None, str | None]:

@@ -12,7 +12,7 @@ from corral.core.transactions import Tx
 from corral.decide.placement.place import place_text, shortage_of, withheld_text
 from corral.decide.placement.start_estimates import estimates, start_text
 from corral.decide.tasks.lifecycle import task_health
-from corral.fleet.task_interfaces import attachment_id, interface_of
+from corral.fleet.task_interfaces import attachment_id, bindings_of, host_address, interface_of
 from corral.model.constant_result import ConstantResult, ExtendedResult
 from corral.model.instance import ec2_id
 from corral.model.placement import TASK, Claim, Pool
@@ -248,20 +248,24 @@ def _pull_times(task: Task) -> tuple[float | None, float | None]:
 
 
 def _attachments(task: Task) -> list[dict[str, Any]]:
-    """The network interface of a task in awsvpc mode."""
-    interface = interface_of(task) if "networkConfiguration" in task.details else None
-    if interface is None:
+    """The network interface of a task in awsvpc mode. If the task has none, the attachment has only the address of its host."""
+    if "networkConfiguration" not in task.details:
         return []
-    details = {
-        "subnetId": interface.subnet_id,
-        "networkInterfaceId": interface.id,
-        "macAddress": interface.mac_address,
-        "privateDnsName": interface.dns_name,
-        "privateIPv4Address": interface.address,
-    }
+    if address := host_address(task):
+        details = {"privateIPv4Address": address}
+    elif interface := interface_of(task):
+        details = {
+            "subnetId": interface.subnet_id,
+            "networkInterfaceId": interface.id,
+            "macAddress": interface.mac_address,
+            "privateDnsName": interface.dns_name,
+            "privateIPv4Address": interface.address,
+        }
+    else:
+        return []
     return [
         {
-            "id": interface.attachment_id,
+            "id": attachment_id(task),
             "type": "ElasticNetworkInterface",
             "status": "DELETED" if task.state is TaskState.STOPPED else "ATTACHED",
             "details": [{"name": name, "value": value} for name, value in details.items() if value],
@@ -270,9 +274,10 @@ def _attachments(task: Task) -> list[dict[str, Any]]:
 
 
 def _interfaces(task: Task, about: dict[str, Any]) -> list[dict[str, str]]:
-    if "networkConfiguration" not in task.details or "privateIpv4Address" not in about:
+    if "networkConfiguration" not in task.details:
         return []
-    return [{"attachmentId": attachment_id(task), "privateIpv4Address": about["privateIpv4Address"]}]
+    address = host_address(task) or about.get("privateIpv4Address")
+    return [{"attachmentId": attachment_id(task), "privateIpv4Address": address}] if address else []
 
 
 def _container(
@@ -284,8 +289,8 @@ def _container(
         "containerArn": f"{task_arn.replace(':task/', ':container/', 1)}/{run.id}",
         "taskArn": task_arn,
         "lastStatus": run.state._value_,
-        "networkBindings": about.get("networkBindings", []),
-        "networkInterfaces": _interfaces(task, about) if about else [],
+        "networkBindings": bindings_of(task, run, container.definition),
+        "networkInterfaces": _interfaces(task, about),
         "healthStatus": run.health or "UNKNOWN",
         "exitCode": run.exit_code,
         "reason": run.reason or waiting,

@@ -11,6 +11,7 @@ from typing import Any
 
 from corral.access import sessions
 from corral.core.transactions import Tx
+from corral.fleet.task_interfaces import bindings_of, host_address
 from corral.model.agent_protocol import Measured
 from corral.model.instance import Instance
 from corral.model.run import RunState, Usage
@@ -132,7 +133,7 @@ def _container(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> dict[str,
         "Health": {"status": run.health or "UNKNOWN"} if spec.containers[run.container].health_check is not None else None,
         "RestartCount": run.restarts if (container.get("restartPolicy") or {}).get("enabled") else None,
         "Networks": [_network(task, spec, about)],
-        "Ports": _ports(about),
+        "Ports": _ports(bindings_of(task, run, container)),
     }
     return _without_none(metadata)
 
@@ -140,10 +141,11 @@ def _container(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> dict[str,
 def _network(task: Task, spec: TaskSpec, about: dict[str, Any]) -> dict[str, Any]:
     """The network of a container.
 
-    A plain process uses the network of its host. If it is a node of a multi-node job, it has a loopback address of its own.
+    A plain process uses the network of its host. If it is a node of a multi-node job, it has a loopback address of its own. The
+    address of a container is the one that it has itself, also if other machines reach it at the address of its host.
     """
     if "privateIpv4Address" not in about:
-        address = task.details.get("jobEnvironment", {}).get(NODE_ADDRESS, "127.0.0.1")
+        address = task.details.get("jobEnvironment", {}).get(NODE_ADDRESS) or host_address(task) or "127.0.0.1"
         return {"NetworkMode": "host", "IPv4Addresses": [address]}
     mode = "host" if spans_hosts(task) else spec.document.get("networkMode") or "bridge"
     return _without_none(
@@ -151,7 +153,7 @@ def _network(task: Task, spec: TaskSpec, about: dict[str, Any]) -> dict[str, Any
     )
 
 
-def _ports(about: dict[str, Any]) -> list[dict[str, Any]] | None:
+def _ports(bindings: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
     return [
         {
             "ContainerPort": binding["containerPort"],
@@ -159,7 +161,7 @@ def _ports(about: dict[str, Any]) -> list[dict[str, Any]] | None:
             "HostPort": binding["hostPort"],
             "HostIp": binding["bindIP"],
         }
-        for binding in about.get("networkBindings", ())
+        for binding in bindings
     ] or None
 
 

@@ -11,6 +11,7 @@ from corral.core.transactions import Tx
 from corral.decide.tasks.lifecycle import advance, startable
 from corral.fleet.leaving_tasks import mark_leaving
 from corral.fleet.private_environments import release_private_objects
+from corral.fleet.task_interfaces import placed_details
 from corral.model.ecs_service import service_of_task
 from corral.model.group import provider_key
 from corral.model.instance import is_host_pool
@@ -59,6 +60,9 @@ def place_waiting_task(tx: Tx[Store], claim: Claim, placement: Placement) -> Non
     task = tx.store.tasks.get(claim.id)
     assert task is not None, "the task of the claim does not exist"
     spec = spec_of(tx, task)
+    details = placed_details(tx, task, placement.slot_id)
+    if details is not task.details:
+        task = tx.store.tasks.set_details(task, details)
     runs = assign_gpus(tx, task.pool, task.runs, placement, spec, claim)
     start_runs(tx, tx.store.tasks.place(task, placement, runs, tx.now_s), spec)
     tx.changed(f"task:{task.id}")
