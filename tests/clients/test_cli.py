@@ -78,14 +78,16 @@ def test_up_names_the_process_that_holds_the_port(cli: Cli, own: Cli) -> None:
 def test_down_leaves_tasks_alive_and_up_finds_them_again(own: Cli) -> None:
     about = json.loads(own("up", "-d", "--port", "0", "--gpus", "sim:2", "--json").stdout)
     task_id = own.start_task("--gpus", "1", "--", "sh", "-c", UNTIL_TOLD)
+    waiting = [own("run", "--detach", *words, "--", "true").stdout.strip() for words in (["--hold"], ["--gpus", "2"])]
     said = own("down").stdout
-    assert "is down" in said and "1 task keeps running" in said
+    assert "is down" in said and "1 task keeps running" in said and "2 tasks wait: no task starts before" in said
     assert not (own.data / "server.json").exists()
     assert "not running" in own("down").stdout  # twice is no error
     for verb in (["status"], ["ps"], ["env"], ["aws", "ecs", "list-tasks"], ["stop", task_id]):
         assert "corral up --detach" in own(*verb, code=3).stderr
     again = json.loads(own("up", "-d", "--port", "0", "--gpus", "sim:2", "--json").stdout)
     assert again["pid"] != about["pid"]
+    own("stop", "--wait", *waiting)
     [task] = own.json("ps")
     assert task["taskArn"].endswith(task_id) and task["lastStatus"] == "RUNNING"
     done = json.loads(own("down", "--stop-tasks", "--json").stdout)

@@ -29,7 +29,13 @@ def test_a_second_machine_joins(own: Cli, tmp_path: Path) -> None:
         assert not [pid for pid, words in command_lines() if secret in words]
         assert secret not in b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
         shown = own("hosts").stdout
-        assert "box2" in shown and "127.0.0.1" in shown and "r7" in shown and "1 NVIDIA H100" in shown and "commit" not in shown
+        assert (
+            "box2" in shown
+            and "127.0.0.1" in shown
+            and "r7" in shown
+            and "1 NVIDIA H100 80GB HBM3 (simulated)" in shown
+            and "commit" not in shown
+        )
         [listed] = own.json("token", "list")
         assert (listed["used"], listed["uses"]) == (1, 2)
         assert own("run", "--gpus", "1", "--", "echo", "here").stdout == "here\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -224,6 +225,6 @@ def _row(host: dict[str, Any], now: datetime | None, versions: dict[str, str]) -
 
 
 def _models(gpus: list[dict[str, Any]]) -> str:
-    """Return the number of GPUs of each model, such as `8 NVIDIA H200`."""
-    models = dict.fromkeys(gpu["model"] for gpu in gpus)
-    return ", ".join(f"{sum(gpu['model'] == model for gpu in gpus)} {model}" for model in models) or "0"
+    """Return the number of GPUs of each model, such as `8 NVIDIA H200` or `2 NVIDIA H200 (simulated)`."""
+    models = Counter(gpu["model"] + (" (simulated)" if gpu["simulated"] else "") for gpu in gpus)
+    return ", ".join(f"{number} {model}" for model, number in models.items()) or "0"

@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ STOP_TASKS_S = 600.0
 LOCK_POLL_S = 0.05
 SILENT_S = 20.0  # a host that is SILENT when the command begins, or becomes so, may return for so long
 STOP_POLL_S = 0.1
+WAITING = "PROVISIONING"  # the state of a task that waits for capacity
 PAUSE_S = 15.0  # if this command is killed, the server starts tasks again after this time
 
 
@@ -59,14 +61,14 @@ def down(data: DataFolder, stop_tasks: bool, purge: bool, yes: bool, as_json: bo
             raise CliError(
                 f"--purge stops the tasks first, so Corral must be running. Start it with `{data_folder.start_command(data)}`."
             )
-        _report(data, as_json, stopped=False, left=0)
+        _report(data, as_json, stopped=False)
         return
     if purge and not yes:
         _confirm(data)
     stop_tasks = stop_tasks or purge
     watch = os.pidfd_open(pid)  # a pidfd always refers to this process, even if another process gets its id later
     ended = _stop_all(endpoint_of_folder(data), purge=purge) if stop_tasks else StoppedTasks()
-    left = 0 if stop_tasks else _unfinished(data)
+    left = Counter[str]() if stop_tasks else _unfinished(data)
     stop_server(data, pid, watch)
     if purge:
         end_node(data.path)
@@ -93,7 +95,7 @@ def stop_server(data: DataFolder, pid: int, watch: int | None = None, gone_s: fl
 
 def _confirm(data: DataFolder) -> None:
     """Ask the user whether all data should be deleted. Without a terminal, the user cannot answer, so raise a CliError."""
-    alive = count(_unfinished(data), "task")
+    alive = count(_unfinished(data).total(), "task")
     print_message(f"--purge stops {alive}, and deletes stacks, queues, objects, images, logs and keys in {data.path}.")
     if not os.isatty(0):
         raise CliError("nothing was deleted. Add --yes to delete without a question.")
@@ -138,12 +140,15 @@ def _end_holder(lock: Path) -> None:
 
 
 def _report(
-    data: DataFolder, as_json: bool, *, stopped: bool, left: int, ended: StoppedTasks | None = None, purged: bool = False
-) -> None:
+    data: DataFolder, as_json: bool, *, stopped: bool, left: Mapping[str, int] = MappingProxyType({}),
+    ended: StoppedTasks | None = None, purged: bool = False,
+) -> None:  # fmt: skip
+    """Print what has stopped. `left` has the number of unfinished tasks by state."""
     ended = ended or StoppedTasks()
+    total, waiting = sum(left.values()), left.get(WAITING, 0)
     if as_json:
-        left = sum(ended.silent.values()) or left
-        counts = {"tasksStopped": ended.tasks, "tasksLeft": left, "servicesLeft": ended.services, "jobsLeft": ended.jobs}
+        total = sum(ended.silent.values()) or total
+        counts = {"tasksStopped": ended.tasks, "tasksLeft": total, "servicesLeft": ended.services, "jobsLeft": ended.jobs}
         print_json({"stopped": stopped, "data": str(data.path), **counts, "purged": purged})
         return
     if not stopped:
@@ -159,11 +164,14 @@ def _report(
     if purged:
         print_text(f"All data in {data.path} except corral.toml is deleted.")
     elif ended.services or ended.jobs:
-        waiting = [count(number, name) for number, name in ((ended.services, "service"), (ended.jobs, "job")) if number]
-        print_text(f"The next `{data_folder.start_command(data)}` starts tasks again for {' and '.join(waiting)}.")
-    if left:
-        keeps = "keeps running" if left == 1 else "keep running"
-        print_text(f"{count(left, 'task')} {keeps}; `{data_folder.start_command(data)}` collects the results.")
+        again = [count(number, name) for number, name in ((ended.services, "service"), (ended.jobs, "job")) if number]
+        print_text(f"The next `{data_folder.start_command(data)}` starts tasks again for {' and '.join(again)}.")
+    if alive := total - waiting:
+        keeps = "keeps running" if alive == 1 else "keep running"
+        print_text(f"{count(alive, 'task')} {keeps}; `{data_folder.start_command(data)}` collects the results.")
+    if waiting:
+        waits = "waits" if waiting == 1 else "wait"
+        print_text(f"{count(waiting, 'task')} {waits}: no task starts before the next `{data_folder.start_command(data)}`.")
 
 
 def _on_hosts(silent: Mapping[str, int]) -> str:
@@ -171,17 +179,18 @@ def _on_hosts(silent: Mapping[str, int]) -> str:
     return f"{' and '.join(tasks)} did not stop, because the host does not respond"
 
 
-def _unfinished(data: DataFolder) -> int:
-    """Return how many tasks of all regions have not stopped. If the server does not respond, print a message and return 0."""
+def _unfinished(data: DataFolder) -> Counter[str]:
+    """Count the tasks of all regions that have not stopped, by state. If the server does not respond, print a message."""
     try:
-        return alive_tasks(endpoint_of_folder(data))
+        return unfinished_tasks(endpoint_of_folder(data))
     except Exception as error:
         print_message(f"the tasks could not be counted: {error}")
-        return 0
+        return Counter()
 
 
-def alive_tasks(endpoint: Endpoint) -> int:
-    return sum(number for state, number in get_status(endpoint)[0]["tasks"].items() if state != "STOPPED")
+def unfinished_tasks(endpoint: Endpoint) -> Counter[str]:
+    """Count the tasks of all regions that have not stopped, by state."""
+    return Counter({state: number for state, number in get_status(endpoint)[0]["tasks"].items() if state != "STOPPED"})
 
 
 def _stop_all(endpoint: Endpoint, *, purge: bool) -> StoppedTasks:

@@ -25,7 +25,7 @@ from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import count, format_bytes, print_json, print_line, print_message, print_table
 from corral.cli.runs.notify_process import records_of
 from corral.cli.server.docker_socket import NETWORKS, docker_request, engine_address, running_containers
-from corral.cli.server.down import alive_tasks, delete_data, end_node, stop_server
+from corral.cli.server.down import delete_data, end_node, stop_server, unfinished_tasks
 from corral.cli.server.service import remove_unit, require_removable
 from corral.cli.server.systemd_unit import Unit
 from corral.process.data_folder import CONFIGURATION, FILES, FOLDERS, HOLDER, LOCK
@@ -100,7 +100,7 @@ def _require_no_tasks(data: DataFolder) -> None:
     """Raise a CliError if tasks of this Corral have not stopped. If the server does not run, find their processes."""
     is_running = data_folder.pid_of(data) is not None
     if is_running:
-        alive = alive_tasks(endpoint_of_folder(data))
+        alive = unfinished_tasks(endpoint_of_folder(data)).total()
     else:
         alive = len(_processes(data.path)) + len(_containers(data.path))
     if alive:
