@@ -163,6 +163,10 @@ def test_a_rerun_of_an_array_keeps_the_indexes(cli: Cli) -> None:
     cli("run", "-n", "sweep", "--array", "4-7%2", "--", "sh", "-c", script, code=3)
     cli("run", "-n", "sweep", "--", "echo", "a newer run")
     assert cli("logs", "sweep:5").stdout == "index 5\n", "a newer run of the same name does not hide the array"
+    [fifth] = cli.json("ps", "--all", "sweep:5")
+    prefix = fifth["taskArn"].rpartition("/")[2][:8]
+    assert cli("logs", prefix).stdout == "index 5\n", "the beginning of an id does not mean the whole array"
+    assert "sweep:5" in cli("show", prefix).stdout
     Path(cli.home / "good" / "6").touch()
     again = cli("rerun", "--failed", "sweep", code=3)
     assert set(again.stdout.splitlines()) == {"sweep:6 | index 6", "sweep:7 | index 7"}
@@ -173,4 +177,5 @@ def test_a_rerun_of_an_array_keeps_the_indexes(cli: Cli) -> None:
     words = [next(tag["value"] for tag in task["tags"] if tag["key"] == "corral:array").split() for task in whole]
     assert sorted(int(index) for _, index, _, limit in words if limit == "2") == [4, 5, 6, 7], "not only the part that ran again"
     assert cli("rerun", "sweep:4").stdout == "index 4\n"
+    assert cli("rerun", prefix).stdout == "index 5\n"
     assert "no task of sweep has failed" in cli("rerun", "--failed", "sweep", code=1).stderr

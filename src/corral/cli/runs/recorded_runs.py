@@ -57,8 +57,17 @@ def find_everywhere(endpoint: Endpoint, given: str, cluster: str | None) -> list
             found.append(NamedRun(of_cluster, tasks.only([task] if task else [], task_id, of_cluster), False, now))
         else:
             found += find_recorded(endpoint, task_id)
-    names_member = tasks.is_exact(given) or member_of(given) is not None
-    return found if names_member or is_aws(endpoint) else [*_ended_members(endpoint, found), *found]
+    return found if _names_one(given, found) or is_aws(endpoint) else [*_ended_members(endpoint, found), *found]
+
+
+def _names_one(given: str, found: list[NamedRun]) -> bool:
+    """Whether `given` names one run: by its id or ARN, by the beginning of its id, or by a name and an index."""
+    if tasks.is_exact(given) or member_of(given) is not None:
+        return True
+    if len(found) != 1:
+        return False
+    task = found[0].task
+    return tasks.name(task) != given and tasks.id_of(task).startswith(given.lower())
 
 
 def _ended_members(endpoint: Endpoint, found: list[NamedRun]) -> list[NamedRun]:
