@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from corral.core.errors import Refused
 from corral.model.allocation import Found, Phase
 from corral.model.lender_settings import SlurmSettings
+from corral.node import pilot
 from corral.server.lenders.lender import AllocationRequest, LenderFailed, LenderRefused
 from corral.server.lenders.slurm import Slurm
 from each import check_each
@@ -135,3 +137,13 @@ def test_a_request_arrives_unchanged(answers: Answers, ssh: str) -> None:
     assert {"--mem=1024M", "--cpus-per-task=4", "--job-name=corral-x.slurm.i", "--export=NIL"} < set(words)
     assert "secret" not in " ".join(words)
     assert "i.secret.pin" in script and "$SLURM_JOB_ID" in script
+
+
+@pytest.mark.parametrize("given, why", [("", "none is offered"), ("0", "has 2 GPUs, and this allocation has 1")])
+def test_a_pilot_does_not_join_without_the_gpus_of_its_instance(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str, why: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    with pytest.raises(Refused, match=why):
+        pilot.main(["--data", str(tmp_path), "--server", "127.0.0.1:1", "--gpus", "sim:4", "--needs", "2"], "i.secret.pin")
+    assert list(tmp_path.iterdir()) == []
