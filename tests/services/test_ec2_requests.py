@@ -160,6 +160,7 @@ def test_random_requests(seed: int):
             continue
         except Exception as error:
             raise AssertionError(f"request {at}: {name} {params}") from error
+        store.release()
         answered[name] += 1
         requests.learn(result)
         if model.output_shape is not None:
