@@ -28,8 +28,8 @@ Migration = str | Callable[[sqlite3.Connection], None]  # a SQL script, which ma
 APPLICATION_ID = 0x636F7272  # the bytes "corr"; they distinguish Corral's files from other SQLite files
 STATEMENTS_MAX = 512  # compiled SQL statements that the connection caches
 # A commit that makes the WAL file as long as this copies its pages into the database. Other commands of the lane wait meanwhile:
-# about 10 ms for 500 pages, and 40 to 60 ms for 4,000. With 4,000, SQLite would write 8% less.
-CHECKPOINT_PAGES = 500
+# about 20 ms for 1,000 pages, and 40 to 60 ms for 4,000. With 4,000, SQLite would write a few percent less.
+CHECKPOINT_PAGES = 1000
 CHECKPOINT_WAIT_MS = 200  # when a database is closed, wait this long for readers of other processes
 CHECKED_MAX_BYTES = 64 * 1024 * 1024  # larger files are not checked for damage at the start, because that takes too long
 
