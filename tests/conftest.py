@@ -27,8 +27,11 @@ from harness import Corral
 UNHEALTHY = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 settings.register_profile("corral", deadline=None, suppress_health_check=UNHEALTHY, max_examples=examples(100))
 settings.load_profile("corral")
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a job in the background has it, which all its processes inherit
+# A job in the background has SIGINT ignored, and one of nohup SIGHUP. All processes of the tests would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 subprocess.Popen = forkserver.Popen  # starts Corral's processes as forks
 os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # no engine, except in tests that use the fixture `dockerd`
 

@@ -208,7 +208,7 @@ def reboots_and_breaks(plan: Plan) -> Plan:
 
 
 class AcknowledgesBeforeTheCommit(Plane):
-    def _read_reports(self, connection: AgentLink, host_id: str) -> Steps:
+    def _read_reports(self, connection: AgentLink, host_id: str, gpus_elsewhere: list[str] | None = None) -> Steps:
         while (message := (yield connection.read())) is not None:
             report: Report = message["report"]
             self.submit(lambda tx, runs=report.runs: host_reports.report(tx, host_id, runs))
