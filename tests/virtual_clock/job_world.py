@@ -5,9 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.core.undo_log import UndoLog
 from corral.model.job import Job, JobState
 from corral.model.run import Observed
+from corral.model.task import Task
 from corral.services.batch import job_definitions, queue_requests, resource_requests, scheduling_policies, submit
 from corral.services.ecs import clusters, host_reports
 from corral.store.fleet import Fleet
@@ -27,7 +30,8 @@ class JobWorld(GroupWorld):
         super().__init__(gpus, **more)
         for number in range(machines):
             name = "h" if number == 0 else f"h{number}"
-            said = hello(name, gpus, cpu_units=CPU_UNITS, memory_mib=MEMORY_MIB, options=self.settings.host)
+            options = replace(self.settings.host, address=f"10.0.0.{number + 1}")  # a job that spans hosts needs addresses
+            said = hello(name, gpus, cpu_units=CPU_UNITS, memory_mib=MEMORY_MIB, options=options)
             self.run(partial(host_reports.hello, message=said))
         self.run(lambda tx: tx.store.execute("UPDATE host SET seen_at = 1e12") and None)  # the hosts are never silent
         self.environment("here")
@@ -136,9 +140,13 @@ class JobWorld(GroupWorld):
         self.settle()
 
     def gpus_of(self, job_id: str) -> list[str]:
+        return [gpu_id for task in self.tasks_of(job_id) for run in task.runs for gpu_id in run.gpu_ids]
+
+    def tasks_of(self, job_id: str) -> list[Task]:
+        """The tasks of a job, or of all its nodes, that have not stopped."""
         sql = "SELECT id FROM task WHERE (started_by = ? OR started_by LIKE ?) AND state != 'STOPPED' ORDER BY rowid"
         tasks = [self.store.tasks.get(row[0]) for row in self.store.execute(sql, (f"batch:{job_id}", f"batch:{job_id}#%"))]
-        return [gpu_id for task in tasks if task is not None for run in task.runs for gpu_id in run.gpu_ids]
+        return [task for task in tasks if task is not None]
 
 
 def definition(

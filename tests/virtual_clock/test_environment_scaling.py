@@ -72,8 +72,11 @@ def test_a_terminated_instance_is_described_as_inactive() -> None:
     assert (shown["containerInstanceArn"], shown["ec2InstanceId"], shown["status"]) == (*arns, instance, "INACTIVE")
     assert {"name": "ecs.instance-type", "value": GPUS_1} in shown["attributes"] and found["failures"] == []
     world.call("CreateCluster", "ecs", clusterName="other")
-    [failure] = world.call("DescribeContainerInstances", "ecs", cluster="other", containerInstances=arns)["failures"]
+    ids = [arn.rpartition("/")[2] for arn in arns]
+    [failure] = world.call("DescribeContainerInstances", "ecs", cluster="other", containerInstances=ids)["failures"]
     assert failure["reason"] == "MISSING"
+    error = refused(lambda: world.call("DescribeContainerInstances", "ecs", cluster="other", containerInstances=arns))
+    assert f"Identifier is for cluster {cluster}. Your cluster is other" in error.message
 
 
 def test_the_delay_of_the_settings_and_of_the_scaling_policy() -> None:

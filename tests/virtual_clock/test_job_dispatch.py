@@ -269,14 +269,16 @@ def node_definition(world: JobWorld, name: str, nodes: int, gpus: int, **more: A
 
 
 def test_a_multi_node_job_starts_all_nodes_or_none() -> None:
-    world = JobWorld(gpus=4, machines=2)
+    """Seven GPUs are free, but two of three hosts have room for a node, and a job that spans hosts has one node on each."""
+    world = JobWorld(gpus=4, machines=3)
     world.queue()
     name = node_definition(world, "mpi", nodes=3, gpus=2)
     old = [world.submit(gpus=3), world.submit(gpus=2)]
     job_id = world.submit(definition=name)
-    assert world.state(job_id) is RUNNABLE and not world.gpus_of(job_id)
+    assert world.state(job_id) is RUNNABLE and not world.tasks_of(job_id)
     world.finish(old[0])
     assert world.state(job_id) is STARTING
+    assert len({task.instance_id for task in world.tasks_of(job_id)}) == 3
     assert len(set(world.gpus_of(job_id))) == 6 and not set(world.gpus_of(job_id)) & set(world.gpus_of(old[1]))
 
 
@@ -292,7 +294,7 @@ def test_small_jobs_do_not_starve_a_multi_node_job() -> None:
             break
         running = [each for each in [*old, *small] if world.state(each) is STARTING]
         world.finish(running[waits % len(running)])
-    assert world.state(job_id) is STARTING
+    assert world.state(job_id) is STARTING and len({task.instance_id for task in world.tasks_of(job_id)}) == 2
     assert any(world.state(each) in (STARTING, SUCCEEDED) for each in small)  # the third machine runs small jobs meanwhile
 
 
