@@ -36,7 +36,7 @@ command = []
 if name.endswith(".service") and os.path.exists(units + "/" + name):
     text = open(units + "/" + name).read()
     command = shlex.split(re.search("^ExecStart=(.*)$", text, re.M)[1].replace("%%", "%").replace("$$", "$"))
-    command[:3] = [{corral!r}]  # the same as `python -m corral`, in a fork
+    command[:4] = [{corral!r}]  # the same as `python -P -m corral`, in a fork
 
 def main_pid():
     if not os.path.exists(folder + "/started"):
@@ -227,7 +227,7 @@ def test_the_printed_unit_is_valid(own: Cli, tmp_path: Path) -> None:
         assert f"WantedBy={target}\n" in text and "not for files" not in text
         for line in ("Restart=on-failure", "KillMode=process", "OOMPolicy=continue", "Delegate=yes", "Type=exec"):
             assert f"\n{line}\n" in text
-        command = f'"{sys.executable}" "-m" "corral" "up" "--data" "{own.home}/a b%%h$$HOME\\"\\\\"'
+        command = f'"{sys.executable}" "-P" "-m" "corral" "up" "--data" "{own.home}/a b%%h$$HOME\\"\\\\"'
         assert f"\nExecStart={command}\n" in text
         assert '\nEnvironment="DOCKER_HOST=unix:///run/a%%b.sock"\n' in text and '\nEnvironment="PATH=/opt/tools/bin:' in text
         unit = tmp_path / f"corral{scope}.service"
