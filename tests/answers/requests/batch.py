@@ -20,6 +20,7 @@ FARGATE = {
 }
 FAIR = {"shareDecaySeconds": 60, "computeReservation": 1, "shareDistribution": [{"shareIdentifier": "A", "weightFactor": 0.5}]}
 STATUSES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED", "FAILED")
+LARGE = {"resourceRequirements": [{"type": "VCPU", "value": "192"}]}
 LIMIT = {"reason": "long", "state": "RUNNABLE", "maxTimeSeconds": 600, "action": "CANCEL"}
 
 
@@ -34,14 +35,15 @@ def requests(calls: Calls) -> None:
     given = {"jobQueueName": name, "priority": 1, "computeEnvironmentOrder": order, "schedulingPolicyArn": policy}
     given |= {"jobStateTimeLimitActions": [LIMIT], "tags": {"a": "b"}}
     queue = calls.twice("CreateJobQueue", "ClientException", **given)["jobQueueArn"]
-    eventually(lambda: calls("DescribeJobQueues", jobQueues=[name])["jobQueues"][0]["status"] == "VALID", "the queue is valid")
+    shown = lambda: calls.of("batch").describe_job_queues(jobQueues=[name])["jobQueues"][0]["status"]  # noqa: E731
+    eventually(lambda: shown() == "VALID", "the queue is valid")
+    calls("DescribeJobQueues", jobQueues=[name])
     calls.twice("UpdateJobQueue", SAME, jobQueue=name, priority=2)
     calls.twice("TagResource", SAME, resourceArn=queue, tags={"c": "d"})
     calls("ListTagsForResource", resourceArn=queue)
     calls.twice("UntagResource", SAME, resourceArn=queue, tagKeys=["c"])
     fargate = {"jobQueueName": f"{name}-fargate", "priority": 1}
     fargate["computeEnvironmentOrder"] = [{"order": 1, "computeEnvironment": f"{name}-fargate"}]
-    eventually(lambda: environment_status(calls, f"{name}-fargate") == "VALID", "the environment on Fargate is valid")
     calls("CreateJobQueue", **fargate)
     consumable(calls, name)
     definitions(calls, name)
@@ -81,11 +83,16 @@ def environment(calls: Calls, name: str) -> None:
     fargate = {"type": "FARGATE", "maxvCpus": 1, "subnets": [subnet], "securityGroupIds": [group]}
     calls("CreateComputeEnvironment", computeEnvironmentName=f"{name}-fargate", type="MANAGED", computeResources=fargate)
     eventually(lambda: environment_status(calls, name) == "VALID", "the environment is valid")
+    eventually(lambda: environment_status(calls, f"{name}-fargate") == "VALID", "the environment on Fargate is valid")
+    for each in (f"{name}-2", f"{name}-3", f"{name}-4"):  # their subnets do not exist
+        eventually(lambda each=each: environment_status(calls, each) == "INVALID", f"the environment {each} is not valid")
     calls("DescribeComputeEnvironments")
+    calls("DescribeComputeEnvironments", computeEnvironments=[name])
 
 
 def environment_status(calls: Calls, name: str) -> str:
-    return str(calls("DescribeComputeEnvironments", computeEnvironments=[name])["computeEnvironments"][0]["status"])
+    found = calls.of("batch").describe_compute_environments(computeEnvironments=[name])["computeEnvironments"]
+    return str(found[0]["status"])
 
 
 def consumable(calls: Calls, name: str) -> None:
@@ -109,7 +116,9 @@ def definitions(calls: Calls, name: str) -> None:
         queue = f"{name}-fargate" if more.get("platformCapabilities") == ["FARGATE"] else name
         given = {"jobName": f"full-{at}", "jobQueue": queue, "jobDefinition": f"{name}-{at}"}
         job = calls("SubmitJob", **given, **({"shareIdentifier": "A"} if queue == name else {}))["jobId"]
-        calls("DescribeJobs", jobs=[job, f"{job}#0"])
+        parts = [job, f"{job}#0", f"{job}#1"]
+        eventually(lambda parts=parts: set(statuses(calls, parts)) == {"FAILED"}, "no host has what the job needs")
+        calls("DescribeJobs", jobs=parts[:2])
         if more["type"] == "multinode":
             for status in STATUSES:
                 calls("ListJobs", multiNodeJobId=job, jobStatus=status)
@@ -176,6 +185,15 @@ def full_definitions(calls: Calls) -> list[dict[str, Any]]:
     ]
 
 
+def statuses(calls: Calls, jobs: list[str]) -> list[str]:
+    return [job["status"] for job in calls.of("batch").describe_jobs(jobs=jobs)["jobs"]]
+
+
+def unfinished(calls: Calls, name: str) -> list[str]:
+    pages = [calls.of("batch").list_jobs(jobQueue=name, jobStatus=status) for status in STATUSES[:-2]]
+    return [job["jobId"] for page in pages for job in page["jobSummaryList"]]
+
+
 def jobs(calls: Calls, name: str) -> None:
     common = {"jobName": "j", "jobQueue": name, "shareIdentifier": "A", "jobDefinition": name}
 
@@ -183,7 +201,7 @@ def jobs(calls: Calls, name: str) -> None:
         return str(calls("SubmitJob", **common | more)["jobId"])
 
     calls.twice("SubmitJob", OTHER, jobName="j", jobQueue=name, jobDefinition=name, shareIdentifier="A")
-    first = submit()
+    first = submit(containerOverrides=LARGE)  # it waits, and so do those that depend on it: nothing moves between two calls
     last = submit(dependsOn=[{"jobId": first}], timeout={"attemptDurationSeconds": 60}, tags={"a": "b"})
     array = submit(arrayProperties={"size": 2}, dependsOn=[{"jobId": first}, {"type": "SEQUENTIAL"}])
     calls("ListJobs", jobQueue=name, jobStatus="PENDING")
@@ -197,12 +215,11 @@ def jobs(calls: Calls, name: str) -> None:
     several = {"taskProperties": [{"containers": [wrong]}]}
     calls("RegisterJobDefinition", jobDefinitionName="wrong", type="container", ecsProperties=several)
     ended = [submit(jobDefinition="wrong"), submit(containerOverrides={"command": wrong["command"]})]
-    shown = lambda: [job["status"] for job in calls.of("batch").describe_jobs(jobs=ended)["jobs"]]  # noqa: E731
-    eventually(lambda: shown() == ["FAILED"] * 2, "the jobs have failed")
+    eventually(lambda: statuses(calls, ended) == ["FAILED"] * 2, "the jobs have failed")
     calls("DescribeJobs", jobs=ended)
     calls("DescribeJobs", jobs=[first, last, array, f"{array}:0"])
-    large = submit(containerOverrides={"resourceRequirements": [{"type": "VCPU", "value": "192"}]})
-    calls("CancelJob", jobId=large, reason="a")
+    calls("CancelJob", jobId=first, reason="a")
+    eventually(lambda: not unfinished(calls, name), "all jobs have ended")
     for status in STATUSES:
         calls("ListJobs", jobQueue=name, jobStatus=status)
     calls("ListJobsByConsumableResource", consumableResource=name)
