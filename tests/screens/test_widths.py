@@ -25,6 +25,7 @@ HOLDER = "resnet50-with-a-rather-long-name-lr-0.001"
 WAITER = "waiter-with-quite-a-long-name"
 FOR = "maintenance of the cooling loop until Friday"
 SCRIPT = "sh -c 'for i in 1 2 3 4 5 6 7 8 9 10; do echo step $i; done; exit 3'"
+REFUSAL = "Batch job submission failed: Job's account not permitted to use this partition (gpu allows physics not default)"
 REPOSITORY = "vision/detectors/faster-rcnn-resnet50-fpn"
 # These commands print one sentence, or lines that are broken between words, by `print_text`.
 SENTENCES = {
@@ -54,6 +55,7 @@ SCREENS = {
     ],
     "top": [Screen(("--once",), {"HELD BY": (HOLDER, FOR), "TASK": (HOLDER, WAITER), "REASON": (f"{HOLDER} holds 1 of 3 GPUs",)})],
     "hosts": [Screen((), {"STATE": ("UP",), "ADDRESS": ("this machine",)})],
+    "lenders": [Screen((), {"LENDER": ("slurm",), "STATE": ("WANTED",), "TYPE": ("lab.gpu",), "REASON": (REFUSAL,)})],
     "hold": [Screen((), {"REASON": (FOR,)})],
     "instances": [Screen((), {"REASON": ("launched: RunInstances of arn:aws:iam::123456789012:root",)})],
     "stack": [
@@ -78,7 +80,8 @@ SCREENS = {
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     """A Corral with something for each screen. One GPU is in use, one is held, and one is free."""
     cli = Cli(tmp_path_factory.mktemp("scene"))
-    cli("up", "--detach", "--port", "0", "--gpus", "sim:3")
+    lend(cli)
+    cli("up", "--detach", "--port", "0", "--gpus", "sim:3", "--door", "127.0.0.1:0")  # lenders need a door
     cli("run", "-d", "-g", "1", "-n", HOLDER, "--", "sleep", "600")
     free = next(gpu["index"] for gpu in cli.json("status")["hosts"][0]["gpus"] if not gpu["task"])
     cli("hold", str(free), "--for", FOR)
@@ -93,9 +96,23 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
         TemplateBody=(ROOT / "bench" / "demo_fleet.yaml").read_text(),
         Parameters=[{"ParameterKey": "Command", "ParameterValue": "true"}],
     )
+    cli.client("ec2").run_instances(ImageId="ami-12345678", InstanceType="lab.gpu", MinCount=1, MaxCount=1)
+    eventually(lambda: REFUSAL in (cli.json("lenders")[1]["allocations"][0]["reason"] or ""))
     eventually(lambda: cli.json("stack", "fleet")["status"] == "CREATE_COMPLETE")
     yield cli
     cli.clear()
+
+
+def lend(cli: Cli) -> None:
+    """Give Corral a lender that refuses each request: programs in place of those of Slurm."""
+    cli.data.mkdir()
+    lab = 'gpus = 1, vcpus = 1, memory_gib = 1, lenders = ["slurm"]'
+    (cli.data / "corral.toml").write_text(f'[lenders.slurm]\npartition = "gpu"\n[instance-types]\n"lab.gpu" = {{{lab}}}\n')
+    for name, script in {"scontrol": "", "squeue": "", "sbatch": f'echo "sbatch: error: {REFUSAL}" >&2; exit 1'}.items():
+        program = cli.home / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    cli.environment["PATH"] = f"{cli.home}:{cli.environment['PATH']}"
 
 
 def printed(cli: Cli, words: tuple[str, ...], width: int) -> Result:
