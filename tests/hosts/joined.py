@@ -78,6 +78,7 @@ class JoinedHost:
         self._server = server
         self._gpus = gpus
         self._door = door or server.door
+        self._agents: list[subprocess.Popen[bytes]] = []
 
     def join(self, token: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Join, and do not start the agent."""
@@ -92,7 +93,7 @@ class JoinedHost:
     def start(self, *options: str) -> JoinedHost:
         command = [sys.executable, "-m", "corral.node", "--data", str(self.folder), "--gpus", self._gpus, "--runtime", "process"]
         with open(self.folder.parent / f"{self.folder.name}.log", "ab") as log:
-            subprocess.Popen([*command, *options], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self._agents.append(subprocess.Popen([*command, *options], stdout=log, stderr=log, stdin=subprocess.DEVNULL))
         return self
 
     @property
@@ -111,8 +112,12 @@ class JoinedHost:
         return pids(self.folder, module)
 
     def kill(self, *modules: str) -> None:
-        """kill -9."""
-        _kill([pid for module in modules for pid in self.pids(module)])
+        """kill -9. A killed agent holds its lock until it has ended, so wait for that."""
+        killed = [pid for module in modules for pid in self.pids(module)]
+        _kill(killed)
+        for agent in self._agents:
+            if agent.pid in killed:
+                agent.wait()
 
     def end(self) -> None:
         """End the agent as Ctrl-C does, and wait until its spawner has ended, too. No task may run."""

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from corral.node import node_folder
+from corral.server.door import LOCK
 from harness import eventually
 from hosts.joined import Server, running_server
 
@@ -47,6 +49,17 @@ def test_kills_of_server_door_and_agent_lose_no_output(server: Server, tmp_path:
         for event in page["events"]
     ]
     assert sorted(messages) == sorted([*(f"line {number}" for number in range(LINES)), "second"])
+
+
+def test_a_server_is_killed_when_it_has_just_started_a_door(server: Server, tmp_path: Path) -> None:
+    """The door has the port and has read nothing yet: the next server waits for its end."""
+    corral = server.corral
+    ended = set(corral.processes("corral.server.door"))
+    corral.kill("corral.server.door")
+    eventually(lambda: set(corral.processes("corral.server.door")) - ended, "another door")
+    assert node_folder.try_lock(tmp_path / "data" / "door" / LOCK) is None
+    corral.kill("corral.server")
+    corral.start()
 
 
 def test_a_killed_spawner_of_a_joined_host(server: Server, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The program of the door: it ends the TLS connections of hosts, and relays their bytes to the server.
 
-Start it with python -m corral.server.door --data DIR --listener FD. It is a process of its own, so that neither handshakes nor
-downloads delay the server. It has no state: it can be killed at any time, and the server starts another one.
+Start it with python -m corral.server.door --data DIR --listener FD --lock FD. It is a process of its own, so that neither
+handshakes nor downloads delay the server. It has no state: it can be killed at any time, and the server starts another one.
 
 Each line on standard input is the id of a host whose connections end at once. The door ends when its standard input ends, which is
 when the server has ended.
@@ -20,11 +20,9 @@ from pathlib import Path
 import uvloop
 from msgspec import Struct
 
-from corral.node import node_folder
 from corral.process.log import log_to_stderr
 from corral.process.log_times import add_times_to_output
 from corral.process.options import parse_options
-from corral.server.door import LOCK
 from corral.server.door.tls_listener import TlsListener
 
 SWITCH_S = 0.0005  # threads of Python take turns after this time, so that a download does not delay orders
@@ -34,6 +32,7 @@ STDIN = 0
 class DoorOptions(Struct, frozen=True, rename="kebab"):
     data: str
     listener: int  # the descriptor of the listening socket
+    lock: int  # the descriptor of the lock, open until this process ends; the next server waits for it
 
 
 async def _serve(folder: Path, listener: socket.socket) -> None:
@@ -62,9 +61,6 @@ def main() -> None:
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     folder = Path(options.data) / "door"
-    lock = node_folder.try_lock(folder / LOCK)  # held until this process ends; the next server waits for it
-    if lock is None:
-        sys.exit(f"another door is open in {folder}")
     uvloop.run(_serve(folder, socket.socket(fileno=options.listener)))
 
 

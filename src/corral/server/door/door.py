@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import socket
@@ -38,6 +39,7 @@ ALL_ADDRESSES = "0.0.0.0"
 BACKLOG = 4096
 RESTART_S = 0.2
 OLD_DOOR_S, POLL_S = 5.0, 0.02  # how long the door of an earlier server may take to end, and how often this server looks
+FREE_S = 0.2  # a door that ends releases the lock and the port one after the other
 REVOKED = "its certificate was revoked, or is not one of this server: join again with a token of `corral token create`"
 EXPIRED = "its certificate has expired, and the host must renew it"
 ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z.-]+):)?(?P<port>[0-9]{1,5})")
@@ -88,21 +90,34 @@ class Door:
 
     async def _keep(self) -> None:
         while True:
-            self._process = self._start()
+            self._process = self._start(await self._take_lock())
             await ended(self._process)
             log.warning("the door ended with exit code %s; starting another. See %s", self._process.returncode, self._folder / LOG)
             await asyncio.sleep(RESTART_S)
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    async def _take_lock(self) -> int:
+        """Wait for the end of an earlier door of this data folder."""
+        warn_s = time.monotonic() + OLD_DOOR_S
+        while (lock := node_folder.try_lock(self._folder / LOCK)) is None:
+            if time.monotonic() > warn_s:
+                log.warning("another door is open in %s; waiting for its end", self._folder)
+                warn_s = math.inf
+            await asyncio.sleep(POLL_S)
+        return lock
+
+    def _start(self, lock: int) -> subprocess.Popen[bytes]:
+        """Start the process, and give it the lock: so it holds the lock from its first moment, as it holds the listener."""
         fd = self._listener.fileno()
         command = [sys.executable, "-P", "-m", "corral.server.door", "--data", str(self._data), "--listener", str(fd)]
+        command += ["--lock", str(lock)]
         output = os.open(self._folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             return subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=output, stderr=output, pass_fds=(fd,), start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=output, stderr=output, pass_fds=(fd, lock), start_new_session=True
             )
         finally:
             os.close(output)
+            os.close(lock)
 
     def _close_host(self, host_id: str) -> None:
         """Close all connections of a host. The process of the door has them all, but it may not respond."""
@@ -175,15 +190,18 @@ def listen_for_hosts(data: Path, where: str) -> socket.socket:
     host, port = (found["host"] or ALL_ADDRESSES).strip("[]"), int(found["port"])
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    until_s = time.monotonic() + OLD_DOOR_S
+    held_s = time.monotonic()
+    until_s = held_s + OLD_DOOR_S
     while True:
+        if _is_locked(data / "door" / LOCK):
+            held_s = time.monotonic()
         try:
             listener.bind((host, port))
             listener.listen(BACKLOG)
             listener.setblocking(False)
             return listener
         except OSError as error:
-            if _is_locked(data / "door" / LOCK) and time.monotonic() < until_s:
+            if time.monotonic() < min(until_s, held_s + FREE_S):
                 time.sleep(POLL_S)
                 continue
             listener.close()
