@@ -27,11 +27,11 @@ from harness import Corral
 UNHEALTHY = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 settings.register_profile("corral", deadline=None, suppress_health_check=UNHEALTHY, max_examples=examples(100))
 settings.load_profile("corral")
-# A job in the background has SIGINT ignored, and one of nohup SIGHUP. All processes of the tests would inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# A job in the background has SIGINT and SIGQUIT ignored, and one of nohup SIGHUP. All processes of the tests would inherit that.
+DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+for number, default in DEFAULTS.items():
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, default)
 subprocess.Popen = forkserver.Popen  # starts Corral's processes as forks
 os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # no engine, except in tests that use the fixture `dockerd`
 
