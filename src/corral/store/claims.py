@@ -59,7 +59,7 @@ class Claims:
         self._database.insert_later("INSERT INTO claim (number, kind, id, pool, rank, roams, longest, owner)", row)
         if roams:
             self._roam(pool, claim)
-            self._database.undo_log.on_rollback(partial(self._stoproaming, pool, claim))
+            self._database.undo_log.on_rollback(partial(self._stop_roaming, pool, claim))
         self._fleet.add_claim(pool, claim)
         self._waiting[key] = number, pool, claim
         self._database.undo_log.on_rollback(partial(self._waiting.pop, key))
@@ -69,7 +69,7 @@ class Claims:
         key = kind, id
         number, pool, claim = waiting = self._waiting.pop(key)
         self._database.execute("DELETE FROM claim WHERE number = ?", (number,))
-        if self.roaming and self._stoproaming(pool, claim):
+        if self.roaming and self._stop_roaming(pool, claim):
             self._database.undo_log.on_rollback(partial(self._roam, pool, claim))
         self._fleet.remove_claim(pool, claim)
         self._database.undo_log.on_rollback(partial(self._waiting.__setitem__, key, waiting))
@@ -113,7 +113,7 @@ class Claims:
     def _roam(self, pool: str, claim: Claim) -> None:
         insort(self.roaming.setdefault(pool, []), claim)
 
-    def _stoproaming(self, pool: str, claim: Claim) -> bool:
+    def _stop_roaming(self, pool: str, claim: Claim) -> bool:
         roaming = self.roaming.get(pool, [])
         at = bisect_left(roaming, claim)
         found = at < len(roaming) and roaming[at].id == claim.id

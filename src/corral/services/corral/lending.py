@@ -46,18 +46,16 @@ def requested(tx: Tx[Store], instance_id: str, handle: str) -> None:
         _changed(tx, instance_id)
 
 
-def refused(tx: Tx[Store], instance_id: str, why: str) -> bool:
-    """Ask the next lender, because this one has refused. Return False if there is none: then the request is tried again later."""
+def refused(tx: Tx[Store], instance_id: str, why: str) -> None:
+    """Ask the next lender, because this one has refused. If there is none, the keeper repeats the request later."""
     allocation, instance = tx.store.allocations.get(instance_id), tx.store.instances.get(instance_id)
     if allocation is None or instance is None or allocation.state is not AllocationState.WANTED:
-        return True
-    if not allocation.others:
-        if allocation.reason != why:
-            tx.store.allocations.put(replace(allocation, reason=why))
-            _changed(tx, instance_id)
-        return False
-    instances.ask_next_lender(tx, instance, allocation)
-    return True
+        return
+    if allocation.others:
+        instances.ask_next_lender(tx, instance, allocation)
+    elif allocation.reason != why:
+        tx.store.allocations.put(replace(allocation, reason=why))
+        _changed(tx, instance_id)
 
 
 def report(tx: Tx[Store], reports: tuple[AllocationReport, ...]) -> list[str]:
@@ -68,9 +66,8 @@ def report(tx: Tx[Store], reports: tuple[AllocationReport, ...]) -> list[str]:
         if allocation is None or allocation.handle not in ("", each.handle):
             continue
         instance = tx.store.instances.get(each.instance_id)
-        has_ended = each.phase is Phase.ENDED or (
-            each.phase.is_useless and not allocation.host_id
-        )  # without a host, it had no task
+        had_no_task = not allocation.host_id
+        has_ended = each.phase is Phase.ENDED or (each.phase.is_useless and had_no_task)
         if has_ended and _is_pending(instance) and allocation.state is not AllocationState.ENDING:
             _repeat(tx, allocation, each.reason)
             repeated.append(each.instance_id)
