@@ -152,7 +152,7 @@ def _context(tx: Tx[Store], caller: Caller, role: RolePolicies) -> Context:
         "aws:principaltype": ("AssumedRole",),
         "aws:requestedregion": (caller.region,),
         "aws:resourceaccount": (caller.account,),
-        "aws:securetransport": ("false",),
+        "aws:securetransport": ("true" if caller.secure else "false",),
         "aws:sourceip": (caller.source_ip,),
         "aws:userid": (f"{role.role_id}:{caller.principal.session}",),
         "aws:viaawsservice": ("false",),

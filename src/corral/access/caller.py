@@ -20,6 +20,7 @@ class Caller(Struct, frozen=True, eq=False):
     id_prefix: str = ""  # from X-Corral-Prefix: ListTasks returns only tasks whose ids begin with it
     request_id: str = ""
     source_ip: str = ""
+    secure: bool = False  # the request has arrived over TLS: the condition key aws:SecureTransport
 
     @property
     def is_root(self) -> bool:

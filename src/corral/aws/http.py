@@ -26,7 +26,12 @@ class Request(Struct):  # not frozen, because the server sets `body` later, when
     headers: Mapping[str, str]  # names are in lower case; values are decoded as latin-1
     body: bytes
     address: str = ""  # the client's IP address
+    is_secure: bool = False  # the client's connection to this server has TLS
     signed_for: tuple[str, str | None] = ("", None)  # a text and what `scope_service` has found in it
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.is_secure else "http"
 
     def __repr__(self) -> str:
         return f"Request({self.method!r}, {self.path!r})"

@@ -101,7 +101,8 @@ def _query_parser(shape: Shape, readers: dict[Any, Any]) -> Parse:
     def parse(request: Request, located: LocatedParams) -> dict[str, Any]:
         tree = form_tree(located.items())
         if wants_queue and "QueueUrl" not in tree and request.path != "/":
-            tree["QueueUrl"] = f"http://{request.headers.get('host', '')}{request.path}"  # boto2 sends requests to the queue's URL
+            # boto2 sends requests to the queue's URL
+            tree["QueueUrl"] = f"{request.scheme}://{request.headers.get('host', '')}{request.path}"
         params: dict[str, Any] = read(tree)
         return params
 

@@ -247,7 +247,8 @@ class FrontDoor:
             id_prefix=_id_prefix(headers),
             request_id=request_id,
             source_ip=request.address,
-            endpoint_url=f"http://{host}" if (host := headers.get("host")) else "",
+            endpoint_url=f"{request.scheme}://{host}" if (host := headers.get("host")) else "",
+            secure=request.is_secure,
         )
 
 

@@ -93,7 +93,7 @@ class RegistryExchange(Struct, eq=False):
             host = headers.get("host", "localhost")
             login = f"aws ecr get-login-password | docker login --username {USER} --password-stdin {host}"
             error = Unauthorized(f"Log in first: {login}")
-            error.headers["WWW-Authenticate"] = f'Basic realm="http://{host}/",service="ecr.amazonaws.com"'
+            error.headers["WWW-Authenticate"] = f'Basic realm="{self.head.scheme}://{host}/",service="ecr.amazonaws.com"'
             raise error
         return identity
 

@@ -21,6 +21,7 @@ from corral.services.ecr.repository_names import (
     find,
     identity,
     registry_address,
+    registry_url,
     requested_repository,
     violated,
 )
@@ -109,7 +110,7 @@ def get_authorization_token(tx: Tx[Store], params: dict[str, Any], caller: Calle
     data = {
         "authorizationToken": token,
         "expiresAt": WallSeconds(until_s),
-        "proxyEndpoint": f"http://{registry_address(tx, caller)}",
+        "proxyEndpoint": registry_url(tx, caller),
     }
     return {"authorizationData": [data] * len(registries)}
 

@@ -55,11 +55,17 @@ def registry_address(tx: Tx[Store], caller: Caller) -> str:
     """
     try:
         address = urlsplit(caller.endpoint_url or tx.settings.endpoint_url)
-        host, port = address.hostname or "localhost", address.port or 80
+        host, port = address.hostname or "localhost", address.port or (443 if address.scheme == "https" else 80)
     except ValueError:  # the Host header of the request is not a valid address
         return urlsplit(tx.settings.endpoint_url).netloc
     host = "localhost" if THIS_MACHINE.fullmatch(host) else f"[{host}]" if ":" in host else host
     return f"{host}:{port}"
+
+
+def registry_url(tx: Tx[Store], caller: Caller) -> str:
+    """Return the URL of the registry. On localhost it has no TLS."""
+    address = registry_address(tx, caller)
+    return f"{'https' if caller.secure and not address.startswith('localhost:') else 'http'}://{address}"
 
 
 def check_unpaged(params: dict[str, Any], named: str, *others: str) -> None:

@@ -139,8 +139,9 @@ def quoted(etag: str) -> str:
     return f'"{etag}"'
 
 
-def location(tx: Tx[Store], bucket: Bucket, key: str) -> str:
-    return f"{tx.settings.endpoint_url}/{bucket.name}/{quote(key)}"
+def location(tx: Tx[Store], caller: Caller, bucket: Bucket, key: str) -> str:
+    url = caller.endpoint_url if caller.secure else tx.settings.endpoint_url
+    return f"{url.replace(f'//{bucket.name}.', '//', 1)}/{bucket.name}/{quote(key)}"
 
 
 def _with_marker_headers(error: ApiError, version: ObjectVersion | None) -> ApiError:

@@ -112,7 +112,7 @@ def complete_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Cal
         made = tx.store.objects.version_of_upload(params["UploadId"])
         if made is None or (made[0], made[1].key) != (bucket.id, params["Key"]):
             raise errors.no_such_upload(params["UploadId"])
-        return _completed(tx, bucket, made[1])
+        return _completed(tx, caller, bucket, made[1])
     if (upload.bucket_id, upload.key) != (bucket.id, params["Key"]):
         raise errors.no_such_upload(params["UploadId"])
     stored = {part.number: part for part in tx.store.objects.parts(upload.number)}
@@ -141,7 +141,7 @@ def complete_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Cal
     unlisted = stored.keys() - {part.number for part in parts}
     versions.wake_blob_gc(tx, tx.store.objects.keep_parts(upload, unlisted))
     lifecycle.upload_ended(tx, upload)
-    return _completed(tx, bucket, version)
+    return _completed(tx, caller, bucket, version)
 
 
 def abort_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -305,9 +305,9 @@ def _object_checksum(upload: MultipartUpload, parts: list[ContentPart], params: 
     return checksum_members({algorithm: text}, checksum_type)
 
 
-def _completed(tx: Tx[Store], bucket: Bucket, version: ObjectVersion) -> dict[str, Any]:
+def _completed(tx: Tx[Store], caller: Caller, bucket: Bucket, version: ObjectVersion) -> dict[str, Any]:
     return {
-        "Location": location(tx, bucket, version.key),
+        "Location": location(tx, caller, bucket, version.key),
         "Bucket": bucket.name,
         "Key": version.key,
         "ETag": quoted(version.etag),

@@ -68,7 +68,7 @@ def admit_form(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admissi
 def post_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket, fields = existing_bucket(tx, params, caller), params["Fields"]
     version = store_object(tx, bucket, params["Key"], params["Body"], params, caller, event_name="Post")
-    etag, url = quoted(version.etag), location(tx, bucket, version.key)
+    etag, url = quoted(version.etag), location(tx, caller, bucket, version.key)
     response: dict[str, Any] = {"ETagHeader": etag, **new_version_id_member(version), **encryption_members(version.details)}
     redirect = fields.get("success_action_redirect") or fields.get("redirect", "")
     if _is_web_address(redirect):
