@@ -178,13 +178,13 @@ def _build(data: Path, events: int) -> tuple[float, float]:
     store.execute("PRAGMA synchronous=OFF")
     since_ms, each = _now_ms() - 20 * 3_600_000, max(1, events // ROUNDS // 1000)
     store.begin()
-    store.add_group("us-east-1", GROUP, {}, since_ms)
+    store.add_group("us-east-1", GROUP, {}, since_ms, "root")
     group = store.group("us-east-1", GROUP)
     assert group is not None
     shares = {"long": 100 * each} | {f"worker/{number:03d}": 9 * each for number in range(STREAMS - 1)}
     shares["worker/000"] += 9 * each  # to make it even
     for name in [*shares, "others"]:
-        store.add_stream(group.id, name, since_ms)
+        store.add_stream(group.id, name, since_ms, "root")
     round_ms, number = SPAN_MS // ROUNDS, 0
     for turn in range(ROUNDS):
         for name, count in shares.items():

@@ -221,7 +221,7 @@ def test_every_operation_that_names_a_resource_of_ecs_has_its_arn(tx: Tx[Store])
 
 def test_a_revision_of_a_job_definition_has_no_leading_zeros() -> None:
     own = Tx(Store(None), 1_700_000_000.0, SeededIds(Random(0)), Settings())
-    own.store.job_definitions.add("us-east-1", "d", {})
+    own.store.job_definitions.add("us-east-1", "d", {}, "root")
     for given in ("d:1", "d:01", "arn:aws-cn:batch:us-east-1:1:job-definition/d:001"):
         [needed] = needed_permissions(own, CALLER, "batch", "DeregisterJobDefinition", {"jobDefinition": given})
         assert needed.resource == f"arn:aws:batch:{HERE}:job-definition/d:1"

@@ -34,17 +34,17 @@ def fill_memory(store: Database) -> None:
     if isinstance(store, Store):
         store.hosts.put(hello(), 1.0)
         store.clusters.put("r", "mine", "ACTIVE", {})
-        store.definitions.add("r", "train", {"family": "train"})
+        store.definitions.add("r", "train", {"family": "train"}, "root")
         for name in ("placed", "waiting"):
             store.tasks.add(claim(name), (0, 1.0))
         placed = store.tasks.get("placed")
         assert placed is not None
         store.tasks.place(placed, Placement(OWN, ("GPU-h-0",)), share_gpus(placed.runs, ("GPU-h-0",)), 2.0)
     elif isinstance(store, LogStore):
-        store.add_group("r", "/g", {}, 1)
+        store.add_group("r", "/g", {}, 1, "root")
         group = store.group("r", "/g")
         assert group is not None
-        store.add_stream(group.id, "s", 1)
+        store.add_stream(group.id, "s", 1, "root")
 
 
 def freeze_schemas(renew: bool) -> None:

@@ -23,7 +23,7 @@ batches = st.lists(
 
 def filled(written: list[tuple[int, list[tuple[int, str]]]]) -> tuple[LogStore, int]:
     store = LogStore(None)
-    store.add_group("r", "/g", {}, 0)
+    store.add_group("r", "/g", {}, 0, "root")
     group = store.group("r", "/g")
     assert group is not None
     for now_ms, (stream, events) in enumerate(written):
@@ -32,7 +32,7 @@ def filled(written: list[tuple[int, list[tuple[int, str]]]]) -> tuple[LogStore, 
 
 
 def append(store: LogStore, group_id: int, name: str, events: list[tuple[int, str]], now_ms: int) -> None:
-    store.add_stream(group_id, name, now_ms)
+    store.add_stream(group_id, name, now_ms, "root")
     stream = store.stream("r", "/g", name)
     assert stream is not None
     store.append(stream, events, now_ms)
@@ -113,7 +113,7 @@ def test_counters_agree_with_the_stored_events(written, before):
     group = store.group_by_id(group_id)
     assert group is not None and group.bytes == kept
     store.drop_group(group_id)
-    assert store.group("r", "/g") is None and store.add_group("r", "/g", {}, 1)  # its name is free at once
+    assert store.group("r", "/g") is None and store.add_group("r", "/g", {}, 1, "root")  # its name is free at once
     while store.purge(3, 60):
         pass
     assert store.execute("SELECT count(*) FROM log_event").fetchone() == (0,)

@@ -69,7 +69,7 @@ def test_the_rows_of_a_released_state_survive(tmp_path: Path) -> None:
     assert placed is not None and placed.runs[0].gpu_ids == ("GPU-h-0",)
     assert store.hosts.holders("h") == {"GPU-h-0": ["placed"]}
     assert [claim.id for claim in store.fleet.pool("hosts:default").heads()] == ["waiting"]
-    assert store.definitions.add("r", "train", {"family": "train"}) == 2
+    assert store.definitions.add("r", "train", {"family": "train"}, "root") == 2
     store.close()
 
 

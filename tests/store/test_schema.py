@@ -70,10 +70,10 @@ REFUSED = {
     "a run in an unknown state": ("UPDATE run SET state = 'LOST' WHERE id = 'run-a'", ()),
     "a run of no task": ("UPDATE run SET task_id = 'x' WHERE id = 'run-a'", ()),
     "a host half connected": ("UPDATE host SET connected = 2 WHERE id = 'h'", ()),
-    "a cluster in an unknown state": ("INSERT INTO cluster VALUES ('r', 'c', 'GONE', '{}')", ()),
+    "a cluster in an unknown state": ("INSERT INTO cluster VALUES ('r', 'c', 'GONE', '{}', 'root')", ()),
     "a task without an owner": ("UPDATE task SET owner = '' WHERE id = 'a'", ()),
     "a claim without an owner": ("UPDATE claim SET owner = NULL", ()),
-    "a definition before the first": ("INSERT INTO task_definition VALUES ('r', 'f', 0, 'ACTIVE', '{}')", ()),
+    "a definition before the first": ("INSERT INTO task_definition VALUES ('r', 'f', 0, 'ACTIVE', '{}', 'root')", ()),
 }
 
 

@@ -193,7 +193,7 @@ class StoreMachine(RuleBasedStateMachine):
     def add_definition(self, family: str) -> None:
         self.documents += 1
         document = {"family": family, "number": self.documents}
-        revision = self.store.definitions.add("r", family, document)
+        revision = self.store.definitions.add("r", family, document, "root")
         assert revision == 1 + self.now.revisions.get(family, 0)
         self.now.revisions[family] = revision
         self.now.definitions[family, revision] = ("ACTIVE", document)

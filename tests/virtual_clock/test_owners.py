@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from corral.access import sessions
+from corral.access.caller import Caller
 from corral.core.errors import ApiError
+from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
+from corral.model.agent_protocol import StartOrder
 from corral.model.principal import FEDERATED_USER, ROOT, Principal, role_session, root_user
-from corral.model.run import Observed
+from corral.model.run import RUN_LOG_GROUP, Observed, RunSpec
+from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.services.cloudformation.stack_operations import begin_create
 from corral.services.ecs import host_reports
+from corral.services.ecs.run_spec import log_target
 from corral.services.ecs.task_metadata import task_credentials
+from corral.services.ecs.task_spec import spec_of as spec_of_task
 from corral.services.lambda_.code import CODE, checked_code, inline_zip
 from corral.services.lambda_.invocations import invoke, take_invocations
+from corral.services.logs.ingestion import open_streams
 from corral.services.sts import handlers as sts
+from corral.telemetry import LogStore
 from stacks.stack_world import World as StackWorld
 from stacks.stack_world import spec_of
 from virtual_clock.environment_world import EnvironmentWorld
@@ -103,13 +112,22 @@ def create_data(world: ServiceWorld) -> None:
     world.call("UpdateFunctionConfiguration", "lambda", FunctionName="f", Timeout=9)  # by the root user
 
 
+def create_definitions(world: ServiceWorld) -> None:
+    call(world, "ecs", "CreateCluster", clusterName="mine")
+    call(world, "ecs", "RegisterTaskDefinition", family="one", containerDefinitions=[CONTAINER])
+    container = {"image": "busybox", "resourceRequirements": [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}]}
+    call(world, "batch", "RegisterJobDefinition", jobDefinitionName="job", type="container", containerProperties=container)
+    world.call("UpdateCluster", "ecs", cluster="mine")  # by the root user
+
+
 # What a user does → the tables that then have rows of this user only
 CASES: dict[str, tuple[type[Any], Callable[[Any], None], tuple[str, ...]]] = {
     "tasks": (ServiceWorld, run_task, ("task", "claim")),
     "a requeued task": (ServiceWorld, requeue_task, ("task",)),
     "a service": (ServiceWorld, create_service, ("ecs_service", "task", "claim")),
     "a group": (ServiceWorld, create_group, ("scaling_group", "instance", "claim")),
-    "instances": (ServiceWorld, run_instances, ("instance",)),
+    "instances": (ServiceWorld, run_instances, ("instance", "instance_usage")),
+    "a cluster and definitions": (ServiceWorld, create_definitions, ("cluster", "task_definition", "job_definition")),
     "jobs": (EnvironmentWorld, submit_jobs, ("job", "job_line", "task")),
     "a compute environment": (EnvironmentWorld, create_environment, ("scaling_group", "instance")),
     "a stack": (StackWorld, create_stack, ("stack", "queue", "bucket")),
@@ -176,3 +194,48 @@ def test_only_the_root_key_is_root() -> None:
     assert root.is_root and root.owner == ROOT and root.arn == f"arn:aws:iam::{account}:root"
     for other in (replace(root, session="token"), role_session(account, "r", "s", ROOT), USER.principal):
         assert not other.is_root
+
+
+def test_a_family_without_a_revision_means_the_newest_of_the_caller() -> None:
+    """Otherwise, a user could replace the program of others, who name only the family."""
+    world = ServiceWorld(gpus=1)
+    world.call("RegisterTaskDefinition", "ecs", family="one", containerDefinitions=[CONTAINER])
+    call(world, "ecs", "RegisterTaskDefinition", family="one", containerDefinitions=[CONTAINER])
+    call(world, "ecs", "RegisterTaskDefinition", family="hers", containerDefinitions=[CONTAINER])
+
+    def described(caller: Caller, family: str) -> str:
+        params = {"taskDefinition": family}
+        found = world.run(lambda tx: SERVICES["ecs"].operations["DescribeTaskDefinition"](tx, params, caller))
+        return str(found["taskDefinition"]["taskDefinitionArn"].rpartition("/")[2])
+
+    assert [described(CALLER, "one"), described(USER, "one"), described(CALLER, "hers")] == ["one:1", "one:2", "hers:1"]
+    world.call("DeregisterTaskDefinition", "ecs", taskDefinition="one:1")
+    assert described(CALLER, "one") == "one:2"
+    world.call("RegisterTaskDefinition", "ecs", family="one", containerDefinitions=[CONTAINER])
+    assert [described(CALLER, "one"), described(USER, "one")] == ["one:3", "one:2"]
+
+
+def test_the_stream_of_a_task_belongs_to_the_owner_of_the_task() -> None:
+    store = LogStore(None)
+    logs = Tx(store, 1_700_000_000.0, SeededIds(Random(0)), Settings())
+    world = ServiceWorld(gpus=2)
+    options = {"awslogs-create-group": "true", "awslogs-stream-prefix": "p", "awslogs-region": CALLER.region}
+    for group in ("/hers", RUN_LOG_GROUP):
+        container = CONTAINER | {"logConfiguration": {"logDriver": "awslogs", "options": options | {"awslogs-group": group}}}
+        call(world, "ecs", "RegisterTaskDefinition", family="one", containerDefinitions=[container])
+        call(world, "ecs", "RunTask", taskDefinition="one")
+        [*_, (task_id,)] = world.store.execute("SELECT id FROM task ORDER BY created_at").fetchall()
+        task = world.store.tasks.get(task_id)
+        assert task is not None
+        target = world.run(lambda tx, task=task: log_target(task, task.runs[0], spec_of_task(tx, task).containers["c"]))
+        assert target is not None
+        if group == RUN_LOG_GROUP:  # another owner has created the stream in advance
+            store.add_group(CALLER.region, group, {}, 0, ROOT)
+            found = store.group(CALLER.region, group)
+            assert found is not None
+            store.add_stream(found.id, target.stream, 0, "user/bob")
+        spec = RunSpec(run_id=task.runs[0].id, task_id=task.id, container="c", image="", command=[], environment={}, gpu_ids=[])
+        open_streams(logs, [StartOrder(spec, target)])
+    groups = store.execute("SELECT name, owner FROM log_group").fetchall()
+    assert sorted(groups) == [(RUN_LOG_GROUP, ROOT), ("/hers", ALICE)]
+    assert store.execute("SELECT DISTINCT owner FROM log_stream").fetchall() == [(ALICE,)]

@@ -9,6 +9,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from corral.model.principal import ROOT
+
 
 class AlarmState(StrEnum):
     OK = "OK"
@@ -97,6 +99,7 @@ class Alarm(Struct, frozen=True):
     transitioned_s: float = 0.0
     acted_state: AlarmState = AlarmState.INSUFFICIENT_DATA  # composite alarms: the state whose actions ran last
     suppression: Suppression = Suppression()
+    owner: str = ROOT
 
     def but(self, **changes: Any) -> Alarm:
         return replace(self, **changes)

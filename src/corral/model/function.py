@@ -8,6 +8,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from corral.model.principal import ROOT
+
 INVOCATIONS = "invocations"  # the key that changes when an invocation is queued
 
 
@@ -62,6 +64,7 @@ class InvocationOrder(Struct, frozen=True):
     payload: bytes
     context: str
     refusal: str = ""  # why the function cannot run; the invocation fails with this text
+    owner: str = ROOT  # of the function
 
 
 class EventBatch(Struct, frozen=True):

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from corral.model.blob import Slice
+from corral.model.principal import ROOT
 
 STOP_GRACE_S = 30.0  # the default of ECS_CONTAINER_STOP_TIMEOUT
 LOG_EVENT_MAX_BYTES = 262_118  # limit of CloudWatch Logs: 256 KiB minus 26 bytes of overhead
@@ -81,6 +82,11 @@ class RunSpec(Struct, frozen=True):
     output_file: str = ""  # the name of the file in which the host keeps the output after the run; empty: it is not kept
 
 
+# The log groups of `corral run` (cli/runs/run.py repeats the name) and of Batch. Tasks of all owners write to them, so they belong
+# to the root user. Each stream belongs to the owner of its task.
+RUN_LOG_GROUP, BATCH_LOG_GROUP = "/corral/run", "/aws/batch/job"
+
+
 class LogTarget(Struct, frozen=True):
     """The log stream for the output of a run."""
 
@@ -90,6 +96,12 @@ class LogTarget(Struct, frozen=True):
     create_group: bool
     # True: if the run becomes a container, its runtime id is the name of the stream. The host reports the id.
     named_by_container: bool = False
+    owner: str = ROOT  # of the task
+
+    @property
+    def group_owner(self) -> str:
+        """The owner of the log group, if the run creates it."""
+        return ROOT if self.group in (RUN_LOG_GROUP, BATCH_LOG_GROUP) else self.owner
 
 
 class Observed(Struct, frozen=True):

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import is_host_pool
+from corral.model.principal import ROOT
 from corral.model.task import Run, StopCode, Task
 
 ENVIRONMENT = ("environment", "environmentFiles")  # members of a container override that are not recorded
@@ -79,6 +80,7 @@ class TaskRecord(Struct, frozen=True, array_like=True):
     gpu_memory_mib: int = 0  # as in Demand
     on_host: bool = True  # False: the task ran on an EC2 instance
     instance_id: str | None = None
+    owner: str = ROOT
 
 
 def task_record(task: Task, gpu_use: GpuUse | None) -> TaskRecord:
@@ -91,7 +93,7 @@ def task_record(task: Task, gpu_use: GpuUse | None) -> TaskRecord:
         demand.memory_mib, task.created_at_s, task.placed_at_s, task.started_at_s, task.stopping_at_s, task.stopped_at_s,
         task.stop_code, task.stopped_reason, tuple([_container(run) for run in task.runs]), details.get("tags") or [], overrides,
         had_environment, job.get("AWS_BATCH_JOB_ARRAY_INDEX"), job.get("AWS_BATCH_JOB_ATTEMPT"), gpu_use,
-        demand.gpu_memory_mib, is_host_pool(task.pool), task.instance_id,
+        demand.gpu_memory_mib, is_host_pool(task.pool), task.instance_id, task.owner,
     )  # fmt: skip
 
 

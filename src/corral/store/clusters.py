@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from corral.core.database import Database
+from corral.model.principal import ROOT
 
 CACHED_MAX = 1_000
 
@@ -17,13 +18,15 @@ class Clusters:
         self._database = database
         self._cached: dict[tuple[str, str], tuple[str, dict[str, Any]] | None] = {}  # region and name → what `get` returns
 
-    def put(self, region: str, name: str, status: str, details: dict[str, Any]) -> None:
+    def put(self, region: str, name: str, status: str, details: dict[str, Any], owner: str = ROOT) -> None:
+        """Add or change a cluster. `owner` is the owner of a new cluster, or of one that was deleted before."""
         self._cached.pop((region, name), None)
         self._database.undo_log.on_rollback(partial(self._cached.pop, (region, name), None))
         self._database.execute(
-            "INSERT INTO cluster (region, name, status, details) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (region, name) DO UPDATE SET status = excluded.status, details = excluded.details",
-            (region, name, status, orjson.dumps(details).decode()),
+            "INSERT INTO cluster (region, name, status, details, owner) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (region, name) DO UPDATE SET status = excluded.status, details = excluded.details, "
+            "owner = iif(status = 'INACTIVE' AND excluded.status = 'ACTIVE', excluded.owner, owner)",
+            (region, name, status, orjson.dumps(details).decode(), owner),
         )
 
     def get(self, region: str, name: str) -> tuple[str, dict[str, Any]] | None:
@@ -38,6 +41,12 @@ class Clusters:
                 self._cached.clear()
             self._cached[key] = found
         return found
+
+    def owner(self, region: str, name: str) -> str | None:
+        """Return the owner of a cluster. Return None if the cluster has no row, or was deleted."""
+        sql = "SELECT owner FROM cluster WHERE region = ? AND name = ? AND status = 'ACTIVE'"
+        row = self._database.execute(sql, (region, name)).fetchone()
+        return str(row[0]) if row else None
 
     def names(self, region: str, after: str, limit: int) -> list[str]:
         rows = self._database.execute(

@@ -8,6 +8,7 @@ CREATE TABLE cluster (
     name       TEXT NOT NULL,
     status     TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
     details    TEXT NOT NULL,               -- JSON: from the request, for Describe operations
+    owner      TEXT NOT NULL DEFAULT 'root' CHECK (owner != ''),   -- of a cluster without a row: root
     PRIMARY KEY (region, name)
 ) WITHOUT ROWID;
 
@@ -17,6 +18,7 @@ CREATE TABLE task_definition (
     revision      INTEGER NOT NULL CHECK (revision >= 1),
     status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE', 'DELETE_IN_PROGRESS')),
     document      TEXT NOT NULL,            -- JSON, in ECS's own shape
+    owner         TEXT NOT NULL DEFAULT 'root' CHECK (owner != ''),
     PRIMARY KEY (region, family, revision)
 ) WITHOUT ROWID;
 CREATE INDEX task_definition_by_status ON task_definition (status, region, family, revision);

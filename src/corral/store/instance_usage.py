@@ -37,10 +37,10 @@ class InstanceUsage:
     def begin(self, instance: Instance, now_s: float) -> None:
         """Begin a period, because an instance starts to run or changes its group."""
         self._execute(
-            "INSERT INTO instance_usage (instance_id, region, type, group_name, stack, market, gpus, began_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO instance_usage (instance_id, region, type, group_name, stack, market, gpus, began_at, owner) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (instance.id, instance.region, instance.type, instance.group, _stack(instance), _market(instance), instance.gpus,
-             now_s),
+             now_s, instance.owner),
         )  # fmt: skip
 
     def end(self, instance: Instance, now_s: float) -> None:

@@ -10,7 +10,8 @@ CREATE TABLE instance_usage (
     market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- the market that the launch requested
     gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     began_at      REAL NOT NULL,
-    billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: the instance runs
+    billed_until  REAL CHECK (billed_until >= began_at),                  -- NULL: the instance runs
+    owner         TEXT NOT NULL DEFAULT 'root' CHECK (owner != '')        -- of the instance
 );
 CREATE UNIQUE INDEX instance_usage_running ON instance_usage (instance_id) WHERE billed_until IS NULL;
 CREATE INDEX instance_usage_billed ON instance_usage (billed_until);

@@ -5,6 +5,7 @@ CREATE TABLE job_definition (
     revision      INTEGER NOT NULL CHECK (revision >= 1),
     status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
     document      TEXT NOT NULL,            -- JSON, in Batch's own shape
+    owner         TEXT NOT NULL DEFAULT 'root' CHECK (owner != ''),
     PRIMARY KEY (region, family, revision)
 ) WITHOUT ROWID;
 CREATE INDEX job_definition_by_status ON job_definition (status, region, family, revision);

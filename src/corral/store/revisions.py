@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from corral.core.database import Database
+from corral.model.principal import ROOT
 
 DOCUMENTS_CACHED_MAX = 1_000
 Revision = tuple[int, str, dict[str, Any]]  # its number, its status, and its document
@@ -27,9 +28,10 @@ class Revisions:
         self._database = database
         self._table = table
         self._documents: dict[tuple[str, str, int], dict[str, Any]] = {}  # a cache of parsed documents
-        self._found: dict[tuple[str, str, int | None], Revision] = {}  # a cache of what `get` returns
+        self._found: dict[tuple[str, str, int], Revision] = {}  # a cache of what `get` returns
+        self._newest: dict[tuple[str, str], dict[str, int]] = {}  # a cache: region and family → owner → the newest active revision
 
-    def add(self, region: str, family: str, document: dict[str, Any]) -> int:
+    def add(self, region: str, family: str, document: dict[str, Any], owner: str) -> int:
         """Store a new revision and return its number. Numbers are never reused."""
         (revision,) = self._database.execute(
             f"INSERT INTO {self._table}_family (region, name, latest) VALUES (?, ?, 1) "
@@ -37,28 +39,28 @@ class Revisions:
             (region, family),
         ).fetchone()
         self._database.execute(
-            f"INSERT INTO {self._table} (region, family, revision, status, document) VALUES (?, ?, ?, 'ACTIVE', ?)",
-            (region, family, revision, orjson.dumps(document).decode()),
+            f"INSERT INTO {self._table} (region, family, revision, status, document, owner) VALUES (?, ?, ?, 'ACTIVE', ?, ?)",
+            (region, family, revision, orjson.dumps(document).decode(), owner),
         )
         self._evict((region, family, revision))
         return int(revision)
 
-    def get(self, region: str, family: str, revision: int | None) -> Revision | None:
-        """Return a revision. If `revision` is None, return the newest active revision. The caller must not change the document."""
+    def get(self, region: str, family: str, revision: int | None, owner: str = ROOT) -> Revision | None:
+        """Return a revision. If `revision` is None, return the newest active revision of `owner`. The caller must not change the
+        document.
+
+        If the owner has no active revision of the family, return the newest of all owners.
+        """
+        if revision is None and (revision := self._newest_active(region, family, owner)) is None:
+            return None
         found = self._found.get((region, family, revision))
         if found is not None:
             return found
-        if revision is None:
-            row = self._database.execute(
-                f"SELECT max(revision), 'ACTIVE' FROM {self._table} WHERE region = ? AND family = ? AND status = 'ACTIVE'",
-                (region, family),
-            ).fetchone()
-        else:
-            row = self._database.execute(
-                f"SELECT revision, status FROM {self._table} WHERE region = ? AND family = ? AND revision = ?",
-                (region, family, revision),
-            ).fetchone()
-        if row is None or row[0] is None:
+        row = self._database.execute(
+            f"SELECT revision, status FROM {self._table} WHERE region = ? AND family = ? AND revision = ?",
+            (region, family, revision),
+        ).fetchone()
+        if row is None:
             return None
         found = row[0], row[1], self.document(region, family, row[0])
         if not self._database.reads_only:
@@ -66,6 +68,29 @@ class Revisions:
                 self._found.clear()
             self._found[region, family, revision] = found
         return found
+
+    def _newest_active(self, region: str, family: str, owner: str) -> int | None:
+        found = self._newest.get((region, family), {}).get(owner)
+        if found is not None:
+            return found
+        sql = f"SELECT revision FROM {self._table} WHERE region = ? AND family = ? AND status = 'ACTIVE'"
+        newest_first = "ORDER BY revision DESC LIMIT 1"
+        execute = self._database.execute
+        row = execute(f"{sql} AND owner = ? {newest_first}", (region, family, owner)).fetchone()
+        row = row or execute(f"{sql} {newest_first}", (region, family)).fetchone()
+        if row is None:
+            return None
+        if not self._database.reads_only:
+            if len(self._newest) > DOCUMENTS_CACHED_MAX:
+                self._newest.clear()
+            self._newest.setdefault((region, family), {})[owner] = row[0]
+        return int(row[0])
+
+    def owner(self, region: str, family: str, revision: int) -> str | None:
+        """Return the owner of a revision, or None if it does not exist."""
+        sql = f"SELECT owner FROM {self._table} WHERE region = ? AND family = ? AND revision = ?"
+        row = self._database.execute(sql, (region, family, revision)).fetchone()
+        return str(row[0]) if row else None
 
     def document(self, region: str, family: str, revision: int) -> dict[str, Any]:
         """The document of an existing revision. The caller must not change the document."""
@@ -128,7 +153,7 @@ class Revisions:
     def _forget(self, key: tuple[str, str, int]) -> None:
         self._documents.pop(key, None)
         self._found.pop(key, None)
-        self._found.pop((*key[:2], None), None)
+        self._newest.pop(key[:2], None)
 
 
 class Definitions(Revisions):

@@ -142,6 +142,11 @@ class Store(Database):
         # 9: on which machine an allocation runs, and why its pilot could not join.
         "ALTER TABLE allocation ADD COLUMN machine TEXT NOT NULL DEFAULT '';\n"
         "ALTER TABLE allocation ADD COLUMN said TEXT NOT NULL DEFAULT '';\n",
+        # 10: the owners of clusters, definitions and instance-hours. What exists belongs to the root user.
+        "".join(
+            f"ALTER TABLE {table} ADD COLUMN owner TEXT NOT NULL DEFAULT 'root' CHECK (owner != '');\n"
+            for table in ("cluster", "task_definition", "job_definition", "instance_usage")
+        ),
     )
 
     @staticmethod

@@ -19,7 +19,7 @@ from corral.model.metric import Metric
 
 COLUMNS = (
     "id, region, name, kind, config, created_s, configured_s, actions_enabled, state, reason, reason_data, updated_s, "
-    "transitioned_s, acted_state, suppressed_by, suppressed_until"
+    "transitioned_s, acted_state, suppressed_by, suppressed_until, owner"
 )
 
 
@@ -286,7 +286,7 @@ def _values(alarm: Alarm) -> tuple[Any, ...]:
     return (
         alarm.region, alarm.name, alarm.kind, alarm.config.text, alarm.created_s, alarm.configured_s, alarm.actions_enabled,
         alarm.state.value, alarm.reason, alarm.reason_data, alarm.updated_s, alarm.transitioned_s, alarm.acted_state.value,
-        alarm.suppression.by, alarm.suppression.until_s,
+        alarm.suppression.by, alarm.suppression.until_s, alarm.owner,
     )  # fmt: skip
 
 
@@ -294,5 +294,5 @@ def _alarm(row: Row) -> Alarm:
     return Alarm(
         id=row[0], region=row[1], name=row[2], kind=row[3], config=StoredConfig(row[4]), created_s=row[5], configured_s=row[6],
         actions_enabled=bool(row[7]), state=AlarmState(row[8]), reason=row[9], reason_data=row[10], updated_s=row[11],
-        transitioned_s=row[12], acted_state=AlarmState(row[13]), suppression=Suppression(row[14], row[15]),
+        transitioned_s=row[12], acted_state=AlarmState(row[13]), suppression=Suppression(row[14], row[15]), owner=row[16],
     )  # fmt: skip

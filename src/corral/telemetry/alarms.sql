@@ -17,6 +17,7 @@ CREATE TABLE alarm (
     acted_state      TEXT NOT NULL,             -- of a composite alarm: the state whose actions were run last
     suppressed_by    TEXT NOT NULL,             -- empty: its actions are not suppressed
     suppressed_until REAL,
+    owner            TEXT NOT NULL DEFAULT 'root' CHECK (owner != ''),
     UNIQUE (region, name)
 );
 

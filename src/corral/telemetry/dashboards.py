@@ -5,12 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from corral.core.database import Database
+from corral.model.principal import ROOT
 
 
 class Dashboard(Struct, frozen=True):
     name: str
     body: str  # the JSON text of PutDashboard, unchanged
     modified_s: float
+    owner: str = ROOT
 
 
 class Dashboards:
@@ -18,13 +20,13 @@ class Dashboards:
         self._execute = database.execute
 
     def put(self, dashboard: Dashboard) -> None:
-        sql = "INSERT INTO dashboard VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
-        self._execute(
-            sql + "body = excluded.body, modified_s = excluded.modified_s", (dashboard.name, dashboard.body, dashboard.modified_s)
-        )
+        """Add a dashboard. If it exists, replace its body; it keeps its owner."""
+        sql = "INSERT INTO dashboard VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+        row = dashboard.name, dashboard.body, dashboard.modified_s, dashboard.owner
+        self._execute(sql + "body = excluded.body, modified_s = excluded.modified_s", row)
 
     def get(self, name: str) -> Dashboard | None:
-        row = self._execute("SELECT name, body, modified_s FROM dashboard WHERE name = ?", (name,)).fetchone()
+        row = self._execute("SELECT name, body, modified_s, owner FROM dashboard WHERE name = ?", (name,)).fetchone()
         return Dashboard(*row) if row else None
 
     def drop(self, name: str) -> bool:
@@ -34,7 +36,7 @@ class Dashboards:
     def page(self, prefix: str, after: str, limit: int) -> list[Dashboard]:
         """Return the dashboards whose names begin with `prefix` and are greater than `after`, sorted by name."""
         rows = self._execute(
-            "SELECT name, body, modified_s FROM dashboard WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?",
+            "SELECT name, body, modified_s, owner FROM dashboard WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?",
             (after, prefix, prefix + "\U0010ffff", limit),
         )
         return [Dashboard(*row) for row in rows]

@@ -27,6 +27,7 @@ class LogGroup(Struct, frozen=True):
     retention_days: int | None
     bytes: int
     details: dict[str, Any]
+    owner: str
 
 
 class LogStream(Struct, frozen=True):
@@ -41,6 +42,7 @@ class LogStream(Struct, frozen=True):
     group: str
     retention_days: int | None
     region: str
+    owner: str
 
 
 class LogEvent(Struct, frozen=True):
@@ -57,14 +59,22 @@ class MetricFilter(Struct, frozen=True):
 
 
 FILTERS_CACHED_MAX = 10_000
-GROUP_COLUMNS = "id, name, created_ms, retention_days, bytes, details"
+GROUP_COLUMNS = "id, name, created_ms, retention_days, bytes, details, owner"
 STREAMS = (
     "SELECT s.id, s.group_id, s.name, s.created_ms, s.first_ms, s.last_ms, s.ingested_ms, s.events, g.name, g.retention_days, "
-    "g.region FROM log_group g JOIN log_stream s ON s.group_id = g.id WHERE "
+    "g.region, s.owner FROM log_group g JOIN log_stream s ON s.group_id = g.id WHERE "
 )
 
 
 class LogStore(Database):
+    MIGRATIONS = (
+        # 2: owners. What exists belongs to the root user.
+        "".join(
+            f"ALTER TABLE {table} ADD COLUMN owner TEXT NOT NULL DEFAULT 'root' CHECK (owner != '');\n"
+            for table in ("log_group", "log_stream", "shipment")
+        ),
+    )
+
     @staticmethod
     @cache
     def schema() -> str:
@@ -75,10 +85,10 @@ class LogStore(Database):
 
     # Groups
 
-    def add_group(self, region: str, name: str, details: dict[str, Any], now_ms: int) -> bool:
+    def add_group(self, region: str, name: str, details: dict[str, Any], now_ms: int, owner: str) -> bool:
         """Add a group. Returns False if the name already exists."""
-        sql = "INSERT OR IGNORE INTO log_group (region, name, created_ms, details) VALUES (?, ?, ?, ?)"
-        return self.execute(sql, (region, name, now_ms, json.dumps(details))).rowcount == 1
+        sql = "INSERT OR IGNORE INTO log_group (region, name, created_ms, details, owner) VALUES (?, ?, ?, ?, ?)"
+        return self.execute(sql, (region, name, now_ms, json.dumps(details), owner)).rowcount == 1
 
     def group(self, region: str, name: str) -> LogGroup | None:
         row = self.execute(f"SELECT {GROUP_COLUMNS} FROM log_group WHERE region = ? AND name = ?", (region, name)).fetchone()
@@ -128,16 +138,25 @@ class LogStore(Database):
 
     # Streams
 
-    def add_stream(self, group_id: int, name: str, now_ms: int) -> int | None:
+    def add_stream(self, group_id: int, name: str, now_ms: int, owner: str) -> int | None:
         """Add a stream, and return its id. Return None if the name already exists."""
-        sql = "INSERT OR IGNORE INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?)"
-        added = self.execute(sql, (group_id, name, now_ms))
+        sql = "INSERT OR IGNORE INTO log_stream (group_id, name, created_ms, owner) VALUES (?, ?, ?, ?)"
+        added = self.execute(sql, (group_id, name, now_ms, owner))
         return added.lastrowid if added.rowcount == 1 else None
 
-    def stream_id(self, group_id: int, name: str, now_ms: int) -> int:
+    def stream_id(self, group_id: int, name: str, now_ms: int, owner: str) -> int:
         """Return the id of a stream. Create the stream if it does not exist."""
         sql = "SELECT id FROM log_stream WHERE group_id = ? AND name = ?"
-        return self.add_stream(group_id, name, now_ms) or int(self.execute(sql, (group_id, name)).fetchone()[0])
+        return self.add_stream(group_id, name, now_ms, owner) or int(self.execute(sql, (group_id, name)).fetchone()[0])
+
+    def stream_of_task(self, group_id: int, name: str, now_ms: int, owner: str) -> int:
+        """Return the id of the stream for the output of a task. The stream belongs to the owner of the task.
+
+        A stream that another owner has created in advance changes its owner, so that this owner cannot read the output.
+        """
+        stream_id = self.stream_id(group_id, name, now_ms, owner)
+        self.execute("UPDATE log_stream SET owner = ? WHERE id = ? AND owner != ?", (owner, stream_id, owner))
+        return stream_id
 
     def stream(self, region: str, group: str, name: str) -> LogStream | None:
         row = self.execute(f"{STREAMS} g.region = ? AND g.name = ? AND s.name = ?", (region, group, name)).fetchone()
@@ -319,26 +338,26 @@ class LogStore(Database):
     # Shipments. A shipment is a row that says how many bytes of a run's output have been stored, and in which stream. While the row
     # of a run that has ended says that the run has printed more, the log of the run is not complete.
 
-    def open_shipment(self, run_id: str, group_id: int, stream_id: int | None, now_ms: int) -> None:
+    def open_shipment(self, run_id: str, group_id: int, stream_id: int | None, now_ms: int, owner: str) -> None:
         """Add a shipment before a run starts. `stream_id` is None if the stream's name is not known yet.
 
-        `name_shipment` sets the stream when the container has started.
+        `name_shipment` sets the stream when the container has started. `owner` is the owner of the task.
         """
         self.execute(
-            "INSERT INTO shipment VALUES (?, ?, ?, 0, 0, ?) "
+            "INSERT INTO shipment VALUES (?, ?, ?, 0, 0, ?, ?) "
             "ON CONFLICT (run_id) DO UPDATE SET stream_id = coalesce(stream_id, excluded.stream_id)",
-            (run_id, group_id, stream_id, now_ms),
+            (run_id, group_id, stream_id, now_ms, owner),
         )
 
     def name_shipment(self, run_id: str, stream: str, now_ms: int) -> None:
         """Create the stream of a shipment that has none. If the log group was deleted, delete the shipment."""
-        row = self.execute("SELECT group_id FROM shipment WHERE run_id = ? AND stream_id IS NULL", (run_id,)).fetchone()
+        row = self.execute("SELECT group_id, owner FROM shipment WHERE run_id = ? AND stream_id IS NULL", (run_id,)).fetchone()
         if row is None:
             return
         if self.group_by_id(row[0]) is None:
             self.execute("DELETE FROM shipment WHERE run_id = ?", (run_id,))
         else:
-            stream_id = self.stream_id(row[0], stream, now_ms)
+            stream_id = self.stream_of_task(row[0], stream, now_ms, row[1])
             self.execute("UPDATE shipment SET stream_id = ?, touched_ms = ? WHERE run_id = ?", (stream_id, now_ms, run_id))
 
     def shipment(self, run_id: str) -> tuple[int | None, int] | None:
@@ -401,8 +420,8 @@ def read_events(
 
 
 def _group(row: tuple[Any, ...]) -> LogGroup:
-    group_id, name, created_ms, retention_days, size, details = row
-    return LogGroup(group_id, name, created_ms, retention_days, size, json.loads(details))
+    group_id, name, created_ms, retention_days, size, details, owner = row
+    return LogGroup(group_id, name, created_ms, retention_days, size, json.loads(details), owner)
 
 
 def _rows_of(max_bytes: int, stored: int, size: int) -> int:

@@ -9,6 +9,7 @@ CREATE TABLE log_group (
     retention_days INTEGER,                             -- null: no expiry
     bytes          INTEGER NOT NULL DEFAULT 0,          -- bytes that are stored now, in all its streams
     details        TEXT NOT NULL,                       -- JSON: class, tags...
+    owner          TEXT NOT NULL DEFAULT 'root' CHECK (owner != ''),
     UNIQUE (region, name)
 );
 CREATE INDEX log_group_gone ON log_group (id) WHERE name IS NULL;
@@ -26,6 +27,7 @@ CREATE TABLE log_stream (
     bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts
     dropped     INTEGER NOT NULL DEFAULT 0,             -- bytes of tasks' output that were dropped, because there was too much of it
     entity      TEXT,                                   -- JSON, from the last PutLogEvents with an entity
+    owner       TEXT NOT NULL DEFAULT 'root' CHECK (owner != ''),   -- of the task that writes it, or the caller who created it
     UNIQUE (group_id, name)
 );
 CREATE INDEX log_stream_first ON log_stream (group_id, first_ms);
@@ -56,7 +58,8 @@ CREATE TABLE shipment (
     stream_id  INTEGER,                                 -- NULL: its name is the id of the run's container, which has not started
     shipped    INTEGER NOT NULL,
     size       INTEGER NOT NULL,                        -- bytes that the run has printed; if more than `shipped`, the rest follows
-    touched_ms INTEGER NOT NULL
+    touched_ms INTEGER NOT NULL,
+    owner      TEXT NOT NULL DEFAULT 'root' CHECK (owner != '')     -- of the task
 ) WITHOUT ROWID;
 CREATE INDEX shipment_age ON shipment (touched_ms);
 CREATE INDEX shipment_behind ON shipment (stream_id) WHERE size > shipped;

@@ -47,6 +47,12 @@ APPEND = (
 class MetricStore(Database):
     alarms: Alarms
 
+    MIGRATIONS = (
+        # 2: owners. What exists belongs to the root user.
+        "ALTER TABLE alarm ADD COLUMN owner TEXT NOT NULL DEFAULT 'root' CHECK (owner != '');\n"
+        "ALTER TABLE dashboard ADD COLUMN owner TEXT NOT NULL DEFAULT 'root' CHECK (owner != '');\n",
+    )
+
     @staticmethod
     @cache
     def schema() -> str:

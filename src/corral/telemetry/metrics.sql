@@ -39,5 +39,6 @@ INSERT INTO flushed VALUES (0);
 CREATE TABLE dashboard (
     name        TEXT PRIMARY KEY,           -- dashboards belong to no region
     body        TEXT NOT NULL,
-    modified_s  REAL NOT NULL
+    modified_s  REAL NOT NULL,
+    owner       TEXT NOT NULL DEFAULT 'root' CHECK (owner != '')
 ) WITHOUT ROWID;

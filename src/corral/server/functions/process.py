@@ -88,10 +88,11 @@ class Ended(Struct, frozen=True):
 class FunctionLog:
     """The output of one process. Complete lines become log events."""
 
-    def __init__(self, lane: Lane[LogStore], clock: Clock, region: str, group: str, stream: str) -> None:
+    def __init__(self, lane: Lane[LogStore], clock: Clock, place: tuple[str, str, str], owner: str) -> None:
+        """`place` has the region, the log group and the log stream, which belongs to `owner`."""
         self._lane = lane
         self._clock = clock
-        self._place = region, group, stream
+        self._place, self._owner = place, owner
         self._events: list[tuple[int, str]] = []
         self._rest = b""  # an incomplete line
         self._tail = b""
@@ -135,7 +136,7 @@ class FunctionLog:
         if events:
             region, group, stream = self._place
             try:
-                await self._lane.submit(lambda tx: write_events(tx, region, group, stream, events))
+                await self._lane.submit(lambda tx: write_events(tx, region, group, stream, events, self._owner))
             except ApiError as error:  # for example, the disk is full; the invocation has still succeeded
                 log.warning("the log of a function could not be written to %s: %s", group, error)
 

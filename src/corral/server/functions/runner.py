@@ -143,7 +143,7 @@ class FunctionRunner:
         id, now_s = self._ids.hex32(), self._clock.wall_s()
         stream = f"{_date(now_s)}/[$LATEST]{id}"
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        output = FunctionLog(self._logs, self._clock, order.region, order.log_group, stream)
+        output = FunctionLog(self._logs, self._clock, (order.region, order.log_group, stream), order.owner)
         process = FunctionProcess(self._folder / id, output, order, self._has_ended)
         self._processes.add(process)
         try:

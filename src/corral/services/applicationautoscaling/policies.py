@@ -75,7 +75,7 @@ def put_scaling_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
         **_checked(params, kind, before, tracked(caller.region, resource)),
     }
     if kind == TRACKING:
-        policy["_TrackingAlarms"] = target_tracking.put_alarms(tx, tracked(caller.region, resource), policy, before)
+        policy["_TrackingAlarms"] = target_tracking.put_alarms(tx, tracked(caller.region, resource), policy, before, caller.owner)
     elif before is not None:
         target_tracking.delete_alarms(tx, caller.region, before)
     tx.store.stored.put(SERVICE, POLICY, caller.region, key_of(resource, name), policy, tx.now_s, caller.owner)

@@ -78,7 +78,7 @@ def put_scaling_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
         **_checked(params, group),
     }
     if policy["PolicyType"] == TRACKING:
-        policy["_TrackingAlarms"] = target_tracking.put_alarms(tx, tracked(group), policy, before)
+        policy["_TrackingAlarms"] = target_tracking.put_alarms(tx, tracked(group), policy, before, caller.owner)
     elif before is not None:
         target_tracking.delete_alarms(tx, group.region, before)
     put_document(tx, group.region, POLICY, group.name, name, policy)

@@ -35,7 +35,7 @@ def fetch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, tu
     The server reads these slices, and adds the configurations to the request as parameters with these names.
     """
     try:
-        definition = find_definition(tx, caller.region, params["jobDefinition"])
+        definition = find_definition(tx, caller.region, params["jobDefinition"], caller.owner)
     except ApiError:
         return {}  # the handler refuses the request
     found: dict[str, tuple[Slice, ...]] = {}

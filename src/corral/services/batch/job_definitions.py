@@ -83,7 +83,7 @@ def register_job_definition(tx: Tx[Store], params: dict[str, Any], caller: Calle
     tasks = all_task_properties(document)
     document[IMAGES] = list(dict.fromkeys(container["image"] for task in tasks for container in task["containers"]))
     document[TASKS] = register_tasks(tx, caller, name, document, platform)
-    revision = tx.store.job_definitions.add(caller.region, name, document)
+    revision = tx.store.job_definitions.add(caller.region, name, document, caller.owner)
     return {
         "jobDefinitionName": name,
         "jobDefinitionArn": arn(caller.account, caller.region, f"{DEFINITION}/{name}:{revision}"),
@@ -157,13 +157,14 @@ def split_definition(region: str, given: str) -> tuple[str, int | None]:
     return name, number
 
 
-def find_definition(tx: Tx[Store], region: str, given: str) -> JobDefinition | None:
-    """Return the revision that `given` names, or the newest ACTIVE revision if `given` has no revision.
+def find_definition(tx: Tx[Store], region: str, given: str, owner: str) -> JobDefinition | None:
+    """Return the revision that `given` names.
 
-    Return None if there is no such revision.
+    If `given` has no revision, return the newest ACTIVE revision of the owner, or else the newest of all. Return None if there is
+    no such revision.
     """
     name, revision = split_definition(region, given)
-    found = tx.store.job_definitions.get(region, name, revision)
+    found = tx.store.job_definitions.get(region, name, revision, owner)
     return JobDefinition(region, name, *found) if found is not None else None
 
 

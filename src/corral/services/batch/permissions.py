@@ -105,6 +105,6 @@ def _stored_tasks(tx: Tx[Store], caller: Caller, params: Params) -> list[Params]
 def _definition(tx: Tx[Store], caller: Caller, params: Params) -> JobDefinition | None:
     """Return the revision of the job definition that the handler will find, or None."""
     try:
-        return find_definition(tx, caller.region, params.get("jobDefinition", ""))
+        return find_definition(tx, caller.region, params.get("jobDefinition", ""), caller.owner)
     except ApiError:
         return None

@@ -41,7 +41,7 @@ def submit_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     if params.get("eksPropertiesOverride"):
         raise ClientException("Corral does not serve eksPropertiesOverride: it runs jobs as ECS tasks. Use containerOverrides.")
     queue = _queue(tx, caller.region, params["jobQueue"])
-    definition = _definition(tx, caller.region, params["jobDefinition"])
+    definition = _definition(tx, caller, params["jobDefinition"])
     _check_platform(tx, queue, definition)
     _check_share(tx, queue, params.get("shareIdentifier"))
     size = _array_size(params.get("arrayProperties") or {}, definition)
@@ -88,8 +88,8 @@ def _queue(tx: Tx[Store], region: str, given: str) -> JobQueue:
     return queue
 
 
-def _definition(tx: Tx[Store], region: str, given: str) -> JobDefinition:
-    definition = find_definition(tx, region, given)
+def _definition(tx: Tx[Store], caller: Caller, given: str) -> JobDefinition:
+    definition = find_definition(tx, caller.region, given, caller.owner)
     if given.startswith("arn:") and definition is None:
         raise ClientException(f"JobDefinition {given[:300]} not found.")
     if given.startswith("arn:") and definition is not None and definition.status != ACTIVE:

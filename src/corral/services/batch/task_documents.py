@@ -18,6 +18,7 @@ from corral.access.caller import Caller
 from corral.aws.direct_input import direct_input, members_of
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
+from corral.model.run import BATCH_LOG_GROUP
 from corral.services.batch.definition_rules import FARGATE, cpu_units_of, memory_mib_of, size_of
 from corral.services.batch.errors import ClientException
 from corral.services.ecs.definitions import register_task_definition
@@ -27,7 +28,6 @@ Properties = dict[str, Any]
 
 FAMILY_PREFIX = "batch-"
 CONTAINER = "default"  # the name of the only container of a job, unless the job definition names it
-LOG_GROUP = "/aws/batch/job"
 MEMORY_MIN_MIB = 6  # the smallest memory that ECS accepts; Batch accepts 4
 REFERENCE = re.compile(r"Ref::([A-Za-z0-9_-]+)")
 # Members of a container that Batch and ECS both have, but with another form or meaning. All other common members are the same.
@@ -137,7 +137,7 @@ def _logging(given: Properties | None, name: str, region: str) -> Properties:
     if given is not None and given["logDriver"] != "awslogs":
         return given
     defaults = {
-        "awslogs-group": LOG_GROUP,
+        "awslogs-group": BATCH_LOG_GROUP,
         "awslogs-region": region,
         "awslogs-stream-prefix": name,
         "awslogs-create-group": "true",

@@ -11,6 +11,7 @@ from corral.core.transactions import Tx
 from corral.model.alarm import COMPOSITE, METRIC, Alarm, AlarmState
 from corral.model.json_documents import read_json
 from corral.model.metric import Metric
+from corral.model.principal import ROOT
 from corral.services.cloudwatch.alarm_actions import ACTION_MEMBERS, announce_policies, request_scaling, withdraw_requests
 from corral.services.cloudwatch.alarm_config import alarm_config
 from corral.services.cloudwatch.alarm_history import add_configuration_item
@@ -91,7 +92,7 @@ def receive_tracking_alarms(tx: Tx[MetricStore], payload: dict[str, Any]) -> Non
         if alarm is not None:
             _delete(tx, alarm)
     for params in payload["put"]:
-        store_alarm(tx, params, payload["region"])
+        store_alarm(tx, params, payload["region"], payload.get("owner", ROOT))
 
 
 def set_alarm_state(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def put_composite_alarm(tx: Tx[MetricStore], params: dict[str, Any], caller: Cal
     before = alarms.get(caller.region, name)
     if before is None:
         alarm = alarms.add(Alarm(0, caller.region, name, COMPOSITE, config, tx.now_s, tx.now_s, enabled,
-                                 updated_s=tx.now_s, transitioned_s=tx.now_s), children=children)  # fmt: skip
+                                 updated_s=tx.now_s, transitioned_s=tx.now_s, owner=caller.owner), children=children)  # fmt: skip
         tag_new(tx, arn, params)
         add_configuration_item(tx, alarm, "Create")
         cause = f"{arn} was created and its alarm rule evaluates to"

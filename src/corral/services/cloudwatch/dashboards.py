@@ -27,7 +27,7 @@ def put_dashboard(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -
         raise _invalid(errors)
     if tx.store.dashboards.get(name) is None:
         tag_new(tx, dashboard_arn(caller, name), params)
-    tx.store.dashboards.put(Dashboard(name, body, tx.now_s))
+    tx.store.dashboards.put(Dashboard(name, body, tx.now_s, caller.owner))
     return {"DashboardValidationMessages": _messages(warnings)}
 
 

@@ -35,7 +35,7 @@ def put_metric_alarm(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller
     """Create an alarm, or replace the configuration of an existing alarm. An existing alarm keeps its state."""
     if queries := check_config(params, caller.region):
         _check_computes(tx, queries, caller.region)
-    store_alarm(tx, params, caller.region)
+    store_alarm(tx, params, caller.region, caller.owner)
     return {}
 
 
@@ -48,12 +48,13 @@ def check_config(params: dict[str, Any], region: str) -> list[MetricDataQuery]:
     return queries
 
 
-def store_alarm(tx: Tx[MetricStore], params: dict[str, Any], region: str) -> None:
+def store_alarm(tx: Tx[MetricStore], params: dict[str, Any], region: str, owner: str) -> None:
     name, alarms = params["AlarmName"], tx.store.alarms
     config, enabled = stored_config(params, STORED_MEMBERS), params.get("ActionsEnabled", True)
     before = alarms.get(region, name)
     if before is None:
-        alarm = Alarm(0, region, name, METRIC, config, tx.now_s, tx.now_s, enabled, updated_s=tx.now_s, transitioned_s=tx.now_s)
+        alarm = Alarm(0, region, name, METRIC, config, tx.now_s, tx.now_s, enabled,
+                      updated_s=tx.now_s, transitioned_s=tx.now_s, owner=owner)  # fmt: skip
         alarm = alarms.add(alarm, alarm_config(alarm).metrics)
         tag_new(tx, alarm_arn(region, tx.settings.account, name), params)
         add_configuration_item(tx, alarm, "Create")

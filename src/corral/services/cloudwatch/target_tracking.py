@@ -65,7 +65,7 @@ def alarms_of(policy: Document) -> list[Document]:
     return found
 
 
-def put_alarms(tx: Tx[Store], tracked: Tracked, policy: Document, before: Document | None) -> list[Document]:
+def put_alarms(tx: Tx[Store], tracked: Tracked, policy: Document, before: Document | None, owner: str) -> list[Document]:
     """Create the alarms of a target tracking policy, or update those of its previous version. Return their names and ARNs."""
     configuration, known = policy[tracked.configuration], alarms_of(before) if before is not None else []
     kinds = (HIGH,) if configuration.get("DisableScaleIn") else (HIGH, LOW)
@@ -81,7 +81,8 @@ def put_alarms(tx: Tx[Store], tracked: Tracked, policy: Document, before: Docume
         tx.store.scaling.set_policies(arn, [policy["PolicyARN"]])
         found.append({"AlarmName": name, "AlarmARN": arn})
     stale = [each["AlarmName"] for each in known if each not in found]
-    tx.hand_over("metrics", "tracking alarms", {"region": tracked.region, "put": requests, "delete": stale})
+    change = {"region": tracked.region, "owner": owner, "put": requests, "delete": stale}
+    tx.hand_over("metrics", "tracking alarms", change)
     return found
 
 

@@ -29,7 +29,7 @@ def create_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     found = tx.store.clusters.get(caller.region, name)
     if found is None or found[0] != "ACTIVE":
         insights = [{"name": "containerInsights", "value": effective_value(tx, caller, "containerInsights")}]
-        tx.store.clusters.put(caller.region, name, "ACTIVE", {"settings": insights, **details})
+        tx.store.clusters.put(caller.region, name, "ACTIVE", {"settings": insights, **details}, caller.owner)
         join_created_cluster(tx, caller.region, name)
         _mark_providers(tx, caller, details.get("capacityProviders", ()))
     elif any(found[1].get(key) != value for key, value in details.items()):

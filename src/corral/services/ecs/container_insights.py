@@ -17,6 +17,7 @@ from corral.core.transactions import Tx
 from corral.fleet.clusters import slots_of
 from corral.fleet.own_metrics import service_of
 from corral.model.instance import ec2_id
+from corral.model.principal import ROOT
 from corral.model.run import RunState, Usage
 from corral.model.task import Run, Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
@@ -131,7 +132,7 @@ def task_events(
 def write_performance_events(tx: Tx[LogStore], cluster: InsightsCluster, events: PerformanceEvents) -> None:
     """Append the events to the log group of the cluster, which is created if it does not exist."""
     name = GROUP.format(cluster.name)
-    if tx.store.add_group(cluster.region, name, {}, now_ms(tx)):
+    if tx.store.add_group(cluster.region, name, {}, now_ms(tx), ROOT):
         created = tx.store.group(cluster.region, name)
         assert created is not None
         tx.store.set_retention(created.id, RETENTION_DAYS)
@@ -139,7 +140,7 @@ def write_performance_events(tx: Tx[LogStore], cluster: InsightsCluster, events:
     group = tx.store.group(cluster.region, name)
     assert group is not None
     for stream_name, messages in events.items():
-        stream = tx.store.stream_by_id(tx.store.stream_id(group.id, stream_name, now_ms(tx)))
+        stream = tx.store.stream_by_id(tx.store.stream_id(group.id, stream_name, now_ms(tx), ROOT))
         assert stream is not None
         ingest_own(tx, stream, [(now_ms(tx), message) for message in messages])
 

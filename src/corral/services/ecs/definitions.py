@@ -48,13 +48,13 @@ def register_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Call
         "registeredBy": caller.principal.arn,
         "tags": tags,
     }
-    revision = tx.store.definitions.add(caller.region, family, document)
+    revision = tx.store.definitions.add(caller.region, family, document, caller.owner)
     return {"taskDefinition": _response(caller, revision, "ACTIVE", document), "tags": document["tags"]}
 
 
 def describe_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     family, revision = split_definition(params["taskDefinition"])
-    found = tx.store.definitions.get(caller.region, family, revision)
+    found = tx.store.definitions.get(caller.region, family, revision, caller.owner)
     if found is None:
         raise ClientException("Unable to describe task definition.")
     tags = found[2]["tags"] if "TAGS" in params.get("include", ()) else []

@@ -147,9 +147,12 @@ def split_definition(given: str) -> tuple[str, int | None]:
 
 
 def find_definition(tx: Tx[Store], caller: Caller, given: str) -> tuple[int, str, dict[str, Any]]:
-    """Return the revision, the status and the document of a task definition. Raise an error if it does not exist."""
+    """Return the revision, the status and the document of a task definition. Raise an error if it does not exist.
+
+    Without a revision, it is the newest active revision that the caller's owner has registered, or else the newest of all.
+    """
     family, revision = split_definition(given)
-    found = tx.store.definitions.get(caller.region, family, revision)
+    found = tx.store.definitions.get(caller.region, family, revision, caller.owner)
     if found is None:
         raise errors.ClientException("TaskDefinition not found.")
     return found

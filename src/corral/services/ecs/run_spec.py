@@ -230,6 +230,7 @@ def log_target(task: Task, run: Run, container: ContainerSpec, *, may_be_contain
         stream=f"{prefix}/{run.container}/{task.id}" if prefix else runtime_id or run.id,
         create_group=options.get("awslogs-create-group", "").lower() == "true",
         named_by_container=may_be_container and not prefix and runtime_id is None,
+        owner=task.owner,
     )
 
 

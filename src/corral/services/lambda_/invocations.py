@@ -156,6 +156,7 @@ def _order(tx: Tx[Store], row: Invocation, document: Document) -> InvocationOrde
         environment=_environment(tx, row, document),
         payload=row.payload,
         context=row.context,
+        owner=tx.store.stored.owner(SERVICE, FUNCTION, row.region, row.function),
     )
 
 

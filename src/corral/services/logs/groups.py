@@ -28,7 +28,7 @@ def create_log_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -
         raise InvalidParameterException("Log groups starting with AWS/ are reserved for AWS.")
     LOG_GROUP_RULES.check(params.get("tags", {}))
     stored = ("tags", "kmsKeyId", "logGroupClass", "deletionProtectionEnabled")
-    if not tx.store.add_group(caller.region, name, {key: params[key] for key in stored if key in params}, now_ms(tx)):
+    if not tx.store.add_group(caller.region, name, {key: params[key] for key in stored if key in params}, now_ms(tx), caller.owner):
         raise ResourceAlreadyExistsException("The specified log group already exists")
     return {}
 

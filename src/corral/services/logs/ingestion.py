@@ -64,12 +64,12 @@ def _embedded_points(tx: Tx[LogStore], batches: Sequence[tuple[Sequence[tuple[in
     return tx.result_of(name, lambda: [batch_points(events, region, limit) for events, region in marked])
 
 
-def write_events(tx: Tx[LogStore], region: str, group: str, stream: str, events: Sequence[tuple[int, str]]) -> None:
-    """Write events to a stream for another service. The group and the stream are created if they do not exist."""
-    tx.store.add_group(region, group, {}, now_ms(tx))
+def write_events(tx: Tx[LogStore], region: str, group: str, stream: str, events: Sequence[tuple[int, str]], owner: str) -> None:
+    """Write events to a stream for another service. The group and the stream are created for `owner` if they do not exist."""
+    tx.store.add_group(region, group, {}, now_ms(tx), owner)
     found = tx.store.group(region, group)
     assert found is not None
-    written = tx.store.stream_by_id(tx.store.stream_id(found.id, stream, now_ms(tx)))
+    written = tx.store.stream_by_id(tx.store.stream_id(found.id, stream, now_ms(tx), owner))
     assert written is not None
     ingest(tx, written, events)
 
@@ -100,15 +100,15 @@ def open_streams(tx: Tx[LogStore], starts: list[StartOrder], *, as_containers: b
             continue
         groups[log.region, log.group] = group_id
         is_named = not (as_containers and log.named_by_container)
-        stream_id = tx.store.stream_id(group_id, log.stream, now_ms(tx)) if is_named else None
-        tx.store.open_shipment(run_id, group_id, stream_id, now_ms(tx))
+        stream_id = tx.store.stream_of_task(group_id, log.stream, now_ms(tx), log.owner) if is_named else None
+        tx.store.open_shipment(run_id, group_id, stream_id, now_ms(tx), log.owner)
     return refused
 
 
 def _group_id(tx: Tx[LogStore], log: LogTarget) -> int | None:
     group = tx.store.group(log.region, log.group)
     if group is None and log.create_group:
-        tx.store.add_group(log.region, log.group, {}, now_ms(tx))
+        tx.store.add_group(log.region, log.group, {}, now_ms(tx), log.group_owner)
         group = tx.store.group(log.region, log.group)
     return None if group is None else group.id
 

@@ -17,7 +17,7 @@ BY_NAME = "LogStreamName"
 
 def create_log_stream(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     group, name = existing_group(tx, caller, params["logGroupName"]), params["logStreamName"]
-    if not tx.store.add_stream(group.id, name, now_ms(tx)):
+    if not tx.store.add_stream(group.id, name, now_ms(tx), caller.owner):
         raise ResourceAlreadyExistsException("The specified log stream already exists")
     return {}
 

@@ -8,10 +8,11 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.objects import Bucket
+from corral.model.principal import ROOT
 from corral.operations.pagination import Pagination
 from corral.services.s3 import errors
 from corral.services.s3.bucket_configurations import apply_create_options
-from corral.services.s3.lookup import bucket_arn, existing_bucket, owner
+from corral.services.s3.lookup import PRIVATE, bucket_arn, existing_bucket, owner
 from corral.services.s3.versions import wake_blob_gc
 from corral.store import Store
 
@@ -32,7 +33,7 @@ def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     if params.get("ObjectLockEnabledForBucket"):
         raise errors.no_object_lock("x-amz-bucket-object-lock-enabled")
     region = _region(params.get("CreateBucketConfiguration", {}).get("LocationConstraint"), caller.region)
-    is_new = tx.store.buckets.add(name, region, tx.wall_s, caller.owner)
+    is_new = tx.store.buckets.add(name, region, tx.wall_s, ROOT if name in PRIVATE else caller.owner)
     if not is_new and (region, caller.region) != (FIRST_REGION, FIRST_REGION):  # as on S3, us-east-1 accepts a second create
         message = "Your previous request to create the named bucket succeeded and you already own it."
         raise errors.BucketAlreadyOwnedByYou(message, BucketName=name)
