@@ -57,7 +57,9 @@ def test_a_server_is_killed_when_it_has_just_started_a_door(server: Server, tmp_
     ended = set(corral.processes("corral.server.door"))
     corral.kill("corral.server.door")
     eventually(lambda: set(corral.processes("corral.server.door")) - ended, "another door")
-    assert node_folder.try_lock(tmp_path / "data" / "door" / LOCK) is None
+    lock = tmp_path / "data" / "door" / LOCK
+    assert node_folder.try_lock(lock) is None
+    eventually(lambda: [int(lock.read_text())] == corral.processes("corral.server.door"), "the lock names the door")
     corral.kill("corral.server")
     corral.start()
 

@@ -40,8 +40,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Relayed:
     """A client and a server with two relays between them: client, gateway, TLS, door, server."""
 
-    def __init__(self, relays: Relays) -> None:
+    def __init__(self, relays: Relays, *, has_gateway: bool = True) -> None:
         self.relays = relays
+        self.has_gateway = has_gateway  # False: the test itself uses the connection with TLS
         self.client, self.gateway_client = tcp_pair()
         self.wire, self.door_wire = tcp_pair()
         self.server, self.door_server = socket.socketpair()
@@ -55,7 +56,9 @@ class Relayed:
         door, gateway = TlsEnd(self.door_wire, there, server_side=True), TlsEnd(self.wire, here, name="server")
         await asyncio.gather(self.relays.handshake(door), self.relays.handshake(gateway))
         self.relays.add(self.door_server, door)
-        self.relays.add(self.gateway_client, gateway)
+        self.gateway = gateway
+        if self.has_gateway:
+            self.relays.add(self.gateway_client, gateway)
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
@@ -64,10 +67,10 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
         return client, listener.accept()[0]
 
 
-def relayed(certificate: Path, body: Callable[[Relayed, Any], Awaitable[None]]) -> None:
+def relayed(certificate: Path, body: Callable[[Relayed, Any], Awaitable[None]], *, has_gateway: bool = True) -> None:
     async def run() -> None:
         relays = Relays()
-        path = Relayed(relays)
+        path = Relayed(relays, has_gateway=has_gateway)
         await path.open(certificate)
         async with asyncio.timeout(DEADLINE_S):
             await body(path, asyncio.get_running_loop())
@@ -111,6 +114,20 @@ def test_a_response_follows_the_end_of_the_request(certificate: Path) -> None:
         assert await reading == LARGE
 
     relayed(certificate, body)
+
+
+def test_data_and_the_end_of_input_that_arrive_together(certificate: Path) -> None:
+    async def body(path: Relayed, loop: Any) -> None:
+        for data in (b"one", b"two"):
+            path.gateway.write(memoryview(data))
+            assert await loop.sock_recv(path.server, 100) == data
+        path.gateway.write(memoryview(b"three"))
+        path.gateway.end()  # the door has read nothing of both yet
+        assert await read_all(loop, path.server) == b"three"
+        await loop.sock_sendall(path.server, b"response")
+        path.server.close()
+
+    relayed(certificate, body, has_gateway=False)
 
 
 def test_a_client_that_reads_nothing_stops_the_server_and_then_gets_everything(certificate: Path) -> None:

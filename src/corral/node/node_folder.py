@@ -57,8 +57,13 @@ def try_lock(path: Path) -> int | None:
     except BlockingIOError:
         os.close(fd)
         return None
-    os.pwrite(fd, b"%-10d\n" % os.getpid(), 0)  # the text always has the same length, so that a reader never sees a partial pid
+    name_holder(fd, os.getpid())
     return fd
+
+
+def name_holder(lock: int, pid: int) -> None:
+    """Write the pid of the process that holds a lock to its file."""
+    os.pwrite(lock, b"%-10d\n" % pid, 0)  # the text always has the same length, so that a reader never sees a partial pid
 
 
 class HeldPath:

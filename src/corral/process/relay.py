@@ -43,6 +43,7 @@ class PlainEnd:
         connection.setblocking(False)
         self.socket = connection
         self.unsent = b""  # of the bytes for this end, those that its socket has not taken yet
+        self.has_ended = False  # an end of the input has been read, perhaps after data that `read` has returned
 
     def read(self, buffer: memoryview) -> int | None:
         """Return the number of bytes that were read into the buffer: 0 at the end of the input, None if nothing has arrived."""
@@ -99,7 +100,11 @@ class TlsEnd(PlainEnd):
 
     def read(self, buffer: memoryview) -> int | None:
         filled, has_received = 0, False
-        while filled < len(buffer):
+        while filled < len(buffer) and not self.has_ended:
+            if not (self._arrived.pending or self.tls.pending()):  # an exception for each message would cost much more
+                if filled or has_received or not self._receive(buffer[: self._take_bytes]):
+                    break
+                has_received = True
             try:
                 count = int(self.tls.read(len(buffer) - filled, buffer[filled:]))
             except ssl.SSLWantReadError:
@@ -109,9 +114,10 @@ class TlsEnd(PlainEnd):
                 continue
             except ssl.SSLZeroReturnError:
                 count = 0
-            if not count:  # the other side has sent its end of TLS; an end without that raises an error in `_receive`
-                return filled
+            self.has_ended = not count  # an end without an end of TLS raises an error in `_receive`
             filled += count
+        if self.has_ended:
+            return filled
         self._limit_overhead(filled)
         if self._out.pending and not self.unsent:
             self._send()  # TLS has answered, for example with new keys
@@ -222,6 +228,17 @@ class Relay:
             end.socket.close()
         self._closed()
 
+    def _readable(self, flow: Flow) -> None:
+        """Relay what has arrived in one direction, if it is short. Both directions then wait for the same events as before."""
+        self.used_at = time.monotonic()
+        try:
+            count = flow.pump(_buffer())
+        except OSError:
+            self.close()
+            return
+        if not count or count >= PASS_BYTES or flow.source.has_ended or self._flows[0].is_blocked or self._flows[1].is_blocked:
+            self._ready()
+
     def _ready(self) -> None:
         self.used_at = time.monotonic()
         try:
@@ -254,10 +271,10 @@ class Relay:
 
     def _watch(self, *wanted: int) -> None:
         loop = self._relays.loop
-        for end, before, now in zip(self._ends, self._watched, wanted, strict=True):
-            changed = before ^ now
+        for flow, before, now in zip(self._flows, self._watched, wanted, strict=True):
+            end, changed = flow.source, before ^ now
             if changed & select.EPOLLIN:
-                loop.add_reader(end.socket, self._ready) if now & select.EPOLLIN else loop.remove_reader(end.socket)
+                loop.add_reader(end.socket, self._readable, flow) if now & select.EPOLLIN else loop.remove_reader(end.socket)
             if changed & select.EPOLLOUT:
                 loop.add_writer(end.socket, self._ready) if now & select.EPOLLOUT else loop.remove_writer(end.socket)
         self._watched = list(wanted)

@@ -112,9 +112,11 @@ class Door:
         command += ["--lock", str(lock)]
         output = os.open(self._folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=output, stderr=output, pass_fds=(fd, lock), start_new_session=True
             )
+            node_folder.name_holder(lock, process.pid)
+            return process
         finally:
             os.close(output)
             os.close(lock)
