@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral.access import sessions
 from corral.access.caller import Caller
 from corral.aws import Secret
 from corral.core.clock import VirtualClock
-from corral.core.errors import ApiError
-from corral.model.principal import role_session, root_user
+from corral.core.errors import ApiError, api_error
+from corral.model.access_key import ACTIVE, INACTIVE, AccessKey
+from corral.model.principal import Principal, role_session, root_user
+from corral.model.session import SessionValidity
+from corral.operations.encryption import encrypt
 from corral.server.authentication import ANONYMOUS, TASKS, Authentication
 from corral.server.front_door import PUBLIC_ACTIONS, AccessDenied, authorise, rate
 from corral.services.ecr.registry_passwords import RegistryAccess, password
+from corral.store.iam_index import IamIndex
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 TASK, RUN = "0123456789abcdef0123456789abcdef", "f" * 32
@@ -86,3 +91,42 @@ def test_anonymous_callers_may_perform_public_actions_only():
     for action in ("ecs:ListTasks", "s3:GetObject", "corral:Status", "registry:GET"):
         with pytest.raises(AccessDenied, match=action):
             authorise(caller, FakeExchange(action))
+
+
+def test_the_key_of_a_user_identifies_the_user_until_it_is_inactive():
+    iam, validity = IamIndex(), SessionValidity()
+    validity.has_user = iam.has_user
+    door = Authentication("AKIAROOT", Secret("secret", None, None, ROOT), KEY, set(), VirtualClock(NOW_S), validity, iam, KEY)
+    assert door.secret("AKIAUSER", None) is None
+    iam.changed("user", "ann", {"UserId": "AIDAANN", "Path": "/lab/"})
+    key = AccessKey("AKIAUSER", "ann", encrypt(KEY, "of ann", "AKIAUSER"), ACTIVE, 1.0)
+    iam.changed_key(key.id, key)
+    found = door.secret("AKIAUSER", None)
+    assert found is not None and found.secret_key == "of ann" and not found.principal.is_root
+    assert (found.principal.arn, found.principal.owner) == ("arn:aws:iam::123456789012:user/lab/ann", "user/ann")
+    assert door.secret("AKIAUSER", "token") is None
+    of_user = password(KEY, RegistryAccess(found.principal, "", int(NOW_S) + 60, None, False, validity.of_user("AIDAANN", key.id)))
+    of_session = password(KEY, RegistryAccess(found.principal, "", int(NOW_S) + 60, None, False, validity.of_user("AIDAANN")))
+    assert [door.registry_password(each) is not None for each in (of_user, of_session)] == [True, True]
+    iam.changed_key(key.id, replace(key, status=INACTIVE))
+    assert door.secret("AKIAUSER", None) is None
+    with pytest.raises(ApiError, match="expired"):
+        door.registry_password(of_user)
+    assert door.registry_password(of_session) is not None
+    iam.changed("user", "ann", None)  # another user of the same name is not this one
+    iam.changed("user", "ann", {"UserId": "AIDAANN2", "Path": "/"})
+    with pytest.raises(ApiError, match="expired"):
+        door.registry_password(of_session)
+    iam.changed_key(key.id, replace(key, secret=encrypt(OTHER, "of ann", "AKIAUSER")))
+    assert door.secret("AKIAUSER", None) is None
+
+
+@pytest.mark.parametrize("kind", ["user", "assumed-role", "federated-user"])
+def test_users_may_not_perform_any_action_yet(kind):
+    principal = Principal("123456789012", kind, "ann", owner="user/ann")
+    exchange = FakeExchange("s3:ListBuckets")
+    exchange.denied = api_error("AccessDenied", 403)
+    with pytest.raises(
+        ApiError, match=r"ann/? is not authorized to perform: s3:ListBuckets because no identity-based policy allows"
+    ):
+        authorise(Caller("123456789012", "us-east-1", principal), exchange)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 ROOT = "root"  # the kind of the root user, and the owner of its resources
+USER = "user"  # a user of IAM
+OF_USER = "user/"  # the owners that are users begin with it
 ASSUMED_ROLE, FEDERATED_USER = "assumed-role", "federated-user"  # sessions
 ROLE = "role"  # a service-linked role with which Corral itself performs operations
 SERVICE = "service"  # an AWS service or a part of Corral that performs operations itself
@@ -18,9 +20,10 @@ ANONYMOUS = "anonymous"
 class Principal(Struct, frozen=True):
     account: str
     kind: str  # one of the constants above
-    name: str = ""  # of the role, the federated user or the service
+    name: str = ""  # of the user, the role, the federated user or the service
     session: str = ""  # the name of the session; empty: the caller uses no temporary credentials
     owner: str = ""  # the owner of what the principal creates; empty: it creates nothing
+    path: str = "/"  # of a user
 
     @property
     def is_root(self) -> bool:
@@ -35,11 +38,22 @@ class Principal(Struct, frozen=True):
             return f"arn:aws:sts::{self.account}:federated-user/{self.name}"
         if self.kind in (SERVICE, ANONYMOUS):
             return self.name
+        if self.kind == USER:
+            return f"arn:aws:iam::{self.account}:user{self.path}{self.name}"
         return f"arn:aws:iam::{self.account}:{self.kind}{'/' if self.name else ''}{self.name}"
 
 
 def root_user(account: str) -> Principal:
     return Principal(account, ROOT, owner=ROOT)
+
+
+def iam_user(account: str, name: str, path: str = "/") -> Principal:
+    return Principal(account, USER, name, owner=owner_of_user(name), path=path)
+
+
+def owner_of_user(name: str) -> str:
+    """Return the owner of the resources that a user of IAM creates."""
+    return f"{OF_USER}{name}"
 
 
 def role_session(account: str, role: str, session: str, owner: str) -> Principal:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct, field
 
 from corral.model.principal import Principal
@@ -16,7 +18,8 @@ class CredentialSession(Struct, frozen=True):
     task_id: str | None = None  # the session ends with this task
     # True: a container has these credentials. They allow only operations that are open to containers and that the role allows.
     confined: bool = False
-    # The value of `SessionValidity.of_tasks` or `of_root` when the session was created. The session ends when that value changes.
+    # The value of `SessionValidity.of_tasks` or `of_root` when the session was created, or `of_user`. The session ends when
+    # that value changes.
     epoch: str = "0"
 
 
@@ -37,6 +40,8 @@ class SessionValidity(Struct, eq=False):
     generation: int = 0  # increased when all sessions are revoked
     root_mark: str = ""  # identifies the root key without revealing it
     revoked_tasks: set[str] = field(default_factory=set)
+    # Whether IAM has a user with this id, and the user an active access key with this id. An empty key id means any.
+    has_user: Callable[[str, str], bool] = lambda user_id, key_id: False
 
     @property
     def of_tasks(self) -> str:
@@ -52,6 +57,13 @@ class SessionValidity(Struct, eq=False):
         """Return the epoch of a new session that this task creates. `task_id` is None if no task creates it."""
         return self.of_root if task_id is None else self.of_tasks
 
+    def of_user(self, user_id: str, key_id: str = "") -> str:
+        """The epoch of sessions that a user of IAM creates. They end when the user is deleted, and when the access key ends."""
+        return f"{self.of_tasks}/{user_id}/{key_id}"
+
     def includes(self, epoch: str, task_id: str | None) -> bool:
         """Whether a session of this epoch and task is valid. The caller must also check when the session expires."""
+        if "/" in epoch:
+            generation, user_id, key_id = epoch.split("/")
+            return generation == self.of_tasks and task_id is None and self.has_user(user_id, key_id)
         return epoch == self.epoch(task_id) and task_id not in self.revoked_tasks

@@ -1,14 +1,15 @@
 """Authentication: finds the caller of a request by its credentials. All kinds of credentials are checked in this module.
 
-The kinds are: a signature with an access key (of the root user or of a session), the signed policy of a browser form, the password
-of the registry, the token for `/metrics`, and two secrets of a task: its authorization token and its metadata URL. No check reads a
-database, because Corral derives every secret except the root user's key from a key of its own (`access/sessions.py`). The tokens
-of sessions and the passwords of the registry also contain the caller and the expiry time. The credentials of a task expire when the
-task stops. The root user can revoke all sessions.
+The kinds are: a signature with an access key (of the root user, of a user of IAM or of a session), the signed policy of a browser
+form, the password of the registry, the token for `/metrics`, and two secrets of a task: its authorization token and its metadata
+URL. No check reads a database: the keys of users are in memory (`store/iam_index.py`), and Corral derives every other secret except
+the root user's key from a key of its own (`access/sessions.py`). The tokens of sessions and the passwords of the registry also
+contain the caller and the expiry time. The credentials of a task expire when the task stops. The root user can revoke all sessions.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container, Mapping
 from hmac import compare_digest
 
@@ -16,16 +17,21 @@ from corral import aws
 from corral.access import sessions
 from corral.core.clock import Clock
 from corral.model import principal
+from corral.model.access_key import ACTIVE, AccessKey
 from corral.model.session import SessionValidity
 from corral.server.registry.errors import Denied
 from corral.services.ecr.registry_passwords import access_of
+from corral.store.iam_index import IamIndex, LiveUser
 
+USER_SECRETS_MAX = 10_000
 ENDED_S = 0.0  # the expiry time of a session that has ended early: a time in the past
 # The principals of requests that a task authenticates with its own secrets, of requests with the token for `/metrics`, and of
 # requests without credentials. They create no resources.
 TASKS = principal.acting_service("", "ecs-tasks.amazonaws.com", "")
 METRICS_READER = principal.acting_service("", "metrics", "")
 ANONYMOUS = aws.Identity("", principal.Principal("", principal.ANONYMOUS, "*"), "", "")
+
+log = logging.getLogger("corral")
 
 
 class Authentication:
@@ -43,6 +49,8 @@ class Authentication:
         live_tasks: Container[str],
         clock: Clock,
         validity: SessionValidity | None = None,
+        iam: IamIndex | None = None,
+        secrets_key: bytes = b"",
     ) -> None:
         self._root_key_id = root_key_id
         self._root = root
@@ -50,6 +58,10 @@ class Authentication:
         self._live_tasks = live_tasks
         self._clock = clock
         self._validity = validity or SessionValidity()
+        self._iam = iam or IamIndex()
+        self._secrets_key = secrets_key
+        # The id of a user's access key → the key and the user that IAM had, and the secret made from them.
+        self._user_secrets: dict[str, tuple[AccessKey, LiveUser, aws.Secret]] = {}
 
     def signature(self, request: aws.Request, signing_name: str | None = None) -> aws.Identity:
         """Verify the signature of a request whose body has arrived completely."""
@@ -102,12 +114,36 @@ class Authentication:
     def secret(self, access_key_id: str, token: str | None) -> aws.Secret | None:
         if access_key_id == self._root_key_id:
             return self._root
-        found = sessions.read(self._session_key, access_key_id, token) if token else None
+        if token is None:
+            return self._secret_of_user(access_key_id)
+        found = sessions.read(self._session_key, access_key_id, token)
         if found is None:
             return None
         session = found.session
         expires_at_s = ENDED_S if self._has_ended(session.task_id, session.epoch) else session.expires_at_s
         return aws.Secret(found.secret_key, token, expires_at_s, session.principal, session.task_id, session.confined)
+
+    def _secret_of_user(self, access_key_id: str) -> aws.Secret | None:
+        """Return the secret of an active access key of a user of IAM. Return None if there is no such key."""
+        key = self._iam.keys.get(access_key_id)
+        user = self._iam.users.get(key.user) if key is not None else None
+        if key is None or user is None or key.status != ACTIVE:
+            return None
+        cached = self._user_secrets.get(access_key_id)
+        if cached is not None and cached[0] is key and cached[1] is user:
+            return cached[2]
+        from corral.operations.encryption import CannotDecrypt, decrypt  # imported with the first key of a user
+
+        try:
+            secret_key = decrypt(self._secrets_key, key.secret, access_key_id)
+        except CannotDecrypt:
+            log.error("The access key %s cannot be decrypted: restore secrets.json, or create another key.", access_key_id)
+            return None
+        secret = aws.Secret(secret_key, None, None, principal.iam_user(self._root.principal.account, user.name, user.path))
+        if len(self._user_secrets) >= USER_SECRETS_MAX:
+            self._user_secrets.clear()
+        self._user_secrets[access_key_id] = key, user, secret
+        return secret
 
     def _has_ended(self, task_id: str | None, epoch: str) -> bool:
         """Whether a session has ended before its expiry time.

@@ -29,6 +29,7 @@ from corral.core.errors import ApiError, api_error, forget_frames, internal_fail
 from corral.core.ids import Ids
 from corral.model.histogram import RequestTimes
 from corral.model.numbers import whole_number
+from corral.model.principal import OF_USER
 from corral.model.settings import Settings
 from corral.server import wait_handles
 from corral.server.authentication import ANONYMOUS, Authentication
@@ -88,14 +89,20 @@ class Exchange(Protocol):
 
 
 def authorise(caller: Caller, exchange: Exchange) -> None:
-    """Raise AccessDenied if an anonymous caller may not perform the action.
+    """Raise AccessDenied if an anonymous caller or a user of IAM may not perform the action.
 
-    The root user, its sessions, and tasks that run as processes of this machine may perform all actions. This function is not
+    A user of IAM may perform no action yet, nor may its sessions and roles. The root user, its sessions, and tasks that run as
+    processes of this machine may perform all actions. This function is not
     called for programs in containers (`Caller.confined`): `TaskPermissions` evaluates the policies of their role. The services that
     have resource policies evaluate these themselves.
     """
     if caller.principal == ANONYMOUS.principal and exchange.action not in PUBLIC_ACTIONS:
         raise AccessDenied(f"Anonymous callers may not perform {exchange.action}: sign the request.")
+    if caller.owner.startswith(OF_USER):
+        raise exchange.denied(
+            f"User: {caller.principal.arn} is not authorized to perform: {exchange.action} because no identity-based policy allows "
+            f"the {exchange.action} action"
+        )
 
 
 def rate(caller: Caller, exchange: Exchange) -> None:

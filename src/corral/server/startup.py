@@ -245,6 +245,7 @@ async def _serve(options: ServerOptions) -> None:
     def failing() -> list[dict[str, Any]]:
         return [each for lane in lanes.values() for each in lane.failing_handovers()]
 
+    settings.sessions.has_user = store.iam.has_user
     facts = settings.server
     facts.read_samples = demand.read
     facts.about, facts.samples, facts.samples_before = about, agents.samples, agents.history
@@ -269,7 +270,16 @@ async def _serve(options: ServerOptions) -> None:
     front_door = FrontDoor(
         settings,
         lanes,
-        Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock, settings.sessions),
+        Authentication(
+            keys["access_key"],
+            root,
+            settings.session_key,
+            store.tasks.live,
+            clock,
+            settings.sessions,
+            store.iam,
+            settings.secrets_key,
+        ),
         names,
         blobs,
         BodyReceiver(blobs),

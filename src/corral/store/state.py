@@ -12,6 +12,7 @@ from corral.core.database import Database, NeedsWriter
 from corral.model.instance import Instance
 from corral.model.job_line import WaitingLine
 from corral.model.task import Task
+from corral.store.access_keys import AccessKeys
 from corral.store.allocations import Allocations
 from corral.store.buckets import BucketChangeCount, BucketDocuments, Buckets
 from corral.store.claims import Claims
@@ -24,6 +25,7 @@ from corral.store.fleet import Fleet
 from corral.store.functions import LambdaFunctions
 from corral.store.groups import Groups
 from corral.store.hosts import Hosts
+from corral.store.iam_index import IamIndex
 from corral.store.images import RegistryImages
 from corral.store.instances import Instances
 from corral.store.job_holdings import JobHoldings
@@ -46,7 +48,7 @@ SCHEMA = (
     "clusters.sql", "stored_resources.sql", "hosts.sql", "tasks.sql", "task_history.sql", "instance_usage.sql", "queues.sql",
     "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql",
     "change_sets.sql", "functions.sql", "jobs.sql", "job_definitions.sql", "job_lines.sql", "private_environments.sql",
-    "task_queue.sql", "secrets.sql", "joined_hosts.sql", "allocations.sql",
+    "task_queue.sql", "secrets.sql", "joined_hosts.sql", "allocations.sql", "access_keys.sql",
 )  # fmt: skip
 
 # The name of a reconciler → the owner of the thing that it handles. The values are the parts of the thing's name.
@@ -83,6 +85,7 @@ class Store(Database):
     claims: Claims
     buckets: Buckets
     queues: Queues
+    iam: IamIndex
 
     MIGRATIONS = (
         # 2: the writers of objects and of the tags of images. NULL: as if the root user had written it.
@@ -147,6 +150,13 @@ class Store(Database):
             f"ALTER TABLE {table} ADD COLUMN owner TEXT NOT NULL DEFAULT 'root' CHECK (owner != '');\n"
             for table in ("cluster", "task_definition", "job_definition", "instance_usage")
         ),
+        # 11: the access keys of users, and when users and roles last called each service.
+        "CREATE TABLE access_key (id TEXT PRIMARY KEY, user TEXT NOT NULL, secret TEXT NOT NULL, "
+        "status TEXT NOT NULL CHECK (status IN ('Active', 'Inactive')), created_at REAL NOT NULL, used_at REAL, "
+        "used_service TEXT NOT NULL DEFAULT '', used_region TEXT NOT NULL DEFAULT '') WITHOUT ROWID;\n"
+        "CREATE INDEX access_key_user ON access_key (user, id);\n"
+        "CREATE TABLE service_use (entity TEXT NOT NULL, service TEXT NOT NULL, region TEXT NOT NULL, used_at REAL NOT NULL, "
+        "PRIMARY KEY (entity, service)) WITHOUT ROWID;\n",
     )
 
     @staticmethod
@@ -166,7 +176,9 @@ class Store(Database):
         self.job_definitions = Revisions(self, "job_definition")
         self.ecs_services = EcsServices(self)
         self.tokens = ClientTokens(self)
-        self.stored = StoredResources(self)
+        self.iam = self.iam if self.reads_only else IamIndex()
+        self.stored = StoredResources(self, self.iam)
+        self.access_keys = AccessKeys(self, self.iam)
         self.queues = Queues(self, self.queues if self.reads_only else None)
         self.objects = Objects(self)
         self.buckets = Buckets(self, self.buckets.changes if self.reads_only else BucketChangeCount())

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from corral.core.database import Database
+from corral.store.iam_index import IamIndex
 
 Document = dict[str, Any]  # a resource with the service's member names; responses omit members that begin with "_"
 ROWS_PER_READ = 100
@@ -20,24 +21,28 @@ TEXTS_MAX = 1_000
 
 
 class StoredResources:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, iam: IamIndex) -> None:
         self._database = database
+        self._iam = iam
         # Documents that `text` has read; None: the resource does not exist. They are cached, because each start of a Batch job
         # reads its queue and its compute environments several times. A read-only connection caches nothing, because it does not
         # notice the changes of the writer.
         self._texts: dict[tuple[str, str, str, str], str | None] = {}
+        if not database.reads_only:
+            for name, user in self.listed("iam", "user", ""):
+                iam.changed("user", name, user)
 
     def add(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float, owner: str = "") -> bool:
         """Add a resource. If the name exists, change nothing and return False. A record that is no resource has no owner."""
         sql = "INSERT INTO stored_resource VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-        self._forget((service, type_, region, name))
-        return self._changed(sql, (service, type_, region, name, now_s, owner, _dumps(document)))
+        values = service, type_, region, name, now_s, owner, _dumps(document)
+        return self._changed(sql, values, (service, type_, region, name), document)
 
     def change(self, service: str, type_: str, region: str, name: str, document: Document) -> bool:
         """Replace the document of a resource. Returns False if the resource does not exist."""
         sql = "UPDATE stored_resource SET document = ? WHERE service = ? AND type = ? AND region = ? AND name = ?"
-        self._forget((service, type_, region, name))
-        return self._changed(sql, (_dumps(document), service, type_, region, name))
+        key = service, type_, region, name
+        return self._changed(sql, (_dumps(document), *key), key, document)
 
     def put(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float, owner: str = "") -> None:
         """Add a resource. If it exists, replace its document; it keeps its owner."""
@@ -47,8 +52,8 @@ class StoredResources:
     def drop(self, service: str, type_: str, region: str, name: str) -> bool:
         """Delete a resource. Returns False if it does not exist."""
         sql = "DELETE FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name = ?"
-        self._forget((service, type_, region, name))
-        return self._changed(sql, (service, type_, region, name))
+        key = service, type_, region, name
+        return self._changed(sql, key, key, None)
 
     def get(self, service: str, type_: str, region: str, name: str) -> Document | None:
         text = self._read((service, type_, region, name))
@@ -112,8 +117,17 @@ class StoredResources:
                 return
             after = rows[-1][0]
 
-    def _changed(self, sql: str, values: tuple[str | float, ...]) -> bool:
-        return self._database.execute(sql, values).rowcount == 1
+    def _changed(
+        self, sql: str, values: tuple[str | float, ...], key: tuple[str, str, str, str], document: Document | None
+    ) -> bool:
+        """Execute a statement that sets the document of a resource, or deletes it (None). Return whether it has changed a row."""
+        self._forget(key)
+        if self._database.execute(sql, values).rowcount != 1:
+            return False
+        service, type_, _, name = key
+        if service == "iam":
+            self._database.undo_log.on_commit(partial(self._iam.changed, type_, name, document))
+        return True
 
 
 def _dumps(value: Any) -> str:

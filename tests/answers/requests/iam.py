@@ -23,6 +23,9 @@ def requests(calls: Calls) -> None:
     calls.twice("CreatePolicy", "EntityAlreadyExistsException", **given)
     given = {**role, "AssumeRolePolicyDocument": TRUST, "Description": "d", "Tags": TAGS, "PermissionsBoundary": arn}
     calls.twice("CreateRole", "EntityAlreadyExistsException", **given)
+    calls.twice("CreateUser", "EntityAlreadyExistsException", UserName="answers", Tags=TAGS, PermissionsBoundary=arn)
+    calls("GetUser", UserName="answers")
+    calls.twice("CreateAccessKey", OTHER, UserName="answers")
     calls.twice("CreateInstanceProfile", "EntityAlreadyExistsException", **profile, Tags=TAGS)
     calls.twice("AddRoleToInstanceProfile", "LimitExceededException", **profile, **role)
     for kind, named in (("Role", role), ("Policy", policy), ("InstanceProfile", profile)):
@@ -81,11 +84,15 @@ def refusals(calls: Calls) -> None:
     none = {
         "PolicyArn": f"arn:aws:iam::{ACCOUNT}:policy/none",
         "RoleName": "none",
+        "UserName": "none",
         "InstanceProfileName": "none",
         "VersionId": "v1",
     }
     documents = {"PolicyDocument": POLICY, "PermissionsBoundary": f"arn:aws:iam::{ACCOUNT}:policy/answers"}
-    calls.all_refused("NoSuchEntityException", "*", "UpdateAssume* Create*", **none, **documents)
+    calls.all_refused(
+        "NoSuchEntityException", "*", "UpdateAssume* CreateRole CreatePolicy* CreateUser CreateSer*", **none, **documents
+    )
+    calls.refused("CreateUser", "NoSuchEntityException", UserName="bounded", PermissionsBoundary=none["PolicyArn"])
     calls.refused("CreatePolicyVersion", "NoSuchEntityException", PolicyArn=none["PolicyArn"], PolicyDocument=POLICY)
     calls.refused("UpdateAssumeRolePolicy", "NoSuchEntityException", RoleName="none", PolicyDocument=TRUST)
     source = f"arn:aws:iam::{ACCOUNT}:role/none"

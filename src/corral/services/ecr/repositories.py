@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.access.caller import Caller
+from corral.access.roles import password_epoch
 from corral.core.clock import WallSeconds
 from corral.core.transactions import Tx
 from corral.model.image import Repository
@@ -103,7 +104,7 @@ def get_authorization_token(tx: Tx[Store], params: dict[str, Any], caller: Calle
         raise violated("registryIds", f"the only registry is the one with id '{caller.account}'")
     until_s = int(tx.wall_s) + registry_passwords.LIFETIME_S
     access = registry_passwords.RegistryAccess(
-        caller.principal, caller.region, until_s, caller.task_id, caller.confined, tx.settings.sessions.epoch(caller.task_id)
+        caller.principal, caller.region, until_s, caller.task_id, caller.confined, password_epoch(tx, caller)
     )
     password = registry_passwords.password(tx.settings.session_key, access)
     token = b64encode(f"{registry_passwords.USER}:{password}".encode()).decode()

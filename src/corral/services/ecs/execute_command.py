@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from corral.access import sessions
 from corral.access.caller import Caller
+from corral.access.roles import password_epoch
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import Execute
 from corral.model.run import RunState
@@ -66,7 +67,7 @@ def execute_command(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     _connected_host(tx, task)
     session_id = f"ecs-execute-command-{tx.ids.hex32()[:17]}"
     permit = [session_id, run.id, _split_command(params["command"]), params["interactive"], tx.now_s]
-    permit += [caller.task_id, tx.settings.sessions.epoch(caller.task_id)]
+    permit += [caller.task_id, password_epoch(tx, caller)]
     url = (caller.endpoint_url or tx.settings.endpoint_url).replace("http", "ws", 1)
     address = quote(sessions.sealed(tx.settings.session_key, "exec address", session_id.encode()))
     return {

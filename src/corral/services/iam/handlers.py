@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.aws.handlers import handlers_in
 from corral.operations.services import Handler
 from corral.operations.stored_resources import handlers
-from corral.services.iam import instance_profiles, policies, roles, service_linked_roles, simulation
+from corral.services.iam import access_keys, instance_profiles, policies, roles, service_linked_roles, simulation, users
 
 HANDLERS: dict[str, Handler] = handlers_in("iam", globals()) | {
     **handlers(roles.ROLE),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from corral.access.caller import Caller
 from corral.access.permissions import Params, Permission, on_resources, pass_role, request_tags, role_arn
+from corral.access.roles import find_user
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.store import Store
+
+# Operations that concern the user that sends the request, if it does not name a user.
+OF_CALLER = frozenset({"ChangePassword", "CreateAccessKey", "DeleteAccessKey", "GetUser", "ListAccessKeys", "UpdateAccessKey"})
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
@@ -17,6 +21,12 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         name = params["RoleName"]
         created = f"arn:aws:iam::{caller.account}:role{path}{name}"
         arns = [created if operation == "CreateRole" else role_arn(tx, caller, name)]
+    elif "UserName" in params:
+        name = params["UserName"]
+        created = f"arn:aws:iam::{caller.account}:user{path}{name}"
+        arns = [created if operation == "CreateUser" else (find_user(tx, name) or {"Arn": created})["Arn"]]
+    elif operation in OF_CALLER:  # without a name, the user is the caller
+        arns = [caller.principal.arn]
     elif "PolicyArn" in params:
         arns = [params["PolicyArn"]]
     elif "PolicyName" in params:

@@ -93,7 +93,7 @@ def create_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]
     if params.get("Path", "/").startswith(SERVICE_PATH):
         raise errors.ValidationError(f"A role with the path prefix {SERVICE_PATH} cannot be created")
     if "PermissionsBoundary" in params:
-        _check_boundary(tx, params["PermissionsBoundary"])
+        check_boundary(tx, params["PermissionsBoundary"])
     return {"Role": created_role(tx, caller, create(tx, caller, ROLE, params))}
 
 
@@ -119,7 +119,7 @@ def update_assume_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> 
     return {}
 
 
-def _check_boundary(tx: Tx[Store], policy_arn: str) -> None:
+def check_boundary(tx: Tx[Store], policy_arn: str) -> None:
     if not BOUNDARY.fullmatch(policy_arn):
         raise errors.InvalidInputException(f"ARN {policy_arn} is not valid.")
     if not policy_arn.startswith(AWS_POLICY) and document_of(tx, policy_arn) is None:
@@ -128,7 +128,7 @@ def _check_boundary(tx: Tx[Store], policy_arn: str) -> None:
 
 def put_role_permissions_boundary(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     role = changeable_role(tx, params, caller)
-    _check_boundary(tx, params["PermissionsBoundary"])
+    check_boundary(tx, params["PermissionsBoundary"])
     put(tx, caller, ROLE, {**role, "PermissionsBoundary": params["PermissionsBoundary"]})
     return {}
 

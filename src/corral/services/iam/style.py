@@ -23,14 +23,16 @@ from corral.store import Store
 
 NAME = re.compile(NAME_CHARACTERS + "{1,128}", re.ASCII)
 PATH = re.compile(r"/|/[!-\x7f]{0,510}/")
-NAME_MEMBERS = ("RoleName", "PolicyName", "InstanceProfileName")
+NAME_MEMBERS = ("RoleName", "UserName", "PolicyName", "InstanceProfileName")
 EXISTS = {
     "role": "Role with name {} already exists.",
+    "user": "User with name {} already exists.",
     "policy": "A policy called {} already exists. Duplicate names are not allowed.",
     "instance-profile": "Instance Profile {} already exists.",
 }
 MISSING = {
     "role": "The role with name {} cannot be found.",
+    "user": "The user with name {} cannot be found.",
     "policy": "Policy {} was not found.",
     "instance-profile": "Instance Profile {} cannot be found.",
 }
@@ -120,7 +122,7 @@ IAM = ServiceStyle(
     tags=TagRules(errors.InvalidInputException, _TAG_ERRORS, {"count": _TAG_COUNT, "duplicate": "Duplicate tag keys found."}),
     regional=False,
 )
-# The tag keys of roles are the same in lower and upper case.
+# The tag keys of roles and users are the same in lower and upper case.
 IAM_ROLES = replace(
     IAM,
     tags=replace(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import orjson
 
 from corral.access.caller import Caller
+from corral.access.roles import password_epoch
 from corral.access.sessions import opened, packed, sealed
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
@@ -29,7 +30,7 @@ class CodeLink(NamedTuple):
 
 
 def code_link(tx: Tx[Store], caller: Caller, document: Document) -> str:
-    link = CodeLink(document["_code"], int(tx.wall_s) + LIFETIME_S, caller.task_id, tx.settings.sessions.epoch(caller.task_id))
+    link = CodeLink(document["_code"], int(tx.wall_s) + LIFETIME_S, caller.task_id, password_epoch(tx, caller))
     address = caller.endpoint_url or tx.settings.endpoint_url
     return f"{address}{PATH}{sealed(tx.settings.session_key, PURPOSE, packed(tuple(link)))}"
 

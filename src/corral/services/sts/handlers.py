@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from corral.access import sessions
 from corral.access.caller import Caller
-from corral.access.roles import find_role, role_id, user_id
+from corral.access.roles import find_role, role_id, session_epoch, user_id
 from corral.core.clock import WallSeconds
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
@@ -107,7 +107,7 @@ def _issue(tx: Tx[Any], principal: Principal, duration_s: int, caller: Caller) -
         int(tx.wall_s) + duration_s,
         caller.task_id,
         confined=caller.confined,
-        epoch=tx.settings.sessions.epoch(caller.task_id),
+        epoch=session_epoch(tx, caller),
     )
 
 
