@@ -106,6 +106,18 @@ def evaluate(policy: Policy, request: AccessRequest) -> PolicyDecision:
     return decision
 
 
+def applies(policy: Policy, statement: Statement, request: AccessRequest) -> bool:
+    """Whether a statement that names the action of a request matches its resource and its context. Principals are not compared."""
+    resources, variables = statement.resources, policy.has_variables
+    if resources is not None and not _names_resource(statement, resources, request, variables=variables):
+        return False
+    return all(holds(condition, request.context, variables=variables) for condition in statement.conditions)
+
+
+def names_action(statement: Statement, action: str) -> bool:
+    return _contains(statement.actions, action.lower(), {}, variables=False)
+
+
 def matching_statements(policy: Policy, request: AccessRequest) -> Iterator[tuple[int, Statement]]:
     """Return the statements that match a request, each with its place in the policy."""
     return ((at, each) for at, each in enumerate(policy.statements) if _matches(policy, each, request))
@@ -133,12 +145,12 @@ def check_identity_policy(policy: Policy) -> None:
 def is_public(policy: Policy) -> bool:
     """Whether the policy allows an action to all principals without a condition."""
     return any(
-        statement.allows and not statement.not_principal and not statement.conditions and ANYONE in _names(statement, "AWS")
+        statement.allows and not statement.not_principal and not statement.conditions and ANYONE in names_of(statement, "AWS")
         for statement in policy.statements
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)  # ten users may have more than a thousand policies together
 def read_policy(text: str) -> Policy:
     """Parse a policy. Raise PolicyError if AWS would reject it."""
     try:
@@ -229,18 +241,11 @@ def _texts(given: object, refusal: str) -> tuple[str, ...]:
 
 
 def _matches(policy: Policy, statement: Statement, request: AccessRequest) -> bool:
-    if not _names_action(statement, request.action):
+    if not names_action(statement, request.action):
         return False
-    if statement.principals is not None and _is_named(statement, request.principal) == statement.not_principal:
+    if statement.principals is not None and is_named(statement, request.principal) == statement.not_principal:
         return False
-    context, variables = request.context, policy.has_variables
-    if statement.resources is not None and not _names_resource(statement, statement.resources, request, variables=variables):
-        return False
-    return all(holds(condition, context, variables=variables) for condition in statement.conditions)
-
-
-def _names_action(statement: Statement, action: str) -> bool:
-    return _contains(statement.actions, action.lower(), {}, variables=False)
+    return applies(policy, statement, request)
 
 
 def _names_resource(statement: Statement, resources: Patterns, request: AccessRequest, *, variables: bool) -> bool:
@@ -268,10 +273,10 @@ def _compiled(values: tuple[str, ...], variables: bool) -> re.Pattern[str] | Non
     return re.compile("|".join(translate(fill(text, {}, variables=False, pattern=True)) for text in values))
 
 
-def _is_named(statement: Statement, principal: PolicyPrincipal) -> bool:
+def is_named(statement: Statement, principal: PolicyPrincipal) -> bool:
     """Whether the statement names the principal. "*" includes AWS services: many policies use it to let S3 send to a queue."""
-    return ANYONE in _names(statement, "AWS") or any(name in principal.names for name in _names(statement, principal.kind))
+    return ANYONE in names_of(statement, "AWS") or any(name in principal.names for name in names_of(statement, principal.kind))
 
 
-def _names(statement: Statement, kind: str) -> Sequence[str]:
+def names_of(statement: Statement, kind: str) -> Sequence[str]:
     return (statement.principals or {}).get(kind, ())
