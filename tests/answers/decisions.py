@@ -21,7 +21,6 @@ from functools import cache
 from pathlib import Path
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "services.md"
-UNSEEN = Path(__file__).with_name("unseen.md")  # the same tables for what Corral answers, but no recorded test receives
 ALL = "Differences of all services"
 _ROW = re.compile(r"^\| (errors|members|second calls of) (.*?) \| (.*) \|$")
 
@@ -32,7 +31,6 @@ class Difference:
     names: tuple[str, ...]
     operations: tuple[str, ...]
     reason: str
-    is_decision: bool  # from docs/services.md
 
     def has(self, kind: str, name: str, operation: str = "") -> bool:
         if kind != self.kind or not any(fnmatchcase(name, pattern) for pattern in self.names):
@@ -41,7 +39,7 @@ class Difference:
 
     def excludes(self, name: str, operation: str = "") -> bool:
         """Whether the page says without a wildcard that this never occurs."""
-        return self.is_decision and name in self.names and (not self.operations or operation in self.operations)
+        return name in self.names and (not self.operations or operation in self.operations)
 
 
 @dataclass
@@ -62,24 +60,21 @@ class Differences:
 @cache
 def sections() -> dict[str, list[Difference]]:
     found: dict[str, list[Difference]] = {}
-    for page in (PAGE, UNSEEN):
-        for part in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]:
-            title, _, text = part.partition("\n")
-            if title != ALL:
-                text = text.partition("\n### Differences\n")[2]
-            rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
-            found.setdefault(title, []).extend(_read(line, page == PAGE) for line in rows[1:])
+    for part in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        title, _, text = part.partition("\n")
+        if title != ALL:
+            text = text.partition("\n### Differences\n")[2]
+        rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+        found[title] = [_read(line) for line in rows[1:]]
     return found
 
 
-def _read(line: str, is_decision: bool) -> Difference:
+def _read(line: str) -> Difference:
     row = _ROW.match(line)
     assert row, f"docs/services.md: this row names no difference: {line}"
     kind, what, reason = row.groups()
     names, _, operations = what.partition(" of ") if kind == "errors" else (what, "", "")
-    return Difference(
-        kind.split()[0], _spans(names), ("*",) if operations == "other operations" else _spans(operations), reason, is_decision
-    )
+    return Difference(kind.split()[0], _spans(names), ("*",) if operations == "other operations" else _spans(operations), reason)
 
 
 def _spans(text: str) -> tuple[str, ...]:

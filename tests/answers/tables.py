@@ -3,7 +3,7 @@
     [operations.CreateJobQueue]
     second = "ClientException"                       what another call with the same request does
     errors.ClientException = "clients/test_x.py"     a test that receives it
-    errors.ServerException = "never"                 docs/services.md says why, or unseen.md has a row for it
+    errors.ServerException = "never"                 docs/services.md says why
     others = ["ValidationException"]                 received, but not documented for this operation
 
     [results.JobDetail]                              a structure; for a whole result, the operation
@@ -71,7 +71,7 @@ def recorded_table(service: str, record: Record, before: Table) -> Table:
                 others.add(code)
         earlier = {error: file for error, file in before.errors.get(operation, {}).items() if file != NEVER}
         received = {error: min(found) for error, found in files.items()}
-        table.errors[operation] = dict.fromkeys(set(documented.values()), NEVER) | earlier | received
+        table.errors[operation] = dict.fromkeys(set(documented.values()), NEVER) | received | earlier
         table.others[operation] = sorted(others)
     seen = dict[Member, str]()
     for member in members(service):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +16,14 @@ from answers.calls import Calls
 from harness import Corral
 
 SERVICES = [path.stem for path in sorted(Path(requests.__path__[0]).glob("[a-z]*.py"))]
+
+
+@pytest.fixture(scope="module")
+def corral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """A Corral whose door has a port that no other Corral has: a token opens it."""
+    running = Corral(tmp_path_factory.mktemp("corral") / "data", "sim:2", "--door", "127.0.0.1:0").start()
+    yield running
+    running.clear()
 
 
 @pytest.mark.parametrize("module", SERVICES)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from answers.recorder import handled
 from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.fleet import hosts, instances
@@ -19,12 +20,11 @@ from corral.model.settings import Settings
 from corral.model.stop_reasons import HOST_DRAINED, HOST_FORGOTTEN
 from corral.model.task import ecs_arn
 from corral.node.fingerprint import fingerprint
-from corral.services.corral import hosts as host_operations
-from corral.services.corral import joining, runs, status
+from corral.services.corral import joining
+from corral.services.corral.handlers import HANDLERS as OWN
 from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.host_loss import FENCE_MARGIN_S
-from corral.services.ecs.stop_all import stop_all
 from each import check_each
 from services.test_instance_slots import P3
 from simulation.clients import CALLER
@@ -60,8 +60,9 @@ class Fleet(Small):
         return answer
 
     def call(self, operation: str, **params: Any) -> Any:
-        handler = getattr(host_operations, operation, None) or HANDLERS[operation]
-        return self.ask(lambda tx: handler(tx, params, CALLER))
+        own = OWN.get(operation)
+        service, handler = ("ecs", HANDLERS[operation]) if own is None else ("corral", own)
+        return handled(service, operation, lambda: self.ask(lambda tx: handler(tx, params, CALLER)))
 
     def hello_of(self, number: int, has: int, *runs: Observed, boot: str = "boot", **more: Any) -> None:
         self.ask(lambda tx: joining.identify(tx, f"h{number}", MACHINE, "10.0.0.1"))
@@ -105,7 +106,7 @@ class Fleet(Small):
         return None if instance is None else self.store.instances.host_of(instance)
 
     def described(self) -> dict[str, dict[str, Any]]:
-        return {host["name"]: host for host in self.ask(lambda tx: status.describe_hosts(tx, {}, CALLER))["hosts"]}
+        return {host["name"]: host for host in self.call("DescribeHosts")["hosts"]}
 
     def stops(self) -> list[str]:
         return [order for _, order in self.orders if isinstance(order, str)]
@@ -143,19 +144,19 @@ def test_another_machine_is_refused_until_it_is_accepted() -> None:
     fleet = Fleet(2)
     other = MACHINE | {"board-uuid": "c"}
     with pytest.raises(ApiError, match="No other machine has presented"):
-        fleet.call("accept_host", host="box0")
+        fleet.call("AcceptHost", host="box0")
     identify = lambda machine: fleet.ask(lambda tx: joining.identify(tx, "h0", machine, "10.0.0.9"))  # noqa: E731
     why = identify(other)
     assert "board-uuid differs" in why and "corral join --new" in why and "corral hosts accept box0" in why
     assert "10.0.0.9" in fleet.described()["box0"]["reason"]
     with pytest.raises(ApiError, match=r"is connected.*join --new"):
-        fleet.call("accept_host", host="box0")
+        fleet.call("AcceptHost", host="box0")
     assert identify({"machine-id": "m"}) == ""
     fleet.pass_silence()
     with pytest.raises(ApiError, match="No other machine has presented"):
-        fleet.call("accept_host", host="box0")
+        fleet.call("AcceptHost", host="box0")
     assert identify(other)
-    assert fleet.call("accept_host", host="box0")["address"] == "10.0.0.9"
+    assert fleet.call("AcceptHost", host="box0")["address"] == "10.0.0.9"
     assert identify(other) == ""
     assert identify(MACHINE)
 
@@ -179,15 +180,15 @@ def test_only_a_silent_host_is_forgotten_and_its_tasks_stop_with_the_reason() ->
     lost = str(fleet.host_of(one))
     number = int(lost[1:])
     with pytest.raises(ApiError, match="is connected"):
-        fleet.call("forget_host", host=f"box{number}")
+        fleet.call("ForgetHost", host=f"box{number}")
     assert fleet.host_of(two) == lost, "best fit"
     fleet.pass_silence(1 - number)
     silent = fleet.described()[f"box{number}"]
     assert silent["state"] == "SILENT" and "run `corral join` on it (10.0.0.1)" in silent["reason"]
-    listed = fleet.ask(lambda tx: runs.list_runs(tx, {}, CALLER))["running"]
+    listed = fleet.call("ListRuns")["running"]
     assert {run["reason"].rpartition("; ")[2] for run in listed} == {f"its host box{number} does not report"}
     assert one in fleet.store.tasks.live
-    assert fleet.call("forget_host", host=f"box{number}")["tasks"] == 2
+    assert fleet.call("ForgetHost", host=f"box{number}")["tasks"] == 2
     for task in (one, two):
         assert fleet.task(task).state == "STOPPED"
         assert fleet.task(task).stopped_reason == HOST_FORGOTTEN
@@ -195,10 +196,18 @@ def test_only_a_silent_host_is_forgotten_and_its_tasks_stop_with_the_reason() ->
     assert (fleet.task(one).stop_code, fleet.task(two).stop_code) == ("TerminationNotice", "TaskFailedToStart")
     assert f"box{number}" not in fleet.described()
     assert len(fleet.call("ListContainerInstances")["containerInstanceArns"]) == 1
-    for operation in ("drain_host", "resume_host", "rename_host"):
+    for operation in ("DrainHost", "ResumeHost", "RenameHost"):
         with pytest.raises(ApiError, match=f"box{number} was forgotten"):
             fleet.call(operation, host=f"box{number}", name="x")
-    fleet.call("forget_host", host=lost)  # again
+    fleet.call("ForgetHost", host=lost)  # again
+
+
+def test_container_instances_of_several_hosts_come_in_pages() -> None:
+    fleet = Fleet(1, 1, 1)
+    first = fleet.call("ListContainerInstances", maxResults=2)
+    second = fleet.call("ListContainerInstances", nextToken=first["nextToken"])
+    assert len(first["containerInstanceArns"]) == 2 and "nextToken" not in second
+    assert len({*first["containerInstanceArns"], *second["containerInstanceArns"]}) == 3
 
 
 def test_a_host_that_returns_stops_old_work_before_it_gets_new_work() -> None:
@@ -207,7 +216,7 @@ def test_a_host_that_returns_stops_old_work_before_it_gets_new_work() -> None:
     running = fleet.run_of(task)
     fleet.report(0, running)
     fleet.pass_silence()
-    fleet.call("forget_host", host="box0")
+    fleet.call("ForgetHost", host="box0")
     assert fleet.beat(0) == ["h0"], "it must connect anew"
     waiting = fleet.start()
     fleet.hello_of(0, 1, running)
@@ -234,7 +243,7 @@ def test_a_host_that_returns_stops_old_containers_in_the_order_of_their_dependen
     fleet.report(0, first)
     fleet.report(0, second)
     fleet.pass_silence()
-    fleet.call("forget_host", host="box0")
+    fleet.call("ForgetHost", host="box0")
     fleet.hello_of(0, 1, first, second)
     assert fleet.stops() == [second.run_id]
     fleet.hello_of(0, 1, first, second)  # connects anew
@@ -250,7 +259,7 @@ def test_a_restart_ends_the_quarantine() -> None:
     task = fleet.start()
     fleet.report(0, fleet.run_of(task))
     fleet.pass_silence()
-    fleet.call("forget_host", host="box0")
+    fleet.call("ForgetHost", host="box0")
     waiting = fleet.start()
     fleet.hello_of(0, 1, boot="another")
     assert fleet.host_of(waiting) == "h0"
@@ -261,16 +270,16 @@ def test_a_forgotten_name_is_free_and_its_host_gets_another_one() -> None:
     fleet = Fleet(1, 1)
     fleet.pass_silence(1)
     with pytest.raises(ApiError, match="taken"):
-        fleet.call("rename_host", host="box1", name="box0")
-    fleet.call("forget_host", host="box0")
-    assert fleet.call("rename_host", host="box1", name="box0")["name"] == "box0"
+        fleet.call("RenameHost", host="box1", name="box0")
+    fleet.call("ForgetHost", host="box0")
+    assert fleet.call("RenameHost", host="box1", name="box0")["name"] == "box0"
     fleet.hello_of(0, 1)
     assert set(fleet.described()) == {"box0", "box0-h0"}
     names = [row[0] for row in fleet.store.execute("SELECT name FROM joined_host ORDER BY id")]
     assert names == ["box0-h0", "box0"]
     for name, text in (("box0", "taken"), ("a b", "not valid")):
         with pytest.raises(ApiError, match=text):
-            fleet.call("rename_host", host="h0", name=name)
+            fleet.call("RenameHost", host="h0", name=name)
 
 
 def test_a_silent_host_is_lost_after_the_time_of_its_cluster_and_its_fences() -> None:
@@ -300,13 +309,13 @@ def test_a_host_with_fenced_tasks_is_forgotten_when_they_have_ended() -> None:
                    tags=[{"key": "corral:fence-after", "value": "20"}])  # fmt: skip
     fleet.pass_silence()
     with pytest.raises(ApiError, match="tasks with a fence, which end by themselves in at most 1"):
-        fleet.call("forget_host", host="box0")
+        fleet.call("ForgetHost", host="box0")
     fleet.clock.advance(100 + STOP_GRACE_S)
-    fleet.call("forget_host", host="box0")
+    fleet.call("ForgetHost", host="box0")
     fleet = Fleet(1)
     fleet.start(fence_after="100")
     fleet.pass_silence()
-    fleet.call("forget_host", host="box0", now=True)
+    fleet.call("ForgetHost", host="box0", now=True)
 
 
 def test_deregistration_of_a_silent_host_forgets_it() -> None:
@@ -342,7 +351,7 @@ def test_gpus_move_only_from_a_host_without_leases_that_is_silent_or_lost() -> N
     assert owners() == ["h0", "h1"], "only the GPU without a lease"
     assert fleet.store.instances.holds(host_instance_id("h1")) == {same[1].gpu_id: "mine"}
     assert fleet.beat(1, same[0].gpu_id) == []
-    fleet.call("forget_host", host="box0")
+    fleet.call("ForgetHost", host="box0")
     fleet.hello_of(1, 0, gpus=same)
     assert owners() == ["h0", "h1"], "the machine has not restarted: the task may still compute on it"
     fleet.hello_of(1, 0, gpus=same, boot="another")
@@ -362,7 +371,7 @@ def test_a_host_that_was_installed_again_connects_anew_when_its_old_self_is_forg
     fleet.pass_silence()
     fleet.hello_of(1, 0, gpus=same, boot="another")
     assert fleet.beat(1, same[0].gpu_id) == [], "the old host has a task on it"
-    fleet.call("forget_host", host="box0")
+    fleet.call("ForgetHost", host="box0")
     assert fleet.beat(1, same[0].gpu_id) == [], "the old task may still compute on it"
     fleet.hello_of(0, 1, running)
     fleet.report(0, replace(running, stopped_at_s=fleet.clock.now_s()))
@@ -396,7 +405,7 @@ def test_instances_on_a_lost_host_terminate() -> None:
     fleet = Fleet(4)
     launched = fleet.ask(lambda tx: instances.launch(tx, P3))
     fleet.pass_silence()
-    fleet.call("forget_host", host="box0")
+    fleet.call("ForgetHost", host="box0")
     found = fleet.store.instances.get(launched.id)
     assert found is not None and found.state is InstanceState.TERMINATED and found.end_reason == HOST_FORGOTTEN
     fleet.hello_of(0, 4, boot="another")
@@ -407,34 +416,34 @@ def test_a_drained_host_gets_no_tasks_and_stops_them_at_its_deadline() -> None:
     fleet = Fleet(2)
     task = fleet.start()
     fleet.report(0, fleet.run_of(task))
-    assert fleet.call("drain_host", host="box0")["tasks"] == 1
+    assert fleet.call("DrainHost", host="box0")["tasks"] == 1
     waiting = fleet.start()
     assert fleet.host_of(waiting) is None and fleet.described()["box0"]["state"] == "DRAINING"
     fleet.hello_of(0, 2, fleet.run_of(task))
     assert fleet.described()["box0"]["state"] == "DRAINING", "it stays so after it has connected anew"
-    fleet.call("resume_host", host="box0")
+    fleet.call("ResumeHost", host="box0")
     assert fleet.host_of(waiting) == "h0"
-    fleet.call("drain_host", host="box0", deadline=60.0)
-    fleet.call("resume_host", host="box0")
+    fleet.call("DrainHost", host="box0", deadline=60.0)
+    fleet.call("ResumeHost", host="box0")
     fleet.clock.advance(61)
     fleet.beat(0)
     assert fleet.stops() == []
-    fleet.call("drain_host", host="box0", deadline=60.0)
+    fleet.call("DrainHost", host="box0", deadline=60.0)
     fleet.clock.advance(61)
     fleet.beat(0)
     stopped = set(fleet.stops())
     assert stopped == {fleet.task(each).runs[0].id for each in (task, waiting)}
     assert fleet.task(task).stopped_reason == HOST_DRAINED
     with pytest.raises(ApiError, match="deadline"):
-        fleet.call("drain_host", host="box0", deadline=-1.0)
+        fleet.call("DrainHost", host="box0", deadline=-1.0)
 
 
 def test_a_later_deadline_of_a_drain_counts() -> None:
     fleet = Fleet(2)
     task = fleet.start()
     fleet.report(0, fleet.run_of(task))
-    fleet.call("drain_host", host="box0", deadline=60.0)
-    fleet.call("drain_host", host="box0", deadline=600.0)
+    fleet.call("DrainHost", host="box0", deadline=60.0)
+    fleet.call("DrainHost", host="box0", deadline=600.0)
     for left_s in (61, 500):
         fleet.clock.advance(left_s)
         fleet.beat(0)
@@ -448,22 +457,22 @@ def test_the_stop_of_all_tasks_names_hosts_that_do_not_respond() -> None:
     fleet = Fleet(2, 1)
     tasks = [fleet.start(), fleet.start(), fleet.start()]
     fleet.pass_silence(1)
-    answer = fleet.ask(lambda tx: stop_all(tx, "down", 15.0))
+    answer = fleet.call("StopAllTasks", pause=15.0)
     assert answer["silent"] == {"box0": [fleet.host_of(task) for task in tasks].count("h0")}
 
 
 def test_orders_of_hosts_that_do_not_exist_are_refused() -> None:
     fleet = Fleet(1)
     fleet.joins(1)
-    for operation in ("drain_host", "resume_host", "forget_host", "accept_host"):
+    for operation in ("DrainHost", "ResumeHost", "ForgetHost", "AcceptHost"):
         with pytest.raises(ApiError, match="was not found"):
             fleet.call(operation, host="none")
     with pytest.raises(ApiError, match="has not connected yet"):
-        fleet.call("drain_host", host="box1")
-    assert fleet.call("forget_host", host="box1")["tasks"] == 0
+        fleet.call("DrainHost", host="box1")
+    assert fleet.call("ForgetHost", host="box1")["tasks"] == 0
     assert set(fleet.described()) == {"box0"}
     fleet.ask(lambda tx: host_reports.hello(tx, fleet.hello(7, 1)))
     with pytest.raises(ApiError, match="machine of the server"):
-        fleet.call("forget_host", host="h7")
+        fleet.call("ForgetHost", host="h7")
     with pytest.raises(ApiError, match="machine of the server"):
-        fleet.call("rename_host", host="h7", name="x")
+        fleet.call("RenameHost", host="h7", name="x")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from answers.recorder import handled
 from corral.access.caller import Caller
 from corral.core.clock import VirtualClock
 from corral.core.commands import Command
@@ -23,6 +24,7 @@ from corral.model.principal import root_user
 from corral.model.run import Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
+from corral.services.ec2.instances import describe_instance_status
 from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
@@ -364,15 +366,22 @@ def test_a_launch_that_does_not_wait_says_why_there_is_no_room() -> None:
 
 def test_the_instances_of_a_silent_host_are_impaired() -> None:
     world = World()
-    large = world.launch(P3)
+    large = world.launch(replace(P3, details={"Placement": {"AvailabilityZone": f"{REGION}a"}}))
 
     def impaired() -> bool:
         return bool(world.run(lambda tx: instances.is_impaired(tx, tx.store.instances.get(large))))
 
-    assert not impaired()
+    def reachability() -> dict[str, Any]:
+        answer = handled("ec2", "DescribeInstanceStatus", lambda: world.run(lambda tx: describe_instance_status(tx, {}, CALLER)))
+        [found] = answer["InstanceStatuses"][0]["InstanceStatus"]["Details"]
+        return dict(found)
+
+    seen_s = world.clock.now_s()
+    assert not impaired() and reachability() == {"Name": "reachability", "Status": "passed"}
     world.clock.advance(3600.0)
     world.run(lambda tx: None)
     assert impaired()
+    assert reachability() == {"Name": "reachability", "Status": "failed", "ImpairedSince": pytest.approx(seen_s)}
     world.run(lambda tx: host_reports.hello(tx, hello("h", 8)))
     assert not impaired()
 

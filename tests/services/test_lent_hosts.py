@@ -27,12 +27,12 @@ SIZE = {"cluster": "", "type": "lab.gpu", "gpus": 2, "cpu_units": 1024, "memory_
 
 
 class Lent(Fleet):
-    def __init__(self) -> None:
-        super().__init__(1, lenders={"slurm": SlurmSettings(), "other": SlurmSettings()})
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(1, lenders={"slurm": SlurmSettings(), "other": SlurmSettings()}, **settings)
 
-    def requested(self, lenders: str = "slurm", gpus: int = 2) -> str:
+    def requested(self, lenders: str = "slurm", gpus: int = 2, type_: str = "lab.gpu") -> str:
         """Launch an instance, and return its id."""
-        size = SIZE | {"gpus": gpus, "details": {"Tags": [{"Key": LENDER_TAG, "Value": lenders}]}}
+        size = SIZE | {"gpus": gpus, "type": type_, "details": {"Tags": [{"Key": LENDER_TAG, "Value": lenders}]}}
         request = InstanceRequest(owner=CALLER.principal.arn, region=CALLER.region, **size)  # type: ignore[arg-type]
         return str(self.ask(lambda tx: instances.launch(tx, request)).id)
 
@@ -50,9 +50,9 @@ class Lent(Fleet):
         assert found is not None
         return found.state
 
-    def launched(self, handle: str) -> str:
+    def launched(self, handle: str, type_: str = "lab.gpu") -> str:
         """Launch an instance whose job runs, and return its id."""
-        instance_id = self.requested()
+        instance_id = self.requested(type_=type_)
         self.ask(lambda tx: lending.request_of(tx, instance_id, SECRET))
         self.ask(lambda tx: lending.requested(tx, instance_id, handle))
         self.reports(instance_id, handle, Phase.RUNNING)

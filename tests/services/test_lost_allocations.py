@@ -134,7 +134,7 @@ def test_a_lost_allocation_ends_by_order_and_its_tasks_count_as_old_runs() -> No
     host_id, task_id = lent.serve()
     lent.says(Phase.BROKEN)
     lent.pass_silence()
-    lent.call("forget_host", host=host_id)
+    lent.call("ForgetHost", host=host_id)
     assert lent.task(task_id).state == "STOPPED" and lent.state is InstanceState.TERMINATED
     lent.says(Phase.BROKEN)
     assert lent.allocation is None
@@ -147,7 +147,7 @@ def test_a_host_is_not_deleted_while_old_runs_may_be_alive_on_it() -> None:
     [gpu, _] = lent.store.hosts.gpus(host_id)
     lent.says(Phase.BROKEN)
     lent.pass_silence()
-    lent.call("forget_host", host=host_id)
+    lent.call("ForgetHost", host=host_id)
     lent.says(Phase.BROKEN)
     lent.ends_another_instance()
     assert lent.store.hosts.old_runs(host_id) and lent.store.joined_hosts.is_revoked(host_id)

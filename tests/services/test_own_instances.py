@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from answers.recorder import handled
 from corral.access.caller import Caller
 from corral.cli.screens.status import instance_gpus, overcommitted_line
 from corral.cli.screens.top_tables import frame
@@ -18,7 +19,6 @@ from corral.core.core import Core
 from corral.core.ids import RandomIds
 from corral.core.transactions import Tx
 from corral.fleet import instances
-from corral.fleet.instance_cost import cost_report
 from corral.fleet.instances import InstanceRequest
 from corral.model.instance import Instance, ec2_id
 from corral.model.principal import root_user
@@ -75,7 +75,7 @@ class World:
 
     def own(self, operation: str, region: str = REGION, **params: Any) -> dict[str, Any]:
         caller = Caller(CALLER.account, region, CALLER.principal)
-        found: dict[str, Any] = self.run(lambda tx: OWN[operation](tx, params, caller))
+        found: dict[str, Any] = handled("corral", operation, lambda: self.run(lambda tx: OWN[operation](tx, params, caller)))
         return found
 
     def status(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def test_the_cost_of_groups_and_stacks() -> None:
     for each in (mapped, old):
         world.end(each, "a test")
     world.clock.advance(3600.0)
-    report = world.run(lambda tx: cost_report(tx, None))
+    report = world.own("GetUsage")
     assert report["prices"] == {"region": "us-east-1", "date": "2026-08-22", "currency": "USD"}
     fleet, alone = report["groups"]
     assert (fleet["group"], alone["group"]) == ("fleet", None)
@@ -210,7 +210,7 @@ def test_the_cost_of_groups_and_stacks() -> None:
     assert [each["stack"] for each in report["stacks"]] == ["ml", None]
     assert report["total"]["instances"] == 3 and report["total"]["hours"] == pytest.approx(4.0)
     assert report["total"]["onDemand"] == pytest.approx(fleet["onDemand"] + alone["onDemand"])
-    recent = world.run(lambda tx: cost_report(tx, tx.now_s - 1800.0))
+    recent = world.own("GetUsage", last=1800)
     assert [each["group"] for each in recent["groups"]] == ["fleet"] and recent["total"]["hours"] == pytest.approx(0.5)
 
 
@@ -222,16 +222,16 @@ def test_the_hours_outlive_a_terminated_instance_for_a_year() -> None:
     world.clock.advance(30 * 86_400.0)
     world.run(lambda tx: None)
     assert world.store.instances.get(launched.id) is None
-    assert world.run(lambda tx: cost_report(tx, None))["total"]["hours"] == pytest.approx(1.0)
+    assert world.own("GetUsage")["total"]["hours"] == pytest.approx(1.0)
     world.clock.advance(400 * 86_400.0)
     world.run(lambda tx: host_reports.hello(tx, hello("h", 4)))  # it was silent for long
     world.end(world.launch(0), "a test")
     world.clock.advance(3 * 3600.0)
     world.run(lambda tx: None)
-    assert world.run(lambda tx: cost_report(tx, None))["total"]["instances"] == 1
+    assert world.own("GetUsage")["total"]["instances"] == 1
 
 
 def test_an_empty_ledger_has_an_empty_report() -> None:
-    report = World().run(lambda tx: cost_report(tx, None))
+    report = World().own("GetUsage")
     assert report["groups"] == report["stacks"] == [] and report["prices"] is None and report["fromS"] is None
     assert report["total"] == {"instances": 0, "hours": 0, "spotHours": 0, "gpuHours": 0, "onDemand": None, "spot": None}

@@ -94,6 +94,16 @@ def test_what_ends_the_wait(world: BusyWorld, end: str) -> None:
     assert {each["StatusCode"] for each in world.activities()} == {"Successful"}
 
 
+def test_a_deleted_group_is_shown_until_its_tasks_have_stopped(world: BusyWorld) -> None:
+    url, worker, [message] = one_busy(world)
+    assert "Status" not in world.shown()
+    ENDS["group deleted"](world, worker, url, message)
+    world.settle()
+    assert world.shown()["Status"] == "Delete in progress"
+    world.report()
+    assert world.shown() is None
+
+
 @pytest.mark.parametrize("fifo", [False, True])
 def test_the_wait_ends_with_the_visibility_timeout(world: BusyWorld, fifo: bool) -> None:
     url = world.fleet(1)

@@ -60,6 +60,8 @@ def test_mixed_instances(world: GroupWorld) -> None:
     world.group(desired=8, MixedInstancesPolicy=policy)
     [only] = world.shown()["Instances"]
     assert (only["InstanceType"], only["WeightedCapacity"]) == ("p4d.24xlarge", "8"), "eight units in one instance"
+    [alone] = world.call("DescribeAutoScalingInstances")["AutoScalingInstances"]
+    assert alone["WeightedCapacity"] == "8"
     assert world.shown()["MixedInstancesPolicy"]["InstancesDistribution"]["SpotAllocationStrategy"] == "lowest-price"
 
 

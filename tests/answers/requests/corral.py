@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from answers.calls import NOW, OTHER, SAME, Calls
 from harness import container, eventually
 
 
 def requests(calls: Calls) -> None:
     ecs = calls.of("ecs")
-    ecs.register_task_definition(family="answers", containerDefinitions=[container(["sh", "-c", "trap '' USR1; sleep 600"])])
+    program = container(["sh", "-c", "trap '' USR1; echo started; sleep 600"], log_prefix="answers")
+    ecs.register_task_definition(family="answers", containerDefinitions=[program])
     large = container(["true"], cpu=1_000_000)
     ecs.register_task_definition(family="answers-large", containerDefinitions=[large])
-    task = ecs.run_task(taskDefinition="answers")["tasks"][0]["taskArn"]
+    task = ecs.run_task(taskDefinition="answers", startedBy="corral-run")["tasks"][0]["taskArn"]
     task_id = task.rpartition("/")[2]
     eventually(lambda: ecs.describe_tasks(tasks=[task])["tasks"][0]["lastStatus"] == "RUNNING", "the task runs")
     waiting = ecs.run_task(taskDefinition="answers-large")["tasks"][0]["taskArn"]
@@ -19,18 +22,31 @@ def requests(calls: Calls) -> None:
         calls(operation)
     for operation in ("GetStatus", "DescribeHosts", "DescribeGpus", "ListRuns", "GetUsage", "GetHistory"):
         calls.twice(operation, NOW)
-    calls("DescribeQueueWorkers", queue=calls.of("sqs").create_queue(QueueName="answers-own")["QueueUrl"])
+    calls("DescribeQueueWorkers", queue="none")
+    calls.of("sqs").send_message(QueueUrl=calls.of("sqs").create_queue(QueueName="answers-own")["QueueUrl"], MessageBody="m")
+    workers = calls("DescribeQueueWorkers", queue="answers-own", tasks=[task_id])
+    assert len(workers["wakes"]) == 1 and workers["tasks"] == {task_id: {"held": 0, "leaving": False}}
     calls("DescribeLogStates", group="/none", streams=["a"])
-    calls("ListOutputFiles", task=task_id)
+    calls.of("logs").create_log_group(logGroupName="/answers-own")
+    calls.of("logs").create_log_stream(logGroupName="/answers-own", logStreamName="a")
+    logs = calls("DescribeLogStates", group="/answers-own", streams=["a", "b"])["logs"]
+    assert logs == [{"name": "a", "unstoredBytes": 0, "droppedBytes": 0}, {"name": "b"}]
+    eventually(lambda: calls.of("corral").list_output_files(task=task_id)["files"], "the output is in a file")
+    [output] = calls("ListOutputFiles", task=task_id)["files"]
+    assert output["bytes"] == len("started\n")
     calls.twice("UpdateWaitingTasks", OTHER, tasks=[waiting.rpartition("/")[2]], held=True)
+    [changed] = calls("UpdateWaitingTasks", tasks=[waiting.rpartition("/")[2]], held=False, timeLimitSeconds=60)["tasks"]
+    assert (changed["place"], changed["timeLimitSeconds"]) == (1, 60)
     calls.twice("SignalTask", NOW, task=task_id, signal="SIGUSR1")
     gpu = calls.of("corral").describe_gpus()["gpus"][0]["id"]
     calls.twice("SetGpuFault", SAME, gpu=gpu, xid=48)
+    assert calls("DescribeGpus", gpus=[gpu])["gpus"][0]["fault"] == "Xid 48: an uncorrectable memory error"
     calls("SetGpuFault", gpu=gpu)
     calls.twice_refused("InterruptSpotInstance", "InstanceNotFoundException", instance="i-0123456789abcdef0")
     calls.twice("RevokeSessions", SAME, task=task_id)
-    token = calls.twice("CreateJoinToken", OTHER, rack="a")
-    calls("ListJoinTokens")
+    token = calls.twice("CreateJoinToken", OTHER, cluster="other", rack="a")
+    calls("CreateJoinToken")
+    assert [each.get("cluster") for each in calls("ListJoinTokens")["tokens"]] == ["other", "other", None]
     calls("ListLenders")
     calls.twice("RevokeJoinToken", "TokenNotFoundException", id=token["id"])
     calls.twice_refused("RevokeHost", "HostNotFoundException", host="none")
@@ -42,13 +58,37 @@ def requests(calls: Calls) -> None:
     calls.twice_refused("AcceptHost", "HostNotFoundException", host=host)
     calls.twice_refused("UpgradeHost", "HostNotFoundException", host=host)
     calls.all_refused("HostNotFoundException", host="none", name="other")
-    refusals(calls)
+    refusals(calls, gpu, task_id, waiting.rpartition("/")[2])
     calls.twice("StopAllTasks", NOW, pause=0.0)
+    stopped = calls("StopAllTasks", pause=1.0)
+    assert stopped["stopped"] and (stopped["services"], stopped["jobs"]) == (0, 0)
+    calls("StopAllTasks", pause=0.0)  # ends the pause
 
 
-def refusals(calls: Calls) -> None:
+def refusals(calls: Calls, gpu: str, task: str, waiting: str) -> None:
     none = {"task": "0" * 32, "tasks": ["0" * 32], "gpu": "none"}
     calls.all_refused("TaskNotFoundException", **none, signal="SIGTERM")
     calls.all_refused("GpuNotFoundException", gpu="none", gpus=["none"], xid=1)
     calls.all_refused("ClusterNotFoundException", **none, cluster="none", signal="SIGTERM")
     calls.all_denied("AccessDeniedException")
+    invalid: list[tuple[str, dict[str, Any]]] = [
+        ("CreateJoinToken", {"ttl": 0.0}),
+        ("CreateJoinToken", {"uses": 0}),
+        ("CreateJoinToken", {"cluster": "a b"}),
+        ("CreateJoinToken", {"rack": "a b"}),
+        ("DescribeInstances", {"nextToken": "none"}),
+        ("DrainHost", {"host": calls.of("corral").describe_hosts()["hosts"][0]["id"], "deadline": -1.0}),
+        ("GetHistory", {"latest": True}),
+        ("ListOutputFiles", {"task": "none"}),
+        ("ListRuns", {"maxWaiting": -1}),
+        ("RevokeSessions", {}),
+        ("SetGpuFault", {"gpu": gpu, "xid": 0}),
+        ("SignalTask", {"task": task, "signal": "SIGNONE"}),
+        ("SignalTask", {"task": task, "signal": "SIGTERM", "cluster": "a b"}),
+        ("StopAllTasks", {"pause": -1.0}),
+        ("UpdateWaitingTasks", {"tasks": [waiting], "gpus": "none"}),
+        ("UpdateWaitingTasks", {"tasks": [waiting], "cluster": "a b"}),
+        ("UpdateWaitingTasks", {"tasks": [waiting], "priority": 2000}),
+    ]
+    for operation, params in invalid:
+        calls.refused(operation, "InvalidRequestException", **params)

@@ -17,7 +17,7 @@ from corral.core.transactions import Tx
 from corral.model.agent_protocol import SignalOrder
 from corral.model.run import RunState
 from corral.model.run_signals import SIGNALS
-from corral.services.corral.errors import HostNotConnectedException, InvalidRequestException, TaskNotFoundException
+from corral.services.corral.errors import HostNotConnectedException, InvalidRequestException, TaskNotFoundException, ecs_refusals
 from corral.services.ecs.lookup import find_cluster, short
 from corral.services.ecs.task_progress import host_of
 from corral.services.ecs.task_queue import forbid_requeue
@@ -33,7 +33,8 @@ def signal_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     given, name = params["task"], params["signal"]
     if name not in SIGNALS:
         raise InvalidRequestException(f"signal '{name[:32]}' is not valid: use one of {', '.join(SIGNALS)}.")
-    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    with ecs_refusals():
+        cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     task = tx.store.tasks.get(short(given))
     if task is None or (task.region, task.cluster) != (caller.region, cluster):
         raise TaskNotFoundException(f"Task {given[:300]} was not found in cluster {cluster}. `corral ps` lists the tasks.")

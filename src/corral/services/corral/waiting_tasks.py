@@ -15,7 +15,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.placement import TASK
 from corral.model.task import Task, TaskState
-from corral.services.corral.errors import TaskNotFoundException
+from corral.services.corral.errors import TaskNotFoundException, ecs_refusals
 from corral.services.corral.runs import needs_of
 from corral.services.ecs.lookup import find_cluster, short
 from corral.services.ecs.queue_reasons import why_queued
@@ -32,7 +32,7 @@ def update_waiting_tasks(params: dict[str, Any], caller: Caller) -> Generator[Ca
     places = yield partial(_places, task_ids=params["tasks"])
     for start in range(0, len(params["tasks"]), CHUNK):
         part = params["tasks"][start : start + CHUNK]
-        changed = yield partial(_change, given=params, task_ids=part, caller=caller)
+        changed = yield partial(_checked_change, given=params, task_ids=part, caller=caller)
         # The scheduler has run since then. So this describes what has become of the tasks.
         rows += yield partial(_describe, changed=changed, places=places)
     return {"tasks": rows}
@@ -42,6 +42,11 @@ def _places(tx: Tx[Store], task_ids: list[str]) -> dict[str, int | None]:
     """Return the places of all tasks before any of them changes, because the change of one task moves the others."""
     found = (tx.store.tasks.get(short(each)) for each in task_ids)
     return {task.id: _place(tx, task) for task in found if task is not None}
+
+
+def _checked_change(tx: Tx[Store], given: dict[str, Any], task_ids: list[str], caller: Caller) -> dict[str, bool]:
+    with ecs_refusals():
+        return _change(tx, given, task_ids, caller)
 
 
 def _change(tx: Tx[Store], given: dict[str, Any], task_ids: list[str], caller: Caller) -> dict[str, bool]:
