@@ -531,7 +531,8 @@ def test_a_session_of_another_role_is_confined_by_that_role(corral: Corral, role
     trust = {"Effect": "Allow", "Principal": {"AWS": me}, "Action": "sts:AssumeRole",
              "Condition": {"StringEquals": {"sts:ExternalId": "us"}}}  # fmt: skip
     iam.create_role(RoleName="other", Path="/team/", AssumeRolePolicyDocument=policy(trust))
-    iam.create_role(RoleName="chief", AssumeRolePolicyDocument=policy(trust))
+    of_account = {**trust, "Principal": {"AWS": ACCOUNT}}  # then a policy of the caller must allow it, too
+    iam.create_role(RoleName="chief", AssumeRolePolicyDocument=policy(of_account))
     iam.put_role_policy(RoleName="other", PolicyName="p", PolicyDocument=policy(allow("ssm:DescribeParameters")))
     given = {"RoleArn": f"arn:aws:iam::{ACCOUNT}:role/team/other", "RoleSessionName": "me"}
     assert refused(inside.sts.assume_role, **given)[0] == "AccessDenied"  # the trust policy wants the external id

@@ -11,9 +11,9 @@ from corral.access import sessions
 from corral.access.caller import Caller
 from corral.aws import Secret
 from corral.core.clock import VirtualClock
-from corral.core.errors import ApiError, api_error
+from corral.core.errors import ApiError
 from corral.model.access_key import ACTIVE, INACTIVE, AccessKey
-from corral.model.principal import Principal, role_session, root_user
+from corral.model.principal import role_session, root_user
 from corral.model.session import SessionValidity
 from corral.operations.encryption import encrypt
 from corral.server.authentication import ANONYMOUS, TASKS, Authentication
@@ -119,14 +119,3 @@ def test_the_key_of_a_user_identifies_the_user_until_it_is_inactive():
         door.registry_password(of_session)
     iam.changed_key(key.id, replace(key, secret=encrypt(OTHER, "of ann", "AKIAUSER")))
     assert door.secret("AKIAUSER", None) is None
-
-
-@pytest.mark.parametrize("kind", ["user", "assumed-role", "federated-user"])
-def test_users_may_not_perform_any_action_yet(kind):
-    principal = Principal("123456789012", kind, "ann", owner="user/ann")
-    exchange = FakeExchange("s3:ListBuckets")
-    exchange.denied = api_error("AccessDenied", 403)
-    with pytest.raises(
-        ApiError, match=r"ann/? is not authorized to perform: s3:ListBuckets because no identity-based policy allows"
-    ):
-        authorise(Caller("123456789012", "us-east-1", principal), exchange)

@@ -1,103 +1,111 @@
-"""Authorization of programs in containers: the policies of their role decide which operations they may perform.
+"""Authorization: decides by the policies of IAM, and by those of resources, whether a caller may perform an operation.
 
-Credentials are `confined` if they belong to a task that runs in containers, or to a session that such a task created. Policies
-apply only to confined credentials. They do not apply to the root user, to sessions of the root user, or to tasks that run as
-processes of this machine: a process could read the root key anyway.
+Policies apply to restricted callers (`Caller.is_restricted`): to users, their sessions and their tasks, and to programs in
+containers. They do not apply to the root user, to its sessions, or to its tasks that run as processes of this machine: a process
+could read the root key anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
-
-from msgspec import Struct, field
+from collections.abc import Callable, Sequence
 
 from corral.access.caller import Caller
-from corral.access.permissions import RUN_ON_HOST, Permission, assume_role_context
-from corral.access.roles import document_of, find_role
-from corral.access.sessions import HOST_ROLE, derived_role_id
+from corral.access.permissions import RUN_ON_HOST, Permission
+from corral.access.principals import CallerPolicies, policies_of_caller, readable
+from corral.access.request_context import RequestContext
+from corral.access.resources import WITH_POLICIES, ResourceFacts, facts_of
+from corral.access.roles import find_role
+from corral.access.sessions import HOST_ROLE
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
+from corral.decide.policies.evaluation import PolicyVerdict, decide
 from corral.decide.policies.policy import (
+    NO_RESOURCE,
+    UNKNOWN_RESOURCE,
     AccessRequest,
-    IdentityPolicies,
     Policy,
     PolicyDecision,
-    PolicyError,
-    PolicyPrincipal,
     evaluate,
-    evaluate_identity,
-    read_policy,
     service_principal,
 )
-from corral.model.principal import role_session
+from corral.model.principal import ROOT, role_session
 from corral.store import Store
 
-WHY = {
-    PolicyDecision.NO_MATCH: "because no identity-based policy allows the {action} action",
-    PolicyDecision.DENIED: "with an explicit deny in an identity-based policy",
-    PolicyDecision.OUTSIDE_BOUNDARY: "because no permissions boundary allows the {action} action",
+ReadFacts = Callable[[], ResourceFacts | None]
+
+NO_FACTS = ResourceFacts()
+ASSUME_ROLE = "sts:AssumeRole"  # the trust policy of the role must allow it
+TRUST_REASONS = {
+    PolicyVerdict.DENIED_BY_RESOURCE: "with an explicit deny in the role trust policy",
+    PolicyVerdict.NOT_BY_RESOURCE: "because no role trust policy allows the {action} action",
 }
 
 
-class RolePolicies(Struct, frozen=True):
-    """A role and its policies. A role that does not exist in IAM has no policies."""
-
-    arn: str
-    role_id: str
-    identity: IdentityPolicies = IdentityPolicies()
-    tags: Context = field(default_factory=dict)  # condition key aws:PrincipalTag/KEY → values
-
-
-def policies_of_role(tx: Tx[Store], account: str, name: str) -> RolePolicies:
-    role = find_role(tx, name)
-    if role is None:
-        return RolePolicies(f"arn:aws:iam::{account}:role/{name}", derived_role_id(account, name))
-    texts = [*role["_inline"].values(), *(document_of(tx, policy_arn) for policy_arn in role["_attached"])]
-    policies = [policy for text in texts if text is not None and (policy := _read(text)) is not None]
-    boundary = None
-    if "PermissionsBoundary" in role:
-        boundary = _read(document_of(tx, role["PermissionsBoundary"]) or "") or Policy((), has_variables=False)
-    tags = {f"aws:principaltag/{tag['Key'].lower()}": (tag["Value"],) for tag in role.get("Tags", ())}
-    return RolePolicies(role["Arn"], role["RoleId"], IdentityPolicies(tuple(policies), boundary), tags)
-
-
-def _read(text: str) -> Policy | None:
-    """Parse a policy. Return None if it is not valid; such a policy allows nothing.
-
-    IAM refuses new policies that are not valid, but the data folder may have a policy that an older version of Corral accepted.
-    """
-    try:
-        return read_policy(text)
-    except PolicyError:
-        return None
-
-
-def refusal(tx: Tx[Store], caller: Caller, role: RolePolicies, needed: Sequence[Permission], *, is_open: bool) -> str | None:
+def refusal(tx: Tx[Store], caller: Caller, policies: CallerPolicies, needed: Sequence[Permission], *, is_open: bool) -> str | None:
     """Return AWS's error text for the first permission that the caller lacks. Return None if the caller has all permissions.
 
-    An operation that is open to containers needs no policy, but a policy can deny it.
+    An operation that is open to containers needs no policy for resources of the caller's owner, but a policy can deny it.
     """
-    context = _context(tx, caller, role)
-    principal = PolicyPrincipal("AWS", (role.arn, caller.principal.arn))
     for each in needed:
-        request = AccessRequest(principal, each.action, each.resource, {**context, **each.context})
-        decision = evaluate_identity(role.identity, request)
-        if decision is PolicyDecision.DENIED or not (is_open or decision is PolicyDecision.ALLOWED):
-            return _text(caller, each, decision)
+        why = _refusal(tx, caller, policies, each, is_open=is_open)
+        if why is not None:
+            return why
     return None
 
 
+def _refusal(tx: Tx[Store], caller: Caller, policies: CallerPolicies, needed: Permission, *, is_open: bool) -> str | None:
+    known: list[ResourceFacts | None] = []
+
+    def facts() -> ResourceFacts | None:
+        if not known:
+            known.append(_facts(tx, caller, needed))
+        return known[0]
+
+    has_policy = needed.action.partition(":")[0] in WITH_POLICIES
+    text = found.policy if has_policy and (found := facts()) is not None else None
+    resource = (readable(text) or Policy((), has_variables=False)) if text else None
+    verdict = _decide(tx, caller, policies, needed, facts, resource)
+    if is_open and verdict is not PolicyVerdict.ALLOWED and not verdict.is_explicit and _is_own(caller, facts()):
+        verdict = PolicyVerdict.ALLOWED
+    if verdict is not PolicyVerdict.ALLOWED:
+        return _text(caller, needed, verdict)
+    if policies.owner is not None:
+        verdict = _decide(tx, caller, policies.owner, needed, facts, resource)
+        if verdict is not PolicyVerdict.ALLOWED:
+            return f"{_text(caller, needed, verdict)}. The task acts for {policies.owner.arn}, whose policies decided this"
+    return None
+
+
+def _decide(
+    tx: Tx[Store], caller: Caller, policies: CallerPolicies, needed: Permission, facts: ReadFacts, resource: Policy | None
+) -> PolicyVerdict:
+    context = RequestContext(tx, caller, policies, needed, facts)
+    request = AccessRequest(policies.principal, needed.action, needed.resource, context)
+    return decide(policies.layers, request, policies.names, resource, is_trust=needed.action == ASSUME_ROLE)
+
+
+def _facts(tx: Tx[Store], caller: Caller, needed: Permission) -> ResourceFacts | None:
+    if needed.resource == NO_RESOURCE:
+        return NO_FACTS
+    return facts_of(tx, caller, needed) if needed.resource != UNKNOWN_RESOURCE else None
+
+
+def _is_own(caller: Caller, facts: ResourceFacts | None) -> bool:
+    """Whether a resource belongs to the owner of the caller. If its service does not tell, it belongs to the root user."""
+    if facts is None:
+        return caller.owner == ROOT
+    return facts.owner is None or facts.owner == caller.owner
+
+
 def may(tx: Tx[Store], caller: Caller, permission: Permission) -> bool:
-    """Whether a caller has a permission. A program in a container has those that its role allows."""
-    if not caller.confined:
+    """Whether a caller has a permission. A restricted caller has those that policies allow."""
+    if not caller.is_restricted:
         return True
-    role = policies_of_role(tx, caller.account, caller.principal.name)
-    return refusal(tx, caller, role, [permission], is_open=False) is None
+    return refusal(tx, caller, policies_of_caller(tx, caller), [permission], is_open=False) is None
 
 
 def may_run_on_host(tx: Tx[Store], caller: Caller) -> bool:
-    """Whether a caller may decide what runs on the host. A program in a container may if its role allows `corral:RunOnHost`."""
+    """Whether a caller may decide what runs on the host. A restricted caller may if policies allow `corral:RunOnHost`."""
     return may(tx, caller, RUN_ON_HOST)
 
 
@@ -114,53 +122,21 @@ def role_may_run_on_host(tx: Tx[Store], role: str) -> bool:
     return role_may(tx, role, RUN_ON_HOST)
 
 
-def trust_refusal(tx: Tx[Store], caller: Caller, role_arn: str, trust: str, params: dict[str, str]) -> str | None:
-    """Return AWS's error text if the trust policy of a role does not allow the caller to assume the role. Otherwise return None."""
-    role = policies_of_role(tx, caller.account, caller.principal.name)
-    principal = PolicyPrincipal("AWS", (role.arn, caller.principal.arn, f"arn:aws:iam::{caller.account}:root", caller.account))
-    context = {**_context(tx, caller, role), **assume_role_context(params)}
-    if _trusts(trust, AccessRequest(principal, "sts:AssumeRole", role_arn, context)):
-        return None
-    return f"User: {caller.principal.arn} is not authorized to perform: sts:AssumeRole on resource: {role_arn}"
-
-
 def trusts_service(tx: Tx[Store], account: str, role_arn: str, service: str) -> bool:
     """Whether a role exists in the account, and trusts a service, for example `ecs.amazonaws.com`."""
     role = find_role(tx, role_arn.rpartition("/")[2])
     if role is None or role["Arn"] != role_arn:
         return False
     context: Context = {"aws:sourceaccount": (account,), "aws:principalisawsservice": ("true",)}
-    asked = AccessRequest(service_principal(service), "sts:AssumeRole", role_arn, context)
-    return _trusts(role["AssumeRolePolicyDocument"], asked)
-
-
-def _trusts(trust: str, request: AccessRequest) -> bool:
-    policy = _read(trust)
+    policy = readable(role["AssumeRolePolicyDocument"])
     if policy is None:
         return False
     named = Policy(tuple(each for each in policy.statements if each.principals is not None), policy.has_variables)
-    return evaluate(named, request) is PolicyDecision.ALLOWED
+    return evaluate(named, AccessRequest(service_principal(service), ASSUME_ROLE, role_arn, context)) is PolicyDecision.ALLOWED
 
 
-def _context(tx: Tx[Store], caller: Caller, role: RolePolicies) -> Context:
-    """Return the condition keys that every request has."""
-    return {
-        "aws:currenttime": (datetime.fromtimestamp(tx.wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),),
-        "aws:epochtime": (str(int(tx.wall_s)),),
-        "aws:principalaccount": (caller.account,),
-        "aws:principalarn": (role.arn,),
-        "aws:principaltype": ("AssumedRole",),
-        "aws:requestedregion": (caller.region,),
-        "aws:resourceaccount": (caller.account,),
-        "aws:securetransport": ("true" if caller.secure else "false",),
-        "aws:sourceip": (caller.source_ip,),
-        "aws:userid": (f"{role.role_id}:{caller.principal.session}",),
-        "aws:viaawsservice": ("false",),
-        **role.tags,
-    }
-
-
-def _text(caller: Caller, lacking: Permission, decision: PolicyDecision) -> str:
+def _text(caller: Caller, lacking: Permission, verdict: PolicyVerdict) -> str:
     on = f" on resource: {lacking.resource}" if lacking.resource else ""
-    why = WHY[decision].format(action=lacking.action)
+    reason = TRUST_REASONS.get(verdict, verdict.value) if lacking.action == ASSUME_ROLE else verdict.value
+    why = reason.format(action=lacking.action)
     return f"User: {caller.principal.arn} is not authorized to perform: {lacking.action}{on} {why}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from corral.model.principal import Principal
+from corral.model.principal import ROLE, ROOT, SERVICE, Principal
 
 
 class Caller(Struct, frozen=True, eq=False):
@@ -30,6 +30,15 @@ class Caller(Struct, frozen=True, eq=False):
     def owner(self) -> str:
         """The owner of the resources that the request creates."""
         return self.principal.owner
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether policies decide what the caller may do: for programs in containers, for users, and for their sessions and tasks.
+
+        Services that act for an owner are not restricted: they do what this owner was allowed to order.
+        """
+        principal = self.principal
+        return self.confined or (principal.owner not in (ROOT, "") and principal.kind not in (SERVICE, ROLE))
 
     @property
     def writer(self) -> str | None:

@@ -2,7 +2,7 @@
 
 recognise       find the API and the operation, by `aws/recognition.py` for AWS and by the path for all others
 authenticate    identify the caller by the credentials of the request (`authentication.py`)
-authorise       check that the caller may perform the action (`task_permissions.py`)
+authorise       check that the caller may perform the action (`authorization.py`)
 rate            check that the caller has not made too many requests
 run             run the operation in the lane of its database (`service_calls.py` names the exceptions)
 respond         return the result, or the error in the format of the client's protocol
@@ -29,10 +29,10 @@ from corral.core.errors import ApiError, api_error, forget_frames, internal_fail
 from corral.core.ids import Ids
 from corral.model.histogram import RequestTimes
 from corral.model.numbers import whole_number
-from corral.model.principal import OF_USER
 from corral.model.settings import Settings
 from corral.server import wait_handles
 from corral.server.authentication import ANONYMOUS, Authentication
+from corral.server.authorization import Authorizer, RequiredOperation
 from corral.server.cors import BucketCors, Preflight
 from corral.server.http.connection import HEADERS_MAX_BYTES, ClientGone, HttpConnection, headers_too_large
 from corral.server.http.request_body import BodyReceiver, Receive, give_back, whole_body
@@ -43,7 +43,6 @@ from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
 from corral.server.service_loading import ServiceLoader
 from corral.server.task_endpoints import TaskEndpoints
-from corral.server.task_permissions import RequiredOperation, TaskPermissions
 from corral.server.upgrade_files import PATH as UPGRADE_PATH
 
 if TYPE_CHECKING:
@@ -91,18 +90,11 @@ class Exchange(Protocol):
 def authorise(caller: Caller, exchange: Exchange) -> None:
     """Raise AccessDenied if an anonymous caller or a user of IAM may not perform the action.
 
-    A user of IAM may perform no action yet, nor may its sessions and roles. The root user, its sessions, and tasks that run as
-    processes of this machine may perform all actions. This function is not
-    called for programs in containers (`Caller.confined`): `TaskPermissions` evaluates the policies of their role. The services that
-    have resource policies evaluate these themselves.
+    The root user, its sessions, and tasks that run as processes of this machine may perform all actions. This function is not
+    called for restricted callers (`Caller.is_restricted`): `Authorizer` evaluates the policies that apply to them.
     """
     if caller.principal == ANONYMOUS.principal and exchange.action not in PUBLIC_ACTIONS:
         raise AccessDenied(f"Anonymous callers may not perform {exchange.action}: sign the request.")
-    if caller.owner.startswith(OF_USER):
-        raise exchange.denied(
-            f"User: {caller.principal.arn} is not authorized to perform: {exchange.action} because no identity-based policy allows "
-            f"the {exchange.action} action"
-        )
 
 
 def rate(caller: Caller, exchange: Exchange) -> None:
@@ -134,7 +126,7 @@ class FrontDoor:
         self._origins = BucketCors(lanes["state"], settings, ids)
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
         self._task_endpoints = task_endpoints
-        self._permissions = TaskPermissions(lanes["state"], settings, ids)
+        self._permissions = Authorizer(lanes["state"], settings, ids)
         self._wait_handles = wait_handles.WaitHandles(lanes["state"], settings, ids)
         self._times = times
         self._open_metrics_page = open_metrics_page
@@ -158,7 +150,7 @@ class FrontDoor:
             action = exchange.action
             await self._loader.load_handlers(action)
             caller = self._caller(identity, request, request_id)
-            if caller.confined:
+            if caller.is_restricted:
                 await self._permissions.check(caller, exchange)
             else:
                 authorise(caller, exchange)

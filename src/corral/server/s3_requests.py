@@ -25,13 +25,13 @@ from corral.model.blob import StoredBlob
 from corral.model.settings import Settings
 from corral.model.task import TaskState
 from corral.server.authentication import Authentication
+from corral.server.authorization import RequiredOperation
 from corral.server.cors import BucketCors
 from corral.server.http.connection import HttpConnection
 from corral.server.http.form_file import FormFile, read_form
 from corral.server.http.request_body import BodyReceiver, Receive, not_written
 from corral.server.lanes import Lane
 from corral.server.service_calls import CallRunner, served
-from corral.server.task_permissions import RequiredOperation
 from corral.services.s3.errors import bad_checksum, bad_content_md5
 
 FILE_NAME = "${filename}"  # in the object key of a form, this text is replaced with the name of the uploaded file

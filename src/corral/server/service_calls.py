@@ -29,11 +29,11 @@ from corral.core.transactions import Tx
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES, Fetch, Handler, Service, Settle
 from corral.server.authentication import Authentication
+from corral.server.authorization import RequiredOperation
 from corral.server.http.connection import ClientGone, HttpConnection
 from corral.server.http.request_body import Receive, check_size, give_back, whole_body
 from corral.server.http.unverified_memory import UnverifiedMemory
 from corral.server.lanes import Lane
-from corral.server.task_permissions import RequiredOperation
 
 if TYPE_CHECKING:
     from corral.server.parser_processes import ParserProcesses

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from corral.access.authorization import policies_of_role, refusal
+from corral.access.authorization import refusal
 from corral.access.caller import Caller
 from corral.access.permissions import Permission
+from corral.access.principals import policies_of_caller
 from corral.aws.direct_input import denied, direct_input, with_model_case
 from corral.aws.direct_input import request_of as request_of
 from corral.core.transactions import Tx
@@ -46,9 +47,9 @@ def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapp
 
 
 def authorize(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> None:
-    """Raise the service's access denied error if the caller is a program in a container whose role does not allow the operation."""
-    if caller.confined:
-        is_open = operation in SERVICES[service].open_to_containers
+    """Raise the service's access denied error if the policies restrict the caller and do not allow the operation."""
+    if caller.is_restricted:
+        is_open = caller.confined and operation in SERVICES[service].open_to_containers
         _require(tx, caller, service, needed_permissions(tx, caller, service, operation, params), is_open=is_open)
 
 
@@ -56,21 +57,20 @@ def authorize_step(tx: Tx[Any], caller: Caller, type_: TemplateType) -> None:
     """Check the caller's permissions in the state lane, before a stack creates, updates or deletes a resource of this type.
 
     This is for types that do not run operations in the state lane through `call`. The operations of the step are not known yet. So
-    a program in a container needs the permission for all actions of the service on all resources, and its policies may not deny
+    a restricted caller needs the permission for all actions of the service on all resources, and its policies may not deny
     anything. The types AWS::CloudFormation::… need no check here: the steps of a nested stack are checked one by one, and a custom
     resource checks the permission for its own request.
     """
     is_checked = type_.checks_permissions and type_.lane == "state"
-    if not caller.confined or is_checked or type_.name.startswith("AWS::CloudFormation::"):
+    if not caller.is_restricted or is_checked or type_.name.startswith("AWS::CloudFormation::"):
         return
     service = type_.name.split("::")[1].lower()
     _require(tx, caller, service, [Permission(f"{service}:*", UNKNOWN_RESOURCE)], is_open=False)
-    if policies_of_role(tx, caller.account, caller.principal.name).identity.denies_anything:
+    if policies_of_caller(tx, caller).layers.denies_anything:
         raise denied(service, f"User: {caller.principal.arn} is not authorized to perform: {service}:* with an explicit deny")
 
 
 def _require(tx: Tx[Any], caller: Caller, service: str, needed: list[Permission], *, is_open: bool) -> None:
-    role = policies_of_role(tx, caller.account, caller.principal.name)
-    why = refusal(tx, caller, role, needed, is_open=is_open)
+    why = refusal(tx, caller, policies_of_caller(tx, caller), needed, is_open=is_open)
     if why is not None:
         raise denied(service, why)

@@ -26,8 +26,8 @@ from corral.model.histogram import Histogram, RequestTimes
 from corral.model.instance import ec2_id, host_instance_id
 from corral.model.task import Task
 from corral.server.authentication import Authentication
+from corral.server.authorization import RequiredOperation
 from corral.server.lanes import Lane
-from corral.server.task_permissions import RequiredOperation
 from corral.store import Store
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

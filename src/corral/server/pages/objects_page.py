@@ -22,8 +22,8 @@ from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
+from corral.server.authorization import Authorizer, RequiredOperation
 from corral.server.lanes import Lane
-from corral.server.task_permissions import RequiredOperation, TaskPermissions
 from corral.services.s3.objects import get_object
 from corral.store import Store
 
@@ -41,7 +41,7 @@ class WantedObjects(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ObjectsPage:
-    def __init__(self, state: Lane[Store], settings: Settings, ids: Ids, blobs: Blobs, permissions: TaskPermissions) -> None:
+    def __init__(self, state: Lane[Store], settings: Settings, ids: Ids, blobs: Blobs, permissions: Authorizer) -> None:
         self._state = state
         self._settings = settings
         self._ids = ids
@@ -53,7 +53,7 @@ class ObjectsPage:
 
     async def content(self, wanted: list[tuple[str, str]], caller: Caller) -> list[bytes | None]:
         params = [{"Bucket": bucket, "Key": key} for bucket, key in wanted]
-        may_read = [not caller.confined or await self._may_read(each, caller) for each in params]
+        may_read = [not caller.is_restricted or await self._may_read(each, caller) for each in params]
         until_s, left = time.perf_counter() + READ_MAX_S, CONTENT_MAX_BYTES
         found: list[bytes | None] = []
         for each, allowed in zip(params, may_read):

@@ -17,13 +17,13 @@ from corral.core.errors import ApiError
 from corral.core.ids import Ids
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
+from corral.server.authorization import RequiredOperation
 from corral.server.http.request_body import BodyReceiver, Receive
 from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, Denied, Unauthorized, Unsupported, error_response
 from corral.server.registry.layers import Layers
 from corral.server.registry.manifests import Manifests
 from corral.server.registry.requests import RegistryRequest, plain_name, query_of, route_of
-from corral.server.task_permissions import RequiredOperation
 from corral.services.ecr.errors import RepositoryNotFoundException
 from corral.services.ecr.registry_passwords import USER
 from corral.store import Store

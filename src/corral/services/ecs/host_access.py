@@ -90,7 +90,7 @@ def is_kept_from_host(tx: Tx[Store], caller: Caller) -> bool:
     RunTask refuses such tasks if no host has a Docker engine. But with `--runtime auto`, a task of a service or of a job, or a task
     that waits, may start after Corral was restarted without an engine.
     """
-    if not caller.confined:
+    if not caller.is_restricted:
         return False
     from corral.access.authorization import may_run_on_host  # imported with the first request of a container
 

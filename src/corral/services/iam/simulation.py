@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from corral.access.authorization import policies_of_role
 from corral.access.caller import Caller
+from corral.access.principals import policies_of_role
 from corral.access.roles import document_of
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context

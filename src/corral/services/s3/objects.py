@@ -311,7 +311,7 @@ def delete_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         named = {name: each[name] for name in ("Key", "VersionId") if name in each}
         try:
             check_key(each["Key"])
-            if caller.confined:
+            if caller.is_restricted:
                 _check_delete(tx, bucket, each, caller)
             if "VersionId" in each and not is_version_id(each["VersionId"]):
                 raise no_such_version(each["Key"], each["VersionId"])
@@ -342,12 +342,12 @@ def _check_delete(tx: Tx[Store], bucket: Bucket, named: dict[str, Any], caller: 
     The keys of DeleteObjects are in its body, so the server cannot check them before the body arrives. It can check the key of
     DeleteObject earlier, because this key is in the URL.
     """
-    from corral.access.authorization import policies_of_role, refusal  # imported only here: few callers need it
+    from corral.access.authorization import refusal  # imported only here: few callers need it
+    from corral.access.principals import policies_of_caller
     from corral.services.s3.permissions import needed_permissions
 
-    role = policies_of_role(tx, caller.account, caller.principal.name)
     needed = needed_permissions(tx, caller, "DeleteObject", {**named, "Bucket": bucket.name})
-    if (why := refusal(tx, caller, role, needed, is_open=True)) is not None:
+    if (why := refusal(tx, caller, policies_of_caller(tx, caller), needed, is_open=caller.confined)) is not None:
         raise AccessDenied(why)
 
 

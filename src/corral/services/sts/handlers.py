@@ -47,8 +47,6 @@ def get_caller_identity(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> 
 
 def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     role = _check_role(params["RoleArn"], caller)
-    if caller.confined:
-        _check_trust(tx, params, caller, role)
     _check_mfa(params)
     _check_tags(params)
     duration_s = params.get("DurationSeconds", ROLE_DURATION_S)
@@ -140,17 +138,6 @@ def _check_role(role_arn: str, caller: Caller) -> str:
     if match[1] != caller.account:
         raise AccessDenied(f"User: {caller.principal.arn} is not authorized to perform: sts:AssumeRole on resource: {role_arn}")
     return match[3]
-
-
-def _check_trust(tx: Tx[Any], params: dict[str, Any], caller: Caller, role: str) -> None:
-    """Raise AccessDenied if the role does not exist, or if its trust policy does not allow this caller to assume it."""
-    from corral.access.authorization import trust_refusal  # imported only here, because few callers are programs in containers
-
-    known = find_role(tx, role)
-    role_arn = known["Arn"] if known is not None else params["RoleArn"]
-    refused = trust_refusal(tx, caller, role_arn, known["AssumeRolePolicyDocument"] if known is not None else "", params)
-    if refused is not None:
-        raise AccessDenied(refused)
 
 
 def _check_mfa(params: dict[str, Any]) -> None:

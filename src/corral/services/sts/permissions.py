@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from corral.access.caller import Caller
 from corral.access.permissions import Params, Permission, assume_role_context, role_arn
+from corral.access.resources import ResourceFacts
+from corral.access.roles import find_role
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import NO_RESOURCE
 from corral.store import Store
@@ -13,3 +15,13 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     if operation != "AssumeRole":
         return [Permission(f"sts:{operation}", NO_RESOURCE)]
     return [Permission("sts:AssumeRole", role_arn(tx, caller, params["RoleArn"]), assume_role_context(params))]
+
+
+def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> ResourceFacts:
+    """The facts of a role. Its policy is its trust policy."""
+    name = permission.resource.rpartition("/")[2]
+    role = find_role(tx, name)
+    if role is None or role["Arn"] != permission.resource:
+        return ResourceFacts()
+    tags = {tag["Key"]: tag["Value"] for tag in role.get("Tags", ())}
+    return ResourceFacts(tx.store.stored.owner("iam", "role", "", name), tags, role["AssumeRolePolicyDocument"])

@@ -1,0 +1,101 @@
+"""Checks the requests of restricted callers against policies, and those of anonymous callers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from corral.access.caller import Caller
+from corral.core.errors import ApiError
+from corral.core.ids import Ids
+from corral.core.transactions import Tx
+from corral.model.settings import Settings
+from corral.operations.services import SERVICES, needed_permissions
+from corral.server.lanes import Lane
+from corral.store import Store
+
+if TYPE_CHECKING:
+    from corral.access.principals import CallerPolicies
+
+CALLERS_MAX = 4_000  # the callers whose policies are kept; ten policies of a user take some 50 KB
+
+
+class RequiredOperation(Struct, frozen=True):
+    """An operation for which the request needs a permission."""
+
+    service: str
+    operation: str
+    # The parameters that name resources, or a function that parses them.
+    params: dict[str, Any] | Callable[[], Awaitable[dict[str, Any]]]
+
+
+class RestrictedExchange(Protocol):
+    """The methods of a request (`Exchange` in `front_door.py`) that the check of permissions calls."""
+
+    def required(self, caller: Caller) -> RequiredOperation | None:
+        """Return the operation that needs a permission. Return None if the request needs no permission."""
+
+    def denied(self, message: str) -> ApiError:
+        """Return the error of this API for a caller that may not perform the operation."""
+
+
+class Authorizer:
+    """Runs on the event loop. It reads without a snapshot: what it reads may change before the handler runs, anyway."""
+
+    def __init__(self, state: Lane[Store], settings: Settings, ids: Ids) -> None:
+        self._state = state
+        self._settings = settings
+        self._ids = ids
+        # The principal and the task of a caller → the policies that decide about it, and the value of `IamIndex.changes` before
+        # they were read.
+        self._policies: dict[tuple[Any, ...], tuple[int, CallerPolicies]] = {}
+
+    async def check(self, caller: Caller, exchange: RestrictedExchange) -> None:
+        """Raise the access denied error of the API, unless policies allow the operation.
+
+        An operation that is open to containers needs no policy for resources of the same owner, but a policy can deny it.
+        """
+        from corral.access.authorization import refusal  # imported with the first request of a restricted caller
+        from corral.access.resources import WITH_POLICIES
+
+        required = exchange.required(caller)
+        if required is None:
+            return
+        service, operation = SERVICES.get(required.service), required.operation
+        is_open = caller.confined and service is not None and operation in service.open_to_containers
+        policies = self._policies_of(caller)
+        if is_open and required.service not in WITH_POLICIES and not policies.layers.denies_anything and not self._has_users():
+            return  # every resource belongs to the root user, as this task does, and has no policy
+        params = await required.params() if callable(required.params) else required.params
+
+        def decide(tx: Tx[Store]) -> str | None:
+            needed = needed_permissions(tx, caller, required.service, operation, params)
+            return refusal(tx, caller, policies, needed, is_open=is_open)
+
+        why = self._state.read_without_snapshot(decide, self._settings, self._ids)
+        if why is not None:
+            raise exchange.denied(why)
+
+    def _has_users(self) -> bool:
+        return self._state.read_without_snapshot(lambda tx: bool(tx.store.iam.users), self._settings, self._ids)
+
+    def _policies_of(self, caller: Caller) -> CallerPolicies:
+        """Return the policies of the caller. They are read again if something of IAM has changed since the last read."""
+        from corral.access.principals import policies_of_caller
+
+        key = caller.principal, caller.task_id is not None
+
+        def find(tx: Tx[Store]) -> CallerPolicies:
+            changes = tx.store.iam.changes  # from before the read: if a commit changes the policies later, the counts differ
+            cached = self._policies.get(key)
+            if cached is not None and cached[0] == changes:
+                return cached[1]
+            found = policies_of_caller(tx, caller)
+            if len(self._policies) >= CALLERS_MAX:
+                self._policies.clear()
+            self._policies[key] = changes, found
+            return found
+
+        return self._state.read_without_snapshot(find, self._settings, self._ids)
