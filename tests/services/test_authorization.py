@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from corral.access import resources
-from corral.access.authorization import refusal
+from corral.access.authorization import refusal, sight
 from corral.access.caller import Caller
 from corral.access.permissions import Permission
 from corral.access.principals import policies_of_caller
@@ -19,6 +19,8 @@ from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.model.principal import iam_user, role_session, root_user
 from corral.model.settings import Settings
+from corral.operations.listings import Listed, listing_of, visible
+from corral.operations.services import SERVICES
 from corral.store import Store
 
 ACCOUNT = "123456789012"
@@ -198,3 +200,29 @@ def test_the_policy_of_a_resource_decides_too(tx: Tx[Store], monkeypatch: pytest
     set_facts(monkeypatch, sqs=ResourceFacts("root", policy=document({**deny("sqs:*"), "Principal": "*"})))
     assert str(why(tx, ANN, "sqs:SendMessage")).endswith("with an explicit deny in a resource-based policy")
     assert str(why(tx, ROOTS_TASK, "sqs:SendMessage", is_open=True)).endswith("with an explicit deny in a resource-based policy")
+
+
+@pytest.mark.parametrize(
+    ("condition", "shown"),
+    [({}, ["a", "b", "c"]), (OWN, ["b"]), ({"StringEquals": {"corral:Owner": ["root", "user/ann"]}}, ["a", "b"])],
+)
+def test_a_listing_shows_what_the_caller_may_see(tx: Tx[Store], condition: dict[str, Any], shown: list[str]) -> None:
+    put(tx, "user", "ann", allow("ecs:*", Condition=condition))
+    owners = {"a": "root", "b": "user/ann", "c": "user/bob"}
+    listed = Listed(("found",), lambda tx, caller, params, element: owners[element])
+    sees = sight(tx, ANN, policies_of_caller(tx, ANN), [Permission("ecs:ListClusters", "*")], is_open=False)
+    assert visible(tx, listed, ANN, {}, {"found": ["a", "b", "c"], "token": "t"}, sees) == {"found": shown, "token": "t"}
+
+
+def test_a_program_in_a_container_sees_what_belongs_to_its_owner(tx: Tx[Store]) -> None:
+    put(tx, "user", "ann", allow("s3:*"))
+    needed = [Permission("s3:ListAllMyBuckets", "*")]
+    for caller, seen in ((TASK, [False, True, False]), (ROOTS_TASK, [True, False, False])):
+        sees = sight(tx, caller, policies_of_caller(tx, caller), needed, is_open=True)
+        assert [sees(owner) for owner in ("root", "user/ann", "user/bob")] == seen
+
+
+def test_a_listing_runs_in_one_command() -> None:
+    """The response of an operation in several commands is not filtered."""
+    for service, served in SERVICES.items():
+        assert not [operation for operation in served.steps if listing_of(service, operation) is not None]

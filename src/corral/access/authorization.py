@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from corral.access.caller import Caller
 from corral.access.permissions import RUN_ON_HOST, Permission
 from corral.access.principals import CallerPolicies, policies_of_caller, readable
@@ -47,20 +49,31 @@ def refusal(tx: Tx[Store], caller: Caller, policies: CallerPolicies, needed: Seq
     An operation that is open to containers needs no policy for resources of the caller's owner, but a policy can deny it.
     """
     for each in needed:
-        why = _refusal(tx, caller, policies, each, is_open=is_open)
+        why = _refusal(tx, caller, policies, each, OnceFacts(tx, caller, each), is_open=is_open)
         if why is not None:
             return why
     return None
 
 
-def _refusal(tx: Tx[Store], caller: Caller, policies: CallerPolicies, needed: Permission, *, is_open: bool) -> str | None:
-    known: list[ResourceFacts | None] = []
+def sight(
+    tx: Tx[Store], caller: Caller, policies: CallerPolicies, needed: Sequence[Permission], *, is_open: bool
+) -> Callable[[str], bool]:
+    """Return the function that decides whether the caller of a listing may see the elements of an owner.
 
-    def facts() -> ResourceFacts | None:
-        if not known:
-            known.append(_facts(tx, caller, needed))
-        return known[0]
+    It evaluates the permissions of the request as if each resource belonged to this owner. It reads no database.
+    """
+    known = [(each, _facts(tx, caller, each) or NO_FACTS) for each in needed]
 
+    def sees(owner: str) -> bool:
+        of_owner = [(each, replace(facts, owner=owner)) for each, facts in known]
+        return all(_refusal(tx, caller, policies, each, lambda: facts, is_open=is_open) is None for each, facts in of_owner)  # noqa: B023  (called at once)
+
+    return sees
+
+
+def _refusal(
+    tx: Tx[Store], caller: Caller, policies: CallerPolicies, needed: Permission, facts: ReadFacts, *, is_open: bool
+) -> str | None:
     has_policy = needed.action.partition(":")[0] in WITH_POLICIES
     text = found.policy if has_policy and (found := facts()) is not None else None
     resource = (readable(text) or Policy((), has_variables=False)) if text else None
@@ -82,6 +95,22 @@ def _decide(
     context = RequestContext(tx, caller, policies, needed, facts)
     request = AccessRequest(policies.principal, needed.action, needed.resource, context)
     return decide(policies.layers, request, policies.names, resource, is_trust=needed.action == ASSUME_ROLE)
+
+
+class OnceFacts:
+    """Reads the facts of a resource when a policy first asks for them."""
+
+    __slots__ = ("_facts", "_is_read", "_needed")
+
+    def __init__(self, tx: Tx[Store], caller: Caller, needed: Permission) -> None:
+        self._needed = tx, caller, needed
+        self._facts: ResourceFacts | None = None
+        self._is_read = False
+
+    def __call__(self) -> ResourceFacts | None:
+        if not self._is_read:
+            self._facts, self._is_read = _facts(*self._needed), True
+        return self._facts
 
 
 def _facts(tx: Tx[Store], caller: Caller, needed: Permission) -> ResourceFacts | None:

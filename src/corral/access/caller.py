@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from corral.model.principal import ROLE, ROOT, SERVICE, Principal
@@ -20,6 +22,8 @@ class Caller(Struct, frozen=True, eq=False):
     id_prefix: str = ""  # from X-Corral-Prefix: ListTasks returns only tasks whose ids begin with it
     request_id: str = ""
     source_ip: str = ""
+    # Only in a listing of a restricted caller: whether the caller may see elements of an owner (`operations/listings.py`).
+    sees: Callable[[str], bool] | None = None
     secure: bool = False  # the request has arrived over TLS: the condition key aws:SecureTransport
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
@@ -52,31 +53,37 @@ class Authorizer:
         # they were read.
         self._policies: dict[tuple[Any, ...], tuple[int, CallerPolicies]] = {}
 
-    async def check(self, caller: Caller, exchange: RestrictedExchange) -> None:
+    async def check(self, caller: Caller, exchange: RestrictedExchange) -> Caller:
         """Raise the access denied error of the API, unless policies allow the operation.
+
+        Return the caller, for a listing with the decision which elements it may see.
 
         An operation that is open to containers needs no policy for resources of the same owner, but a policy can deny it.
         """
-        from corral.access.authorization import refusal  # imported with the first request of a restricted caller
+        from corral.access.authorization import refusal, sight  # imported with the first request of a restricted caller
         from corral.access.resources import WITH_POLICIES
+        from corral.operations.listings import listing_of
 
         required = exchange.required(caller)
         if required is None:
-            return
+            return caller
         service, operation = SERVICES.get(required.service), required.operation
         is_open = caller.confined and service is not None and operation in service.open_to_containers
         policies = self._policies_of(caller)
         if is_open and required.service not in WITH_POLICIES and not policies.layers.denies_anything and not self._has_users():
-            return  # every resource belongs to the root user, as this task does, and has no policy
+            return caller  # every resource belongs to the root user, as this task does, and has no policy
         params = await required.params() if callable(required.params) else required.params
 
-        def decide(tx: Tx[Store]) -> str | None:
+        def decide(tx: Tx[Store]) -> Caller:
             needed = needed_permissions(tx, caller, required.service, operation, params)
-            return refusal(tx, caller, policies, needed, is_open=is_open)
+            why = refusal(tx, caller, policies, needed, is_open=is_open)
+            if why is not None:
+                raise exchange.denied(why)
+            if listing_of(required.service, operation) is None:
+                return caller
+            return replace(caller, sees=sight(tx, caller, policies, needed, is_open=is_open))
 
-        why = self._state.read_without_snapshot(decide, self._settings, self._ids)
-        if why is not None:
-            raise exchange.denied(why)
+        return self._state.read_without_snapshot(decide, self._settings, self._ids)
 
     def _has_users(self) -> bool:
         return self._state.read_without_snapshot(lambda tx: bool(tx.store.iam.users), self._settings, self._ids)

@@ -151,7 +151,7 @@ class FrontDoor:
             await self._loader.load_handlers(action)
             caller = self._caller(identity, request, request_id)
             if caller.is_restricted:
-                await self._permissions.check(caller, exchange)
+                caller = await self._permissions.check(caller, exchange)
             else:
                 authorise(caller, exchange)
             rate(caller, exchange)

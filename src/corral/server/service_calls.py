@@ -57,8 +57,9 @@ class CallRunner:
         self._blobs = blobs
         self.memory = memory
         self._decoders: ThreadPoolExecutor | None = None
-        # Operation, region and body of a request → `Lane.writes` when it arrived, when it arrived, and its response, maybe to come.
-        self._shared: dict[tuple[str, str, bytes], tuple[int, float, asyncio.Future[aws.Response]]] = {}
+        # Restricted caller, operation, region and body of a request → `Lane.writes` when it arrived, when it arrived, and its
+        # response, maybe to come.
+        self._shared: dict[tuple[str, str, str, bytes], tuple[int, float, asyncio.Future[aws.Response]]] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # caller → the lock for its large bodies
 
     async def off_loop(self, function: Callable[[], T]) -> T:
@@ -125,6 +126,9 @@ class CallRunner:
             result = await _in_steps(lane, service.steps[call.operation](params, caller), receive, caller.owner)
             return call.serialize(result, caller.request_id, lane.steps)
 
+        if caller.sees is not None:
+            operation = _limited(call, operation)
+
         def handler(tx: Tx[Any]) -> dict[str, Any]:
             return operation(tx, params, caller)
 
@@ -176,7 +180,8 @@ class CallRunner:
             await lane.publish()
             return await lane.read(read, self._settings, self._ids, caller.task_id or caller.principal.arn)
 
-        key, writes, now_s = (call.operation, caller.region, call.request.body), lane.writes, time.monotonic()
+        viewer = caller.principal.arn if caller.is_restricted else ""
+        key, writes, now_s = (viewer, call.operation, caller.region, call.request.body), lane.writes, time.monotonic()
         shared = self._shared.get(key)
         if shared is None or shared[0] != writes or now_s - shared[1] > SHARED_S:
             if len(self._shared) >= SHARED_MAX:
@@ -277,6 +282,21 @@ def served(call: aws.ApiCall) -> tuple[Service, Handler]:
 def _find(service: str, operation: str) -> tuple[Service, Handler] | None:
     handlers = SERVICES.get(service)
     return (handlers, handlers.operations[operation]) if handlers is not None and operation in handlers.operations else None
+
+
+def _limited(call: aws.ApiCall, operation: Handler) -> Handler:
+    """Return the handler of a listing, whose response has only the elements that the caller may see."""
+    from corral.operations.listings import listing_of, visible  # imported with the first listing of a restricted caller
+
+    listing = listing_of(call.service, call.operation)
+
+    def limited(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        response = operation(tx, params, caller)
+        if listing is None or caller.sees is None:
+            return response
+        return visible(tx, listing, caller, params, response, caller.sees)
+
+    return limited
 
 
 async def _in_steps(lane: Lane[Any], steps: Generator[Callable[[Tx[Any]], Any], Any, T], receive: Receive, owner: str) -> T:
