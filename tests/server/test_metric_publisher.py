@@ -50,7 +50,8 @@ class World:
         self.clock = VirtualClock(MINUTE_S)
         self.core = Core(Store(None), settings=Settings(), clock=self.clock, ids=SeededIds(Random(0)), reconcilers=STATE)
         self.history: dict[str, deque[tuple[float, GpuSample]]] = {}
-        agents = cast("Any", SimpleNamespace(history=self.history, measure=self.measure))
+        self.taken_s: dict[str, float] = {}  # GPU id → the time of the last sample that the publisher has taken
+        agents = cast("Any", SimpleNamespace(take_new_samples=self.take_new_samples, measure=self.measure))
         self.publisher = MetricPublisher(cast("Any", self), cast("Any", SimpleNamespace(submit=self.recorded)), agents, self.clock)
         self.published: list[Point] = []
         self.shortest_s: int | None = None  # the shortest period of an alarm
@@ -75,6 +76,11 @@ class World:
         future = self.runner.get_loop().create_future()
         future.set_result(self.run(handler, read_only=read_only))
         return future
+
+    def take_new_samples(self) -> dict[str, list[tuple[float, GpuSample]]]:
+        taken_s, self.taken_s = self.taken_s, {gpu_id: past[-1][0] for gpu_id, past in self.history.items()}
+        new = {gpu_id: [each for each in past if each[0] > taken_s.get(gpu_id, 0.0)] for gpu_id, past in self.history.items()}
+        return {gpu_id: samples for gpu_id, samples in new.items() if samples}
 
     async def measure(self, host_id: str, run_ids: list[str]) -> Measured | None:
         return None
@@ -200,6 +206,20 @@ def test_gpus_and_clusters_are_published_in_the_regions_that_use_them(world: Wor
     assert load == [(0.0, 1.0), (0.0, 9.0), (80.0, 1.0)]
     assert average(load) < 10
     assert world.samples("DCGM_FI_DEV_FB_FREE", ClusterName="default")[0] == (900.0, 1.0)
+
+
+def test_a_sample_of_an_idle_gpu_covers_the_time_since_the_last_one(world: World) -> None:
+    hello = Hello("h", "boot", "host", 2048, 1024, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
+    world.run(lambda tx: tx.store.hosts.put(hello, tx.now_s))
+    world.call("ecs", "CreateCluster", clusterName="default")
+    past = world.history["GPU-0"] = deque()
+    for power_w, percent in ((70.0, 0.0), (71.0, 0.0), (300.0, 50.0), (310.0, 60.0), (72.0, 0.0)):
+        past.append((world.clock.now_s(), GpuSample("GPU-0", percent, 100, power_w=power_w)))
+        world.tick(10)
+    power = world.samples("DCGM_FI_DEV_POWER_USAGE", UUID="GPU-0")
+    idle = [(70.0, 1.0), (71.0, 10.0)]
+    assert power == [*idle, (71.0, 9.0), (300.0, 1.0), (300.0, 9.0), (310.0, 1.0), (310.0, 9.0), (72.0, 1.0)]
+    assert len(world.samples("DCGM_FI_DEV_FB_USED", UUID="GPU-0")) == len(power)
 
 
 def test_a_message_in_an_empty_queue_is_published_before_the_next_second(world: World) -> None:

@@ -153,9 +153,11 @@ def test_a_host_is_not_deleted_while_old_runs_may_be_alive_on_it() -> None:
     assert lent.store.hosts.old_runs(host_id) and lent.store.joined_hosts.is_revoked(host_id)
     again = replace(lent.hello(0, 2), host_id="h7", name="box7")  # the same machine
     lent.ask(lambda tx: host_reports.hello(tx, again))
-    assert lent.store.hosts.with_gpus([gpu.gpu_id]) == [host_id], "another host has got a GPU on which a run may be alive"
+    assert lent.store.hosts.gpus_elsewhere([gpu.gpu_id], "") == {gpu.gpu_id: host_id}, (
+        "another host has got a GPU on which a run may be alive"
+    )
     lent.ask(lambda tx: host_reports.hello(tx, replace(again, boot_id="after a restart")))
-    assert lent.store.hosts.with_gpus([gpu.gpu_id]) == ["h7"]
+    assert lent.store.hosts.gpus_elsewhere([gpu.gpu_id], "") == {gpu.gpu_id: "h7"}
     lent.ends_another_instance()
     assert lent.store.hosts.get(host_id) is None and lent.store.joined_hosts.find(host_id) is None
 

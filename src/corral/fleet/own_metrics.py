@@ -56,6 +56,11 @@ class GpuReading(Struct, frozen=True):
     targets: tuple[Target, ...]
     tasks: tuple[TaskReading, ...] = ()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no task has the GPU, and nothing else uses it. The load of such a GPU does not change between two samples."""
+        return not self.tasks and not self.sample.utilization_percent
+
 
 class Utilization(Struct, frozen=True):
     """The percentages of CPU and memory that were used between two measurements."""
@@ -229,30 +234,27 @@ def gpu_readings(
     The metrics of a GPU and of a host's cluster are published in every region in use.
     """
     regions = tx.store.clusters.regions() if samples else []
-    for host_id in tx.store.hosts.with_gpus(samples) if regions else ():
-        host = tx.store.hosts.get(host_id)
-        assert host is not None
-        holders, owners = tx.store.hosts.holders(host_id), tx.store.hosts.gpu_owners(host_id)
-        for device in tx.store.hosts.gpus(host_id):
-            if device.gpu_id not in samples:
-                continue
-            named: Dimensions = (("Hostname", host["name"]), ("UUID", device.gpu_id))
-            owner = tx.store.instances.get(owners[device.gpu_id])
-            assert owner is not None
-            clusters = [(region, owner.cluster) for region in regions] if owner.is_host else [(owner.region, owner.cluster)]
-            targets: list[Target] = [(region, GPU_NAMESPACE, named) for region in regions]
-            holding = [task for task_id in holders.get(device.gpu_id, ()) if (task := tx.store.tasks.get(task_id)) is not None]
-            for task in holding:
-                if (task.region, task.cluster) not in clusters:
-                    clusters.append((task.region, task.cluster))
-            for namespace in GPU_NAMESPACES:
-                targets += [(region, namespace, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
-            of_gpu = tuple(dict.fromkeys(targets))
-            of_tasks = [(task, tuple(dict.fromkeys(_task_targets(tx, task, device.gpu_id)))) for task in holding]
-            yield [
-                (at_s, GpuReading(sample, device.memory_mib, of_gpu, _task_readings(sample, of_tasks)))
-                for at_s, sample in samples[device.gpu_id]
-            ]
+    if not regions:
+        return
+    holders = tx.store.hosts.holders_of(samples)
+    for gpu in tx.store.hosts.named_gpus(samples):
+        named: Dimensions = (("Hostname", gpu.host_name), ("UUID", gpu.gpu_id))
+        owner = tx.store.instances.get(gpu.instance_id)
+        assert owner is not None
+        clusters = [(region, owner.cluster) for region in regions] if owner.is_host else [(owner.region, owner.cluster)]
+        targets: list[Target] = [(region, GPU_NAMESPACE, named) for region in regions]
+        holding = [task for task_id in holders.get(gpu.gpu_id, ()) if (task := tx.store.tasks.get(task_id)) is not None]
+        for task in holding:
+            if (task.region, task.cluster) not in clusters:
+                clusters.append((task.region, task.cluster))
+        for namespace in GPU_NAMESPACES:
+            targets += [(region, namespace, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
+        of_gpu = tuple(dict.fromkeys(targets))
+        of_tasks = [(task, tuple(dict.fromkeys(_task_targets(tx, task, gpu.gpu_id)))) for task in holding]
+        yield [
+            (at_s, GpuReading(sample, gpu.memory_mib, of_gpu, _task_readings(sample, of_tasks)))
+            for at_s, sample in samples[gpu.gpu_id]
+        ]
 
 
 def _task_readings(sample: GpuSample, tasks: Sequence[tuple[Task, tuple[Target, ...]]]) -> tuple[TaskReading, ...]:

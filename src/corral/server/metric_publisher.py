@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -69,8 +69,7 @@ class MetricPublisher:
         self._clock = clock
         self._published: dict[Hashable, Published] = {}
         self._cleaned_s = clock.now_s()  # when old values were last deleted from it
-        self._sampled_s: dict[str, float] = {}  # GPU id → time of its last sample
-        self._waiting = deque[str]()  # ids of GPUs that have new samples, and get their points in the next transaction
+        self._waiting = deque[tuple[str, Sequence[tuple[float, GpuSample]]]]()  # GPUs and their samples that have no points yet
         self._measuring: asyncio.Task[list[Measured]] | None = None
         self._measured_s = 0.0
         self._published_s = 0.0
@@ -110,6 +109,7 @@ class MetricPublisher:
 
     async def publish(self) -> None:
         measured = self._take_measured()
+        self._waiting.extend(self._agents.take_new_samples().items())
         if not measured and self._is_unchanged():
             return
         now_s, changes = self._clock.now_s(), self._state.changes
@@ -136,9 +136,9 @@ class MetricPublisher:
         """
         return (
             not self._has_messages
+            and not self._waiting
             and self._state.changes == self._changes
             and self._clock.now_s() // self._repeat_s == self._published_s // self._repeat_s
-            and all(past[-1][0] <= self._sampled_s.get(gpu_id, 0.0) for gpu_id, past in self._agents.history.items())
         )
 
     def _take_measured(self) -> list[Measured]:
@@ -208,25 +208,24 @@ class MetricPublisher:
             for at_s, gpu in readings:
                 self._add_to_tasks(tx, gpu, at_s)
                 ago_s = readings[-1][0] - at_s
-                for each in self._intervals(("gpu", gpu.sample.gpu_id), gpu, None, tx.now_s - ago_s, tx.wall_s - ago_s):
+                key = ("gpu", gpu.sample.gpu_id)
+                before = self._published.get(key)
+                is_idle = (
+                    gpu.is_idle and before is not None and isinstance(before.value, own_metrics.GpuReading) and before.value.is_idle
+                )
+                for each in self._intervals(key, gpu, None, tx.now_s - ago_s, tx.wall_s - ago_s, covers_all=is_idle):
                     assert isinstance(each.published.value, own_metrics.GpuReading)
                     wall_s = each.wall_s if len(readings) == 1 else _collected_at_s(each.wall_s, tx.wall_s)
                     found.add(each.published.value, wall_s, each.seconds)
         yield from found.points()
 
     def _take_samples(self) -> dict[str, list[tuple[float, GpuSample]]]:
-        if not self._waiting:
-            self._waiting.extend(
-                gpu_id for gpu_id, past in list(self._agents.history.items()) if past[-1][0] > self._sampled_s.get(gpu_id, 0.0)
-            )
         found: dict[str, list[tuple[float, GpuSample]]] = {}
         count = 0
         while self._waiting and count < SAMPLES_AT_ONCE:
-            gpu_id = self._waiting.popleft()
-            since_s = self._sampled_s.get(gpu_id, 0.0)
-            found[gpu_id] = [each for each in list(self._agents.history[gpu_id]) if each[0] > since_s]
-            self._sampled_s[gpu_id] = found[gpu_id][-1][0]
-            count += len(found[gpu_id])
+            gpu_id, samples = self._waiting.popleft()
+            found.setdefault(gpu_id, []).extend(samples)
+            count += len(samples)
         return found
 
     def _add_to_tasks(self, tx: Tx[Store], gpu: own_metrics.GpuReading, at_s: float) -> None:
@@ -250,11 +249,13 @@ class MetricPublisher:
             assert each.published.points is not None
             yield from each.published.points(each.wall_s, each.seconds)
 
-    def _intervals(self, key: Hashable, value: object, points: Points | None, now_s: float, wall_s: float) -> Iterator[Interval]:
+    def _intervals(
+        self, key: Hashable, value: object, points: Points | None, now_s: float, wall_s: float, *, covers_all: bool = False
+    ) -> Iterator[Interval]:
         """Return what to publish if the value has changed, or must be published again.
 
         If the value has changed, and the previous value was published more than a second ago, the previous value is returned first.
-        It covers the time until a second ago.
+        It covers the time until a second ago. With `covers_all`, the new value covers all of the time instead.
         """
         before, now = self._published.get(key), Published(value, points, now_s)
         before = None if before is not None and before.at_s <= now_s - KEPT_S else before
@@ -262,6 +263,8 @@ class MetricPublisher:
         if before is not None and before.value == value:
             if now_s // self._repeat_s == before.at_s // self._repeat_s:
                 return
+            yield Interval(now, wall_s, silent_s)
+        elif covers_all:
             yield Interval(now, wall_s, silent_s)
         else:
             if before is not None and silent_s >= 1.5 * SECOND_S:

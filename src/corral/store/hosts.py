@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import orjson
@@ -37,6 +37,13 @@ class StoredOptions(Struct, frozen=True):
     def runs_containers(self) -> bool:
         """Whether images run in Docker: always with `--runtime docker`, and with `auto` if the host has an engine."""
         return self.options.runtime == "docker" or (self.options.runtime == "auto" and bool(self.docker))
+
+
+class NamedGpu(NamedTuple):
+    gpu_id: str
+    host_name: str
+    memory_mib: int
+    instance_id: str  # the instance that owns the GPU
 
 
 class Hosts:
@@ -245,10 +252,14 @@ class Hosts:
 
     # GPUs
 
-    def with_gpus(self, gpu_ids: Iterable[str]) -> list[str]:
-        """Return the ids of the hosts that have these GPUs."""
-        sql = "SELECT DISTINCT host_id FROM gpu WHERE id IN (SELECT value FROM json_each(?)) ORDER BY host_id"
-        return [host_id for (host_id,) in self._database.execute(sql, (_dumps(list(gpu_ids)),))]
+    def named_gpus(self, gpu_ids: Iterable[str]) -> list[NamedGpu]:
+        """Return those of these GPUs that are present and that --exclude-gpus does not exclude, sorted by host and position."""
+        sql = (
+            "SELECT gpu.id, host.name, gpu.memory_mib, gpu.instance_id FROM gpu JOIN host ON host.id = gpu.host_id "
+            "WHERE gpu.id IN (SELECT value FROM json_each(?)) AND gpu.present = 1 AND gpu.excluded = 0 "
+            "ORDER BY host.id, gpu.position"
+        )
+        return [NamedGpu(*row) for row in self._database.execute(sql, (_dumps(list(gpu_ids)),))]
 
     def gpus(self, host_id: str, *, excluded: bool = False) -> list[GpuDevice]:
         """The present GPUs of a host that --exclude-gpus does not exclude. With `excluded`, the GPUs that it excludes."""
@@ -353,10 +364,16 @@ class Hosts:
             "JOIN run ON run.id = lease.run_id WHERE gpu.host_id = ? ORDER BY lease.gpu_id, run.task_id",
             (host_id,),
         )
-        found: dict[str, list[str]] = {}
-        for gpu_id, task_id in rows:
-            found.setdefault(gpu_id, []).append(task_id)
-        return found
+        return _lists(rows)
+
+    def holders_of(self, gpu_ids: Iterable[str]) -> dict[str, list[str]]:
+        """GPU id → ids of the tasks that lease the GPU, for these GPUs."""
+        rows = self._database.execute(
+            "SELECT DISTINCT lease.gpu_id, run.task_id FROM lease JOIN run ON run.id = lease.run_id "
+            "WHERE lease.gpu_id IN (SELECT value FROM json_each(?)) ORDER BY lease.gpu_id, run.task_id",
+            (_dumps(list(gpu_ids)),),
+        )
+        return _lists(rows)
 
     def allocated_mib(self, host_id: str) -> dict[str, int]:
         """GPU id → the memory in MiB that all tasks together have on the GPU. Only GPUs that tasks share are included."""
@@ -366,6 +383,13 @@ class Hosts:
             (host_id,),
         )
         return dict(rows.fetchall())
+
+
+def _lists(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def _dumps(values: Sequence[Any] | None) -> str:

@@ -97,6 +97,7 @@ class Agents:
         self._watching: asyncio.Task[None] | None = None
         self.samples: dict[str, GpuSample] = {}
         self.history: dict[str, deque[tuple[float, GpuSample]]] = {}  # GPU id → its samples of the last minutes, for `corral top`
+        self._new_samples: dict[str, deque[tuple[float, GpuSample]]] = {}
 
     async def listen(self) -> None:
         self._server = await link.listen(self._folder, self.opened)
@@ -396,6 +397,12 @@ class Agents:
                 past = self.history[sample.gpu_id] = deque(maxlen=SAMPLES_KEPT)
             if not past or past[-1][0] < at_s:  # a host must not put samples before those that were published
                 past.append((at_s, sample))
+                self._new_samples.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT)).append((at_s, sample))
+
+    def take_new_samples(self) -> dict[str, deque[tuple[float, GpuSample]]]:
+        """Return the samples that have arrived since the last call: GPU id → (time, sample), oldest first."""
+        taken, self._new_samples = self._new_samples, {}
+        return taken
 
     async def _store_runs(self, report: Report, connection: AgentConnection, submitted: int) -> tuple[dict[str, int], bool]:
         """Store the logs and the runs of a report. Return how much of each log is stored, and whether the lanes were busy.
