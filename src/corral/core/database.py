@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from corral.core.checkpoints import CHECKPOINT_PAGES, Checkpoints
 from corral.core.due_keys import DUE_SCHEMA, DueKeys
 from corral.core.errors import Refused
 from corral.core.schema_origin import ORIGIN_SCHEMA, Origin, read_origin, require_schema, schema_digest, write_origin
@@ -27,9 +28,6 @@ from corral.version import full_version
 Migration = str | Callable[[sqlite3.Connection], None]  # a SQL script, which may rebuild tables, or a function
 APPLICATION_ID = 0x636F7272  # the bytes "corr"; they distinguish Corral's files from other SQLite files
 STATEMENTS_MAX = 512  # compiled SQL statements that the connection caches
-# A commit that makes the WAL file as long as this copies its pages into the database. Other commands of the lane wait meanwhile:
-# about 20 ms for 1,000 pages, and 40 to 60 ms for 4,000. With 4,000, SQLite would write a few percent less.
-CHECKPOINT_PAGES = 1000
 CHECKPOINT_WAIT_MS = 200  # when a database is closed, wait this long for readers of other processes
 CHECKED_MAX_BYTES = 64 * 1024 * 1024  # larger files are not checked for damage at the start, because that takes too long
 
@@ -169,6 +167,7 @@ class Database:
         self.path = path
         self.undo_log = UndoLog()
         self._readers: list[sqlite3.Connection] = []
+        self._checkpoints: Checkpoints | None = None
         fresh = path is None or is_missing(path)
         if path is not None:
             validate_file(path, type(self), checked=checked)
@@ -194,6 +193,8 @@ class Database:
             for key, changed in self.execute("SELECT key, changed FROM watch ORDER BY key, changed").fetchall():
                 self._set_watched(key, (*self._watched.get(key, ()), changed))
             self._compose()
+            if path is not None:
+                self._checkpoints = Checkpoints(f"file:{quoted_path(path)}?mode=rw", self.connection)
         except sqlite3.DatabaseError as error:
             if type(error) is not sqlite3.DatabaseError:  # only this type means damage
                 raise
@@ -256,6 +257,8 @@ class Database:
     # Transactions. The core calls these methods, for one transaction at a time.
 
     def begin(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.between_transactions()
         self.execute("BEGIN IMMEDIATE")
         self._changes_before = self.connection.total_changes
 
@@ -439,7 +442,8 @@ class Database:
         SQLite deletes the WAL file when the last connection is closed. While a backup has a connection, the WAL file remains,
         because the backup needs it.
         """
-        if not self.reads_only and self.path is not None:
+        if not self.reads_only and self._checkpoints is not None:
+            self._checkpoints.wait()
             for reader in self._readers:
                 reader.close()
             with suppress(sqlite3.OperationalError):  # if the disk is full, the next start reads the WAL file
