@@ -62,13 +62,13 @@ class Breakable(Database):
 
 
 class SimDefinitions(Definitions):
-    def add(self, region: str, family: str, document: dict[str, Any]) -> int:
+    def add(self, region: str, family: str, document: dict[str, Any], owner: str) -> int:
         """ECS takes no restart period below a minute; runs here last seconds."""
         containers = [
             {**each, "restartPolicy": {**each["restartPolicy"], "restartAttemptPeriod": 1}} if "restartPolicy" in each else each
             for each in document["containerDefinitions"]
         ]
-        return super().add(region, family, {**document, "containerDefinitions": containers})
+        return super().add(region, family, {**document, "containerDefinitions": containers}, owner)
 
 
 class SimStore(Breakable, Store):
