@@ -61,7 +61,7 @@ def test_settings_are_shown_with_their_source_and_changed(own: Cli) -> None:
     own("config", "set", "up.port", "4600")
     own("config", "set", "--data", str(own.data), "scaling.busy_wait_s", "60")
     assert (own.data / "corral.toml").read_text() == "[up]\nport = 4600\n\n[scaling]\nbusy_wait_s = 60\n"
-    assert shown(own)["up.port"] == (4600, "file") and shown(own)["up.host"] == ("127.0.0.1", "default")
+    assert shown(own)["up.port"] == (4600, "file") and shown(own)["up.host"] == ("", "default")
     [port] = [each for each in json.loads(own("config", "--json", env={"CORRAL_PORT": "0"}).stdout) if each["name"] == "up.port"]
     assert (port["value"], port["source"], port["default"]) == (0, "environment", 4566)
     assert shown(own, "--data", str(own.home / "other"))["up.port"] == (4566, "default")

@@ -29,7 +29,7 @@ class Server:
             self.listener, ConnectionLimits(), lambda there, here: str(there[0]), self._make, self.open.run, backlog, lambda: 0.0
         )
 
-    def _make(self, name: str) -> asyncio.Protocol:
+    def _make(self, name: str, here: str) -> asyncio.Protocol:
         self.served[name] += 1
         return asyncio.Protocol()
 

@@ -124,6 +124,8 @@ _EXCLUDED = (r"[0-9A-Za-z, -]*", "a list of GPUs by index or id, such as 0,3", "
 _WORD = r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}"
 _WORD_RULE = "up to 63 letters, digits, dots, hyphens and underscores"
 
+_NAME = r"[0-9A-Za-z._:-]{1,253}"
+
 _ADDRESS = (r"|[0-9]{1,3}(\.[0-9]{1,3}){3}", "an IPv4 address such as 10.0.0.6; empty: found by Corral",
             "the address of this machine for tasks on other hosts")  # fmt: skip
 _INTERFACE = (r"|[!-.0-~]{1,15}", "the name of a network interface, such as eth0; empty: that of the address",
@@ -131,8 +133,8 @@ _INTERFACE = (r"|[!-.0-~]{1,15}", "the name of a network interface, such as eth0
 
 _UP = (
     whole(UP, "port", 4566, PORT_MAX, "the port to listen on; 0 chooses a free port at every start"),
-    text(UP, "host", "127.0.0.1", r"[0-9A-Za-z.:_-]{1,255}", "an address of this machine, such as 127.0.0.1 or 0.0.0.0",
-         "the address to listen on"),
+    text(UP, "host", "", r"|[0-9A-Za-z.:_-]{1,255}", "an address of this machine, such as 127.0.0.1 or 0.0.0.0",
+         "the address to listen on; empty: 127.0.0.1, or with TLS all addresses"),
     text(UP, "gpus", "auto", *_GPUS),
     text(UP, "exclude_gpus", "", *_EXCLUDED),
     choice(UP, "runtime", "auto", ("auto", "process", "docker"), "how tasks with an image run"),
@@ -145,6 +147,13 @@ _UP = (
          "[ADDRESS:]PORT, such as 4567 or 10.0.0.5:4567", "where other machines join; empty: only this machine"),
     text(UP, "address", "", *_ADDRESS),
     text(UP, "interface", "", *_INTERFACE),
+    flag(UP, "tls", False, "serve other machines, with TLS"),
+    text(UP, "tls_names", "", rf"|{_NAME}(,{_NAME}){{0,31}}", "names or addresses, separated by commas",
+         "names of this machine for its certificate, besides its host name and addresses"),
+    text(UP, "tls_certificate", "", r"|/.*", "the absolute path of a file", "a certificate for TLS; empty: Corral makes one"),
+    text(UP, "tls_key", "", r"|/.*", "the absolute path of a file", "the key of tls_certificate"),
+    whole(UP, "tls_port", 0, PORT_MAX, "a further port for other machines, such as 443; 0: none"),
+    flag(UP, "plain_http", False, "let other machines use plain HTTP, too"),
 )  # fmt: skip
 
 _JOIN = (

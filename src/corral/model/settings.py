@@ -96,6 +96,7 @@ class ServerFacts(Struct, eq=False):
     upgrade_file: Callable[[str], bytes | None] = lambda digest: None  # a wheel of this order, by its SHA-256
     lender_advice: Callable[[], Mapping[str, list[str]]] = dict  # lender → what its operator should change
     lender_problems: Callable[[], Mapping[str, str]] = dict  # lender → why it does not answer
+    tls_bundle: str = ""  # the certificate that clients with TLS need to verify this server; empty: none
     open_door: Callable[[], dict[str, str]] = dict  # opens the door for other machines; returns its `address` and its `pin`
 
 

@@ -61,8 +61,13 @@ def any_address() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
         probe.connect(ANY_OTHER_HOST)
         return str(probe.getsockname()[0])
+    return next(iter(addresses_for_others()), "")
+
+
+def addresses_for_others() -> list[str]:
+    """Return the IPv4 addresses at which other machines may reach this one."""
     others = (address for name, address in _addresses() if not name.startswith(INSIDE_INTERFACES))
-    return next(filter(None, map(_other_than_loopback, others)), "")
+    return list(filter(None, map(_other_than_loopback, others)))
 
 
 def _other_than_loopback(text: str) -> str:

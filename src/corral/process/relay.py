@@ -76,10 +76,18 @@ class TlsEnd(PlainEnd):
     """A connection with TLS. The handshake begins with the first call of `handshake`."""
 
     def __init__(
-        self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool = False, name: str | None = None
+        self,
+        connection: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool = False,
+        name: str | None = None,
+        begun: bytes = b"",
     ) -> None:
+        """`begun` contains the encrypted bytes that were received already."""
         super().__init__(connection)
         self._arrived, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._arrived.write(begun)
         self.tls = context.wrap_bio(self._arrived, self._out, server_side=server_side, server_hostname=name or None)
         self._take_bytes = RECORD_BYTES  # how many encrypted bytes are read at once: more after those that contained data
         self._without_data = 0  # encrypted bytes that have arrived beyond the overhead of data
@@ -188,8 +196,9 @@ class Flow:
 
 
 class Relay:
-    def __init__(self, relays: Relays, plain: PlainEnd, tls: TlsEnd, closed: Callable[[], None]) -> None:
+    def __init__(self, relays: Relays, plain: PlainEnd, tls: TlsEnd, closed: Callable[[], None], *, is_of_server: bool) -> None:
         self._relays = relays
+        self._is_of_server = is_of_server
         self._ends = plain, tls
         self._flows = Flow(plain, tls), Flow(tls, plain)
         self._closed = closed
@@ -211,8 +220,23 @@ class Relay:
         (unacknowledged,), (silent_ms,) = TCP_NUMBER.unpack_from(info, UNACKED_AT), TCP_NUMBER.unpack_from(info, LAST_ACK_AT)
         return bool(unacknowledged) and silent_ms > 1000 * seconds
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the plain end was closed, and the other machine reads nothing of what was sent before."""
+        if not self._flows[0].is_blocked or self.is_closed:
+            return False
+        poll = select.poll()
+        poll.register(self._ends[0].socket, 0)  # the kernel always reports POLLHUP
+        return bool(poll.poll(0))
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether everything was relayed. A server that has closed the plain end reads no more bytes."""
+        needed = self._flows[:1] if self._is_of_server else self._flows
+        return all(flow.ended and not flow.is_blocked for flow in needed)
+
     def close(self) -> None:
-        """Reset both connections."""
+        """Close both connections. Reset them if not everything was relayed."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -221,7 +245,7 @@ class Relay:
             self._close_sockets()
 
     def _close_sockets(self) -> None:
-        is_whole = all(flow.ended and not flow.is_blocked for flow in self._flows)
+        is_whole = self._is_whole
         for end in self._ends:
             if not is_whole and end.socket.family != socket.AF_UNIX:
                 end.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
@@ -254,8 +278,8 @@ class Relay:
             self._relays.threads.submit(self._turn)
 
     def _rest(self) -> None:
-        """Wait for the next event, or close both connections after the end of both directions."""
-        if all(flow.ended and not flow.is_blocked for flow in self._flows):
+        """Wait for the next event, or close both connections after everything was relayed."""
+        if self._is_whole:
             self.close()
         else:
             self._watch(*self._wanted())
@@ -327,14 +351,20 @@ class Relays:
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="relay")
         self.open: set[Relay] = set()
 
-    def add(self, plain: socket.socket, tls: TlsEnd, closed: Callable[[], None] = lambda: None) -> Relay:
-        """Relay between a plain socket and a connection whose handshake is complete. `closed` is called at the end."""
+    def add(
+        self, plain: socket.socket, tls: TlsEnd, closed: Callable[[], None] = lambda: None, *, is_of_server: bool = False
+    ) -> Relay:
+        """Relay between a plain socket and a connection whose handshake is complete. `closed` is called at the end.
+
+        `is_of_server`: the plain socket leads to a server, which ends a connection by closing it. The other machine need not do
+        the same.
+        """
 
         def ended() -> None:
             self.open.discard(relay)
             closed()
 
-        relay = Relay(self, PlainEnd(plain), tls, ended)
+        relay = Relay(self, PlainEnd(plain), tls, ended, is_of_server=is_of_server)
         self.open.add(relay)
         relay.start()
         return relay

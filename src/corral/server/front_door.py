@@ -43,6 +43,7 @@ from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
 from corral.server.service_loading import ServiceLoader
 from corral.server.task_endpoints import TaskEndpoints
+from corral.server.tls import AUTHORITY_PATH
 from corral.server.upgrade_files import PATH as UPGRADE_PATH
 
 if TYPE_CHECKING:
@@ -51,8 +52,11 @@ if TYPE_CHECKING:
     from corral.server.registry.dispatch import Registry
 
 PUBLIC_ACTIONS = frozenset(
-    {"corral:Health", "corral:GetUpgradeFile", "s3:Preflight", "sns:GetSigningCertificate", "lambda:GetFunctionCode"}
-)  # these requests need no signature
+    {
+        "corral:Health", "corral:GetAuthority", "corral:GetUpgradeFile", "s3:Preflight", "sns:GetSigningCertificate",
+        "lambda:GetFunctionCode",
+    }
+)  # fmt: skip  # these requests need no signature
 UNKNOWN_ACTION = "unknown"
 SIGNING_CERTIFICATES = "/SimpleNotificationService-"
 HEALTH_PATH, OBJECTS_PATH, FUNCTIONS_PATH = "/_corral/health", "/_corral/objects", "/_corral/functions/"
@@ -204,6 +208,8 @@ class FrontDoor:
             page = HealthRequest(request, request_id, self._settings)
             if request.path.startswith(UPGRADE_PATH):
                 page = UpgradeFileRequest(request, request_id, self._settings)
+            elif request.path == AUTHORITY_PATH:
+                page = AuthorityRequest(request, request_id, self._settings)
         elif request.path == METRICS_PATH:
             page = self._open_metrics_page().exchange(request, request_id)
         elif request.path.startswith(wait_handles.PREFIXES):
@@ -306,6 +312,18 @@ class HealthRequest(PublicPage):
             raise PageNotFound(f"Corral has no page {self.request.path}: its pages are {HEALTH_PATH} and {OBJECTS_PATH}.")
         content = {"status": "ok", "version": corral.__version__}
         return aws.Response(200, [("content-type", "application/json")], orjson.dumps(content))
+
+
+class AuthorityRequest(PublicPage):
+    """The certificate with which clients verify this server. They compare its digest with one that they know."""
+
+    action: str = "corral:GetAuthority"
+
+    async def run(self, caller: Caller) -> aws.Response:
+        bundle = self.settings.server.tls_bundle
+        if not bundle:
+            raise PageNotFound("This server has no certificate of its own authority.")
+        return aws.Response(200, [("content-type", "application/x-pem-file")], bundle.encode())
 
 
 class UpgradeFileRequest(PublicPage):

@@ -73,7 +73,7 @@ from corral.server.exit_deadline import EXIT_MAX_S, exit_when_deleted, exit_with
 from corral.server.front_door import FrontDoor
 from corral.server.functions.runner import FunctionRunner
 from corral.server.http.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
-from corral.server.http.listeners import listen_for_containers, listeners_on, reachable
+from corral.server.http.listeners import chosen_host, inside_host, listen_for_containers, listeners_on, reachable
 from corral.server.http.request_body import BodyReceiver
 from corral.server.http.server import HttpServer
 from corral.server.insights_writer import InsightsWriter
@@ -91,6 +91,7 @@ from corral.server.last_server import unfinished_server
 from corral.server.lenders import Lenders
 from corral.server.metric_publisher import MetricPublisher
 from corral.server.task_endpoints import TaskEndpoints
+from corral.server.tls.opener import TlsChoice, open_tls
 from corral.server.upgrade_files import UpgradeFiles
 from corral.store import Store
 from corral.store.blob_rows import never_had_blobs
@@ -110,7 +111,7 @@ class ServerOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     """The options of the server. Those of HostOptions are for the agent that it starts on this machine."""
 
     data: str
-    host: str = "127.0.0.1"
+    host: str = ""  # empty: 127.0.0.1, or with `tls` all addresses
     port: int = 4566
     account: str = "123456789012"
     alarm_timing: Literal["fast", "aws"] = "fast"
@@ -118,6 +119,12 @@ class ServerOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     discard_blobs: bool = False
     isolate: bool = False
     door: str = ""  # [ADDRESS:]PORT at which hosts join from other machines; empty: the first token opens the door
+    tls: bool = False  # other machines reach this server with TLS
+    tls_names: str = ""  # names and addresses of this machine, separated by commas, for its certificate
+    tls_certificate: str = ""  # the path of a certificate; empty: the authority of the data folder signs one
+    tls_key: str = ""
+    tls_port: int = 0  # a further port for other machines, such as 443; 0: none
+    plain_http: bool = False  # other machines may also use plain HTTP
     remember: str = ""  # names of options, separated by commas; the server stores their values in the table [up] of corral.toml
     ready_fd: int | None = None  # a file descriptor to which Corral writes one line as soon as it answers requests
     stages: bool = False  # write a line to `ready_fd` also when a stage of the start begins
@@ -150,7 +157,11 @@ async def _serve(options: ServerOptions) -> None:
     _report_stage(options, f"it checks the files in {data}")
     _validate_data(data, options)
     configuration = read_configuration(data)
-    listeners = listeners_on(options.host, options.port)  # bind the port before anything is written
+    host = chosen_host(options.host, tls=options.tls, plain_http=options.plain_http)
+    tls = TlsChoice(options.tls_certificate, options.tls_key, options.tls_names, options.tls_port, options.plain_http)
+    if options.tls:
+        tls.check()
+    listeners = listeners_on(host, options.port, options.tls_port if options.tls else 0)  # before anything is written
     door_listener = _listen_for_hosts(data, options.door) if options.door else None
     lock_folder(data)  # the lock is held until the process ends
     close_to_others(data)
@@ -165,8 +176,8 @@ async def _serve(options: ServerOptions) -> None:
     )  # fmt: skip
     keys = root_keys(data, options.access_key, options.secret_key)
     port = listeners[0].getsockname()[1]
-    url = f"http://{reachable(options.host)}:{port}"
-    inside_url = f"http://127.0.0.1:{port}" if len(listeners) > 1 else url
+    inside_url = f"http://{inside_host(host, listeners[0])}:{port}"
+    url = inside_url if options.tls else f"http://{reachable(host)}:{port}"
     if runtime != "process" and (gateway := listen_for_containers(port)) is not None:
         listeners.append(gateway)
     sessions_file = data / SESSIONS
@@ -239,7 +250,7 @@ async def _serve(options: ServerOptions) -> None:
     root = Secret(keys["secret_key"], None, None, root_user(settings.account))
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
              "build": full_version(), "cluster": of_host.cluster, "instanceType": of_host.instance_type,
-             "isolate": settings.isolate,
+             "isolate": settings.isolate, "tlsUrl": "", "tlsPin": "",
              "options": {name: getattr(options, name) for name in UP_OPTIONS}}  # fmt: skip
 
     def failing() -> list[dict[str, Any]]:
@@ -303,6 +314,10 @@ async def _serve(options: ServerOptions) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     lenders.start(local_agent.joined)
+    opened = open_tls(data, tls, listeners[0], clock, server) if options.tls else None
+    if opened is not None:
+        about |= opened.about()
+        facts.tls_bundle = opened.bundle
     serving = asyncio.create_task(server.serve(listeners))
     deletion = asyncio.create_task(until_deleted(data, clock))
     _report_stage(options, "it waits for the agent of this machine")
@@ -333,6 +348,8 @@ async def _serve(options: ServerOptions) -> None:
     clock_watch.cancel()
     await agents.close()
     door.close()
+    if opened is not None:
+        opened.front.close()
     if loss:
         raise FolderDeleted(loss)
     (data / "server.json").unlink(missing_ok=True)
@@ -443,6 +460,8 @@ def _report_ready(data: Path, about: dict[str, Any], unfinished: str | None, rea
     write_private(data / "server.json", about)
     line = f"Corral is up at {about['url']}  (data in {about['data']}; see `corral status`)"
     print(escape_controls(line), flush=True)
+    if about["tlsUrl"]:
+        print(escape_controls(f"Other machines reach it at {about['tlsUrl']}"), flush=True)
     if ready_fd is not None:
         with suppress(BrokenPipeError):  # `corral up` has ended
             os.write(ready_fd, (json.dumps({**about, "lastServer": unfinished}) + "\n").encode())

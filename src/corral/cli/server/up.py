@@ -30,12 +30,25 @@ from corral.process.data_folder import CONFIGURATION
 SAY_AFTER_S = 3.0  # `corral up --detach` says what the server does if its start takes longer
 SAY_AGAIN_S = 30.0  # how often it repeats a message that has not changed
 TAIL_MAX_BYTES = 8 * 1024
+TLS_OPTIONS = ("tls_names", "tls_certificate", "tls_key", "tls_port")
+
+
+def _absolute(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Return an absolute path, because the server starts in another folder. An empty text stays empty."""
+    return str(Path(value).absolute()) if value else value
 
 
 @click.command(short_help="Start Corral on this machine.")
 @click.option("--detach", "-d", is_flag=True, help="Run in the background, and return when Corral accepts requests.")
 @click.option("--port", type=click.IntRange(0, 65535), show_default="4566", envvar="CORRAL_PORT", help="0 chooses a free port.")
-@click.option("--host", show_default="127.0.0.1", help="The address to listen on.")
+@click.option("--host", show_default="127.0.0.1, or with --tls all addresses", help="The address to listen on.")
+@click.option("--tls/--no-tls", default=None, help="Serve other machines, with TLS.")
+@click.option("--tls-names", metavar="NAMES", help="Further names of this machine for its certificate: box1,box1.lab.example")
+@click.option("--tls-certificate", metavar="FILE", callback=_absolute,
+              help="A certificate for TLS, with its chain (default: Corral makes one).")  # fmt: skip
+@click.option("--tls-key", metavar="FILE", callback=_absolute, help="The key of --tls-certificate.")
+@click.option("--tls-port", type=click.IntRange(0, 65535), help="A further port for other machines, such as 443.")
+@click.option("--plain-http/--no-plain-http", default=None, help="Let other machines use plain HTTP, too.")
 @data_option
 @click.option("--gpus", show_default="auto", help="auto, none, or simulated GPUs: sim:8, sim:2xH200.")
 @click.option("--exclude-gpus", metavar="GPUS", help="GPUs that tasks never get, by index or id: 0,3,GPU-...")
@@ -93,6 +106,8 @@ def up(
         print_json(about)
     else:
         print_text(f"Corral is up at {about['url']}  (data in {about['data']}; stop it with `{_down(data)}`)")
+        if about["tlsUrl"]:
+            print_text(f"Other machines reach it at {about['tlsUrl']}")
     if about["lastServer"]:
         print_message(about["lastServer"])
     _report_stored(data, stored)
@@ -130,6 +145,8 @@ def _chosen(data: DataFolder, given: Mapping[str, Any], remembered: list[str]) -
     chosen = {**{name: setting.default for name, setting in UP_OPTIONS.items()}, **stored, **given}
     if chosen["isolate"] and chosen["runtime"] == "process":
         raise click.UsageError("--isolate runs every task in a container, so it cannot be used with --runtime process.")
+    if not chosen["tls"] and (unused := [name for name in TLS_OPTIONS if given.get(name)]):
+        raise click.UsageError(f"{_flag(unused[0])} needs --tls.")
     return chosen, {name: value for name, value in stored.items() if name not in given}
 
 

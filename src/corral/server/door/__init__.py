@@ -7,6 +7,8 @@ server.pem      the key and the certificate of the door; each server writes new 
 server.sock     the socket on which the server accepts what the door passes on
 door.log        the log of the door
 lock            held by the door
+
+`server/tls/` has further files in this folder.
 """
 
 AUTHORITY, SERVER, SOCKET, LOG, LOCK = "authority.pem", "server.pem", "server.sock", "door.log", "lock"

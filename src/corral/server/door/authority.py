@@ -6,8 +6,10 @@ and ignores those of a signing request. So no host can pose as the server or as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +36,8 @@ from corral.node.server_access import SERVER_NAME, pin_of, write_private
 from corral.server.door import AUTHORITY, SERVER
 
 AUTHORITY_VALID, SERVER_VALID = timedelta(days=36_500), timedelta(days=3_650)
+HTTPS_VALID = timedelta(days=397)  # some clients accept no longer time
+COMMON_NAME_MAX = 64
 BEFORE = timedelta(days=2)  # certificates are valid from this time before now, because clocks differ
 
 
@@ -74,18 +78,33 @@ class Authority:
     def issue_server(self, now_s: float) -> None:
         """Write a new key and a certificate for the door."""
         key = generate_private_key(SECP256R1())
-        certificate = self._sign(key.public_key(), SERVER_NAME, SERVER_NAME, ExtendedKeyUsageOID.SERVER_AUTH, now_s, SERVER_VALID)
+        names = [x509.DNSName(SERVER_NAME)]
+        certificate = self._sign(key.public_key(), SERVER_NAME, names, ExtendedKeyUsageOID.SERVER_AUTH, now_s, SERVER_VALID)
         write_private(self._folder / SERVER, _key_pem(key) + certificate.public_bytes(Encoding.PEM))
+
+    def issue_https(self, path: Path, names: Sequence[str], now_s: float) -> float:
+        """Write a new key and a certificate for HTTPS, for these host names and addresses. Return when it expires."""
+        key, common_name = generate_private_key(SECP256R1()), names[0][:COMMON_NAME_MAX]
+        shown = [_general_name(name) for name in names]
+        certificate = self._sign(key.public_key(), common_name, shown, ExtendedKeyUsageOID.SERVER_AUTH, now_s, HTTPS_VALID)
+        write_private(path, _key_pem(key) + certificate.public_bytes(Encoding.PEM))
+        return certificate.not_valid_after_utc.timestamp()
 
     def issue_host(self, request: SigningRequest, host_id: str, now_s: float, valid_s: float) -> HostCertificate:
         certificate = self._sign(
-            request.public_key, host_id, f"{host_id}.hosts.corral.internal", ExtendedKeyUsageOID.CLIENT_AUTH, now_s,
-            timedelta(seconds=valid_s),
+            request.public_key, host_id, [x509.DNSName(f"{host_id}.hosts.corral.internal")], ExtendedKeyUsageOID.CLIENT_AUTH,
+            now_s, timedelta(seconds=valid_s),
         )  # fmt: skip
         return HostCertificate(certificate.public_bytes(Encoding.PEM).decode(), f"{certificate.serial_number:x}")
 
     def _sign(
-        self, key: EllipticCurvePublicKey, name: str, dns_name: str, usage: x509.ObjectIdentifier, now_s: float, valid: timedelta
+        self,
+        key: EllipticCurvePublicKey,
+        name: str,
+        names: Sequence[x509.GeneralName],
+        usage: x509.ObjectIdentifier,
+        now_s: float,
+        valid: timedelta,
     ) -> x509.Certificate:
         now = datetime.fromtimestamp(now_s, UTC)
         return (
@@ -98,7 +117,7 @@ class Authority:
             .not_valid_after(now + valid)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(dns_name)]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, SHA256())
         )
@@ -146,3 +165,10 @@ def _new_authority(now_s: float) -> bytes:
 
 def _key_pem(key: EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -3,8 +3,7 @@
 A host chooses the kind of a connection by ALPN. Without a certificate, it can only ask to join. Threads do the handshakes and relay
 large bodies (`process/relay.py`), so that neither delays orders.
 
-A connection without a certificate is a stranger, also before its handshake has ended. If there are too many strangers, the oldest
-of the address that has most of them is closed. So slow handshakes from one address do not keep out other hosts.
+A connection without a certificate is a stranger, also before its handshake has ended (`process/stranger_limit.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from corral.node import node_folder
 from corral.node.link import END
 from corral.node.server_access import AGENT, GATEWAY, HANDSHAKE_S, JOIN, NO_CHECK_TIME, SESSION, keep_alive
 from corral.process.relay import Relay, Relays, TlsEnd
+from corral.process.stranger_limit import StrangerLimit
 from corral.server.door import AUTHORITY, SERVER, SOCKET
 from corral.server.door.preamble import Preamble
 
@@ -53,7 +53,7 @@ class TlsListener:
         self._clock = WallClock()
         self._loop = asyncio.get_running_loop()
         self._relays = Relays()
-        self._strangers: dict[str, dict[asyncio.Task[None], None]] = defaultdict(dict)  # by address, oldest first
+        self._strangers = StrangerLimit(STRANGERS_MAX)  # by address
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_host: dict[str, set[Relay]] = defaultdict(set)
         listener.setblocking(False)
@@ -79,24 +79,13 @@ class TlsListener:
             address = peer[0].removeprefix("::ffff:")
             task = self._loop.create_task(self._serve(connection, address, peer[1]))
             self._tasks.add(task)
-            self._strangers[address][task] = None
             task.add_done_callback(partial(self._ended, address))
-            if sum(map(len, self._strangers.values())) > STRANGERS_MAX:
-                most = max(self._strangers, key=lambda each: len(self._strangers[each]))
-                next(iter(self._strangers[most])).cancel()
+            self._strangers.add(address, task)
 
     def _ended(self, address: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._forget(address, task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a connection from %s failed", address, exc_info=error)
-
-    def _forget(self, address: str, task: asyncio.Task[None]) -> None:
-        """Do not count a connection as a stranger any more."""
-        of_address = self._strangers.get(address, {})
-        of_address.pop(task, None)
-        if not of_address:
-            self._strangers.pop(address, None)
 
     async def _serve(self, connection: socket.socket, address: str, port: int) -> None:
         """Relay a connection to the server, or refuse it."""
@@ -113,7 +102,7 @@ class TlsListener:
                 return
             task = asyncio.current_task()
             if preamble.host and task is not None:
-                self._forget(address, task)
+                self._strangers.forget(address, task)
             if preamble.kind != "agent":
                 # A client of a gateway, or a terminal, may pause for longer before it reads again. Keep-alives find a lost host.
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

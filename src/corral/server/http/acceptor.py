@@ -39,13 +39,13 @@ class Acceptor:
         listener: socket.socket,
         limits: ConnectionLimits,
         name: Callable[[Any, Any], str],
-        make: Callable[[str], asyncio.Protocol],
+        make: Callable[[str, str], asyncio.Protocol],
         run: Callable[[Coroutine[Any, Any, None]], None],
         backlog: int = BACKLOG,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`name` returns the name of a peer, given the addresses of both ends. `make` returns the protocol for a peer of this name.
-        `run` runs a coroutine as a task.
+        """`name` returns the name of a peer, given the addresses of both ends. `make` returns the protocol for a peer of this name
+        that has connected to an address. `run` runs a coroutine as a task.
         """
         self._listener = listener
         self._limits = limits
@@ -84,17 +84,18 @@ class Acceptor:
             if _is_closed(connection):
                 connection.close()
                 continue
-            name = self._name(there, connection.getsockname())
+            here = connection.getsockname()
+            name = self._name(there, here)
             if self._limits.admits(name, is_flood=is_flood):
                 connection.setblocking(False)
-                self._run(self._serve(connection, name))
+                self._run(self._serve(connection, name, here[0]))
                 served += 1
             else:
                 connection.close()
 
-    async def _serve(self, connection: socket.socket, name: str) -> None:
+    async def _serve(self, connection: socket.socket, name: str, here: str) -> None:
         try:
-            await self._loop.connect_accepted_socket(partial(self._make, name), connection)
+            await self._loop.connect_accepted_socket(partial(self._make, name, here), connection)
         except OSError:  # the client has disconnected
             connection.close()
 

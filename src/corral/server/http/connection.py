@@ -23,7 +23,7 @@ from corral import aws
 from corral.core.errors import ApiError, ServiceUnavailable, api_error
 from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import OpenConnections, StallTimer
-from corral.server.http.peers import RemoteHost, address_of
+from corral.server.http.peers import address_of
 
 HEADERS_MAX_BYTES = 64 * 1024
 HEADERS_MAX = 1000  # the maximum number of headers
@@ -32,6 +32,7 @@ IDLE_MAX_S = 75  # a connection without a request for this long is closed
 REQUESTS_MAX = 100  # requests that a client may send before the first of them has its response
 BUFFERED_MAX_BYTES = 64 * 1024  # if more bytes of a body wait for `receive`, nothing more is read from the client
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+TLS_HANDSHAKE = 0x16  # the first byte of a connection with TLS
 NOT_HTTP = "The request is not valid HTTP/1.1."
 WITHOUT_LENGTH = (204, 304)  # responses with these statuses have no Content-Length
 
@@ -241,7 +242,9 @@ class HttpProtocol(asyncio.Protocol):
     transport: asyncio.Transport
     place: Place
     peer_name = ""  # see peers.py
-    host: RemoteHost | None = None  # of a connection through the gateway of a joined host
+    address = ""  # the client's address; it is set before for a client that reaches the server through a Unix socket
+    is_secure = False  # the client's connection has TLS
+    take_tls: Callable[[HttpProtocol, bytes], None] | None = None  # takes over a connection that begins with TLS (see outside.py)
     is_write_paused = False
     _is_read_paused = False
     _in_head = False  # the head of a request has begun to arrive and is not complete
@@ -258,8 +261,8 @@ class HttpProtocol(asyncio.Protocol):
     def __init__(self, open_connections: OpenConnections, limits: ConnectionLimits, serve: Serve, upgrade: Upgrade) -> None:
         self.open = open_connections
         self._limits = limits
-        self._serve = serve
-        self._upgrade = upgrade
+        self.serve = serve
+        self.upgrade: Upgrade | None = upgrade  # None: a request for a websocket is served as any other
         self._headers: dict[str, str] = {}
         self._requests: deque[HttpConnection] = deque()  # requests without a response; the first one is being served
         self._writable = asyncio.Event()
@@ -275,7 +278,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        self._address = self.host.address if self.host is not None else address_of(transport)
+        self.address = self.address or address_of(transport)
         self.open.connections.add(self)
         self.place = self._limits.connected(self, self.peer_name)
 
@@ -293,10 +296,13 @@ class HttpProtocol(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            if self._upgrading is not None:
-                self._open_websocket(self._upgrading)
+            if self._upgrading is not None and self.upgrade is not None:
+                self._open_websocket(self.upgrade(self._upgrading, self.place))
                 return
         except httptools.HttpParserError as error:
+            if self.take_tls is not None and data[0] == TLS_HANDSHAKE and not self._url and not self._requests:
+                self.take_tls(self, data)
+                return
             # This is not logged, because only the client can correct the request. Docker sends such a request (a TLS handshake)
             # before each pull from a registry on localhost.
             if isinstance(error.__context__, TooManyHeaders):
@@ -343,7 +349,7 @@ class HttpProtocol(asyncio.Protocol):
             self._give_back_head()
         request = self._request()
         is_upgrade = self._parser.should_upgrade()
-        if is_upgrade and self._headers.get("upgrade", "").lower() == "websocket":
+        if is_upgrade and self.upgrade is not None and self._headers.get("upgrade", "").lower() == "websocket":
             if self._requests:
                 raise NotServed("A websocket needs a connection without other requests.")
             self._upgrading = request  # data_received opens the websocket
@@ -400,7 +406,7 @@ class HttpProtocol(asyncio.Protocol):
 
     async def _run(self, connection: HttpConnection) -> None:
         try:
-            await self._serve(connection)
+            await self.serve(connection)
         except Exception:
             log.exception("no response to %s", connection.request)
         if not connection.is_complete:
@@ -470,14 +476,14 @@ class HttpProtocol(asyncio.Protocol):
             query=(url.query or b"").decode("latin-1"),
             headers=self._headers,
             body=b"",
-            address=self._address,
+            address=self.address,
+            is_secure=self.is_secure,
         )
 
-    def _open_websocket(self, request: aws.Request) -> None:
+    def _open_websocket(self, protocol: asyncio.Protocol) -> None:
         """Let the protocol of a websocket take over the connection and its place. This protocol authenticates the client."""
         self.open.connections.discard(self)
         self._parser = None
-        protocol = self._upgrade(request, self.place)
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
 

@@ -20,6 +20,13 @@ class RemoteHost(NamedTuple):
         return f"host {self.host_id} at {self.address}"
 
 
+class TlsClient(NamedTuple):
+    """The client of a connection with TLS, which reaches the server through a Unix socket (`server/tls/`)."""
+
+    peer_name: str
+    address: str
+
+
 def address_of(transport: asyncio.BaseTransport) -> str:
     peer = transport.get_extra_info("peername")
     return str(peer[0]) if peer else ""

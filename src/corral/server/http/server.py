@@ -18,7 +18,8 @@ from corral.server.http.acceptor import Acceptor
 from corral.server.http.connection import ClientGone, HttpConnection, HttpProtocol
 from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import OpenConnections
-from corral.server.http.peers import RemoteHost
+from corral.server.http.outside import OutsideRules
+from corral.server.http.peers import RemoteHost, TlsClient
 from corral.server.http.request_body import end_body
 from corral.server.http.response_sender import Sender
 
@@ -44,6 +45,7 @@ class HttpServer:
         self._open = OpenConnections(clock.wall_s())
         self._of_hosts: dict[str, WeakSet[socket.socket]] = {}  # host id → the connections through its gateway
         self._exit_requested = asyncio.Event()
+        self.outside: OutsideRules | None = None  # None: TLS is not served, and all connections are plain
 
     def exit(self) -> None:
         """Make `serve` stop listening. Requests that have already arrived get a response, if they end within GRACE_S."""
@@ -52,7 +54,7 @@ class HttpServer:
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
         """Serve until `exit` is called. Once a second, update the Date header and close the connections of slow clients."""
         names = PeerNames()
-        acceptors = [Acceptor(each, self._limits, names.name, self._protocol, self._open.run) for each in sockets]
+        acceptors = [Acceptor(each, self._limits, names.name, self._accepted, self._open.run) for each in sockets]
         while not self._exit_requested.is_set():
             self._open.set_date(self._clock.wall_s())
             for connection in tuple(self._open.connections):
@@ -69,11 +71,19 @@ class HttpServer:
         """Serve a connection through the gateway of a joined host. `connection` is the Unix socket that leads to the host."""
 
         def make() -> HttpProtocol:
-            protocol = self._protocol(host.peer_name)
-            protocol.host = host
-            return protocol
+            return self._protocol(host.peer_name, host.address)
 
         self._of_hosts.setdefault(host.host_id, WeakSet()).add(connection)
+        await asyncio.get_running_loop().connect_accepted_socket(make, connection)
+
+    async def adopt_tls(self, connection: socket.socket, client: TlsClient) -> None:
+        """Serve a connection with TLS. `connection` is the Unix socket that leads to the process that ends TLS."""
+
+        def make() -> HttpProtocol:
+            protocol = self._protocol(client.peer_name, client.address)
+            protocol.is_secure = True
+            return protocol
+
         await asyncio.get_running_loop().connect_accepted_socket(make, connection)
 
     def close_host(self, host_id: str) -> None:
@@ -85,9 +95,16 @@ class HttpServer:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _protocol(self, peer_name: str) -> HttpProtocol:
+    def _accepted(self, peer_name: str, here: str) -> HttpProtocol:
+        """Return the protocol of a connection to the address `here` of this server."""
+        protocol = self._protocol(peer_name)
+        if self.outside is not None:
+            self.outside.apply(protocol, here)
+        return protocol
+
+    def _protocol(self, peer_name: str, address: str = "") -> HttpProtocol:
         protocol = HttpProtocol(self._open, self._limits, self._respond, self._websocket)
-        protocol.peer_name = peer_name
+        protocol.peer_name, protocol.address = peer_name, address
         return protocol
 
     async def _respond(self, connection: HttpConnection) -> None:
