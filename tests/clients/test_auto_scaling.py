@@ -385,7 +385,11 @@ def test_settings_that_are_stored_only(autoscaling: Any) -> None:
     autoscaling.delete_tags(Tags=[{"ResourceId": "stored", "ResourceType": "auto-scaling-group", "Key": "k"}])
     autoscaling.delete_notification_configuration(**group, TopicARN=topic)
     autoscaling.delete_warm_pool(**group)
-    autoscaling.detach_traffic_sources(**group, TrafficSources=[{"Identifier": "lb", "Type": "elb"}])
+    autoscaling.detach_traffic_sources(**group, TrafficSources=[{"Identifier": "lb"}])  # its type is optional
+    with pytest.raises(ClientError, match="Trying to remove Load Balancers that are not part of the group: none"):
+        autoscaling.detach_load_balancers(**group, LoadBalancerNames=["none"])
+    with pytest.raises(ClientError, match="Trying to remove Target Groups that are not part of the group: arn:aws:"):
+        autoscaling.detach_load_balancer_target_groups(**group, TargetGroupARNs=["arn:aws:elasticloadbalancing:a:1:targetgroup/a"])
     autoscaling.disable_metrics_collection(**group)
     autoscaling.resume_processes(**group)
     [shown] = groups(autoscaling, "stored")

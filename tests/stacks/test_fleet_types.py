@@ -272,6 +272,15 @@ def test_unchanged_sizes_can_be_ignored(world: FleetWorld) -> None:
 # Groups and launches
 
 
+def test_an_update_detaches_target_groups_that_a_user_has_not_detached_already(world: FleetWorld) -> None:
+    launch(world, "one")
+    old = {"AutoScalingGroupName": "g", "LaunchConfigurationName": "one", **sizes(0, TargetGroupARNs=["arn:a", "arn:b", "arn:c"])}
+    group = world.create(GROUP, **old)
+    world.call("DetachLoadBalancerTargetGroups", AutoScalingGroupName="g", TargetGroupARNs=["arn:a"])
+    world.update(GROUP, group, old, {**old, "TargetGroupARNs": ["arn:c"]})
+    assert world.shown()["TargetGroupARNs"] == ["arn:c"]
+
+
 def test_a_deleted_group_ends_its_instances_first(world: FleetWorld) -> None:
     launch(world, "one")
     group_of(world, "g", 2, NewInstancesProtectedFromScaleIn=True)

@@ -90,9 +90,10 @@ def _update_group(tx: Tx[Store], caller: Caller, identity: str, old: Properties,
     if str(policy.get("IgnoreUnmodifiedGroupSizeProperties", False)).lower() == "true":
         request = {name: value for name, value in request.items() if name not in SIZES or str(old.get(name)) != str(value)}
     call(tx, caller, SERVICE, "UpdateAutoScalingGroup", {**request, "AutoScalingGroupName": identity, "_init": init_of(new)})
+    attached = find_group(tx, caller, identity).settings  # a user may have detached some already
     for property_, (attach, detach, member) in ATTACHED.items():
         before, after = old.get(property_, []), new.get(property_, [])
-        if gone := [each for each in before if each not in after]:
+        if gone := [each for each in before if each not in after and each in attached.get(member, ())]:
             _call(tx, caller, detach, identity, **{member: gone})
         if added := [each for each in after if each not in before]:
             _call(tx, caller, attach, identity, **{member: added})

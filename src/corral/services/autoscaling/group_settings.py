@@ -217,14 +217,26 @@ def _attach(given: str, member: str) -> Handler:
     return attach
 
 
-def _detach(given: str, member: str) -> Handler:
+def _detach(given: str, member: str, kind: str) -> Handler:
+    """Return the handler that detaches load balancers or target groups by their names. It refuses names that are not attached."""
+
     def detach(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
         group = changeable_group(tx, caller, params["AutoScalingGroupName"])
-        left = [each for each in group.settings.get(member, ()) if each not in params[given]]
-        _put_settings(tx, group, **{member: left})
+        before = group.settings.get(member, [])
+        if absent := [each for each in params[given] if each not in before]:
+            raise ValidationError(f"Trying to remove {kind} that are not part of the group: {', '.join(absent)}")
+        _put_settings(tx, group, **{member: [each for each in before if each not in params[given]]})
         return {}
 
     return detach
+
+
+def detach_traffic_sources(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    group = changeable_group(tx, caller, params["AutoScalingGroupName"])
+    gone = {each["Identifier"] for each in params["TrafficSources"]}  # their types are optional
+    left = [each for each in group.settings.get("TrafficSources", ()) if each["Identifier"] not in gone]
+    _put_settings(tx, group, TrafficSources=left)
+    return {}
 
 
 def _describe(member: str, many: str, view: Callable[[Any], dict[str, Any]], pages: Pagination) -> Handler:
@@ -278,12 +290,12 @@ HANDLERS: dict[str, Handler] = {
     "DeleteWarmPool": delete_warm_pool,
     "DescribeWarmPool": describe_warm_pool,
     "AttachLoadBalancers": _attach("LoadBalancerNames", "LoadBalancerNames"),
-    "DetachLoadBalancers": _detach("LoadBalancerNames", "LoadBalancerNames"),
+    "DetachLoadBalancers": _detach("LoadBalancerNames", "LoadBalancerNames", "Load Balancers"),
     "DescribeLoadBalancers": _describe(
         "LoadBalancerNames", "LoadBalancers", lambda each: {"LoadBalancerName": each, "State": "Added"}, ACTIVITY_PAGES
     ),
     "AttachLoadBalancerTargetGroups": _attach("TargetGroupARNs", "TargetGroupARNs"),
-    "DetachLoadBalancerTargetGroups": _detach("TargetGroupARNs", "TargetGroupARNs"),
+    "DetachLoadBalancerTargetGroups": _detach("TargetGroupARNs", "TargetGroupARNs", "Target Groups"),
     "DescribeLoadBalancerTargetGroups": _describe(
         "TargetGroupARNs",
         "LoadBalancerTargetGroups",
@@ -291,7 +303,7 @@ HANDLERS: dict[str, Handler] = {
         ACTIVITY_PAGES,
     ),
     "AttachTrafficSources": _attach("TrafficSources", "TrafficSources"),
-    "DetachTrafficSources": _detach("TrafficSources", "TrafficSources"),
+    "DetachTrafficSources": detach_traffic_sources,
     "DescribeTrafficSources": _describe("TrafficSources", "TrafficSources", _traffic_source, SMALL_PAGES),
     "DescribeAccountLimits": describe_account_limits,
     "DescribeAdjustmentTypes": _constant(AdjustmentTypes=[{"AdjustmentType": each} for each in ADJUSTMENT_TYPES]),
