@@ -16,6 +16,7 @@ from corral.core.clock import VirtualClock
 from corral.core.commands import Command
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import ImagePush
+from corral.model.principal import ROOT
 from corral.model.settings import Settings
 from corral.node.docker_api import EngineError
 from corral.node.docker_images import CannotPull, EngineImages, split_name
@@ -36,7 +37,7 @@ def test_a_push_is_sent_to_the_hosts_under_the_names_that_they_pull() -> None:
     def push(tag: str | None) -> None:
         def handler(tx: Tx[Store]) -> None:
             name, region = "team/app", "eu-west-1"
-            repository = tx.store.images.repository(region, name) or tx.store.images.add_repository(region, name, 0.0, {}, {})
+            repository = tx.store.images.repository(region, name) or tx.store.images.add_repository(region, name, 0.0, {}, {}, ROOT)
             image_storage.put_image(tx, repository, INDEX, None, tag, writer=None)
 
         outcome = world.core.transact([Command(handler, lambda answer: None)])

@@ -23,6 +23,7 @@ from corral.core.transactions import Tx
 from corral.decide.objects.manifest import DOCKER_IMAGE
 from corral.model.blob import StoredBlob
 from corral.model.image import RegistryImage, Repository
+from corral.model.principal import ROOT
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.reconcile.images import LAYERS_MAX
@@ -63,7 +64,7 @@ class World:
 
     def repository(self, name: str) -> Repository:
         found = self.store.images.repository("r", name)
-        return found or self.ask(lambda tx: tx.store.images.add_repository("r", name, tx.now_s, {}, {}))
+        return found or self.ask(lambda tx: tx.store.images.add_repository("r", name, tx.now_s, {}, {}, ROOT))
 
     def push(self, name: str, layer: str) -> str:
         """The name of the file with the bytes of a layer."""

@@ -11,6 +11,7 @@ import pytest
 from corral.core.errors import ApiError
 from corral.model.blob import StoredBlob
 from corral.model.job import JobKind, JobState
+from corral.model.principal import ROOT
 from corral.services.batch import image_configs, job_definitions, job_description, job_listing, job_requests, submit
 from corral.services.batch.environments import find_environment
 from corral.services.batch.job_launch import launch_request
@@ -333,7 +334,9 @@ def push(world: JobWorld, variables: list[str]) -> tuple[str, str, bytes]:
     )
 
     def write(tx: Any) -> None:
-        repository = tx.store.images.repository(REGION, "app") or tx.store.images.add_repository(REGION, "app", tx.now_s, {}, {})
+        repository = tx.store.images.repository(REGION, "app") or tx.store.images.add_repository(
+            REGION, "app", tx.now_s, {}, {}, ROOT
+        )
         image_storage.add_layer(tx, repository, digest, StoredBlob(digest[7:39], len(config), {}))
         image_storage.put_image(tx, repository, manifest, None, "v1", writer=None)
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from corral.model.principal import ROOT
+
 # ECR allows 300 characters. The specification of the registry protocol allows only 128.
 TAG_PATTERN = "[a-zA-Z0-9_][a-zA-Z0-9._-]{0,299}"
 ACCOUNT_SETTINGS = {  # name → allowed values; the first is the default
@@ -22,6 +24,7 @@ class Repository(Struct, frozen=True):
     created_at_s: float
     about: dict[str, Any]  # the settings and policies of the repository, by their names in ECR: imageTagMutability, policyText, …
     tags: dict[str, str] = field(default_factory=dict)
+    owner: str = ROOT  # see `model/principal.py`
 
 
 class Manifest(Struct, frozen=True):

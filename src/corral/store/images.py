@@ -14,7 +14,7 @@ import orjson
 from corral.core.database import Database, Row
 from corral.model.image import Layer, Manifest, RegistryImage, Repository
 
-REPOSITORY_COLUMNS = "id, region, name, created_at, about, tags"
+REPOSITORY_COLUMNS = "id, region, name, created_at, about, tags, owner"
 IMAGE_COLUMNS = (
     "number, repository, digest, media_type, artifact_type, size, subject, pushed_at, pulled_at, "
     "(SELECT json_group_array(tag) FROM (SELECT tag FROM image_tag WHERE image = number ORDER BY tag))"
@@ -48,10 +48,12 @@ class RegistryImages:
         sql = f"SELECT {REPOSITORY_COLUMNS} FROM repository WHERE region = ? AND name > ? ORDER BY name LIMIT ?"
         return [_repository(row) for row in self._database.execute(sql, (region, after, limit))]
 
-    def add_repository(self, region: str, name: str, now_s: float, about: dict[str, Any], tags: dict[str, str]) -> Repository:
-        sql = "INSERT INTO repository (region, name, created_at, about, tags) VALUES (?, ?, ?, ?, ?) RETURNING id"
-        (number,) = self._database.execute(sql, (region, name, now_s, _dumps(about), _dumps(tags))).fetchone()
-        return Repository(number, region, name, now_s, about, tags)
+    def add_repository(
+        self, region: str, name: str, now_s: float, about: dict[str, Any], tags: dict[str, str], owner: str
+    ) -> Repository:
+        sql = "INSERT INTO repository (region, name, created_at, about, tags, owner) VALUES (?, ?, ?, ?, ?, ?) RETURNING id"
+        (number,) = self._database.execute(sql, (region, name, now_s, _dumps(about), _dumps(tags), owner)).fetchone()
+        return Repository(number, region, name, now_s, about, tags, owner)
 
     def set_repository(self, repository: Repository) -> None:
         sql = "UPDATE repository SET about = ?, tags = ? WHERE id = ?"
@@ -233,8 +235,8 @@ class RegistryImages:
 
 
 def _repository(row: Row) -> Repository:
-    number, region, name, created_at_s, about, tags = row
-    return Repository(number, region, name, created_at_s, orjson.loads(about), orjson.loads(tags))
+    number, region, name, created_at_s, about, tags, owner = row
+    return Repository(number, region, name, created_at_s, orjson.loads(about), orjson.loads(tags), owner)
 
 
 def _image(row: Row) -> RegistryImage:

@@ -6,6 +6,7 @@ CREATE TABLE repository (
     created_at REAL NOT NULL,
     about TEXT NOT NULL,                    -- JSON: the settings
     tags TEXT NOT NULL DEFAULT '{}',        -- JSON
+    owner TEXT NOT NULL DEFAULT 'root' CHECK (owner != ''),
     UNIQUE (region, name)
 );
 

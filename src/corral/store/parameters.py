@@ -57,13 +57,13 @@ class Parameters:
         )
         return [_parameter(row) for row in rows]
 
-    def put(self, parameter: Parameter) -> None:
-        """Add a version, which becomes the latest version of the parameter."""
+    def put(self, parameter: Parameter, owner: str) -> None:
+        """Add a version, which becomes the latest version of the parameter. A parameter that exists keeps its owner."""
         region, name, version = parameter.region, parameter.name, parameter.version
         self._database.execute(
-            "INSERT INTO parameter (region, name, latest) VALUES (?, ?, ?) "
+            "INSERT INTO parameter (region, name, latest, owner) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (region, name) DO UPDATE SET latest = excluded.latest",
-            (region, name, version),
+            (region, name, version, owner),
         )
         self._database.execute(
             "INSERT INTO parameter_version VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -86,6 +86,11 @@ class Parameters:
     def tags(self, region: str, name: str) -> dict[str, str] | None:
         row = self._database.execute("SELECT tags FROM parameter WHERE region = ? AND name = ?", (region, name)).fetchone()
         return orjson.loads(row[0]) if row else None
+
+    def owner(self, region: str, name: str) -> str | None:
+        """The owner of a parameter; None if it does not exist."""
+        row = self._database.execute("SELECT owner FROM parameter WHERE region = ? AND name = ?", (region, name)).fetchone()
+        return row[0] if row else None
 
     def set_tags(self, region: str, name: str, tags: dict[str, str]) -> None:
         self._database.execute("UPDATE parameter SET tags = ? WHERE region = ? AND name = ?", (_dumps(tags), region, name))

@@ -4,6 +4,7 @@ CREATE TABLE parameter (
     name   TEXT NOT NULL,
     latest INTEGER NOT NULL,
     tags   TEXT NOT NULL DEFAULT '{}',      -- JSON
+    owner  TEXT NOT NULL DEFAULT 'root' CHECK (owner != ''),
     PRIMARY KEY (region, name)
 ) WITHOUT ROWID;
 

@@ -157,6 +157,13 @@ class Store(Database):
         "CREATE INDEX access_key_user ON access_key (user, id);\n"
         "CREATE TABLE service_use (entity TEXT NOT NULL, service TEXT NOT NULL, region TEXT NOT NULL, used_at REAL NOT NULL, "
         "PRIMARY KEY (entity, service)) WITHOUT ROWID;\n",
+        # 12: the owners of repositories, parameters and scalable targets. What exists belongs to the root user.
+        "".join(
+            f"ALTER TABLE {table} ADD COLUMN owner TEXT NOT NULL DEFAULT 'root' CHECK (owner != '');\n"
+            for table in ("repository", "parameter")
+        )
+        + "UPDATE stored_resource SET owner = 'root' "
+        "WHERE service = 'application-autoscaling' AND type = 'target' AND owner = '';\n",
     )
 
     @staticmethod

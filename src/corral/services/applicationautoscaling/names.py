@@ -88,9 +88,12 @@ def registered(tx: Tx[Store], caller: Caller, params: Params) -> Document:
     return target
 
 
-def put_target(tx: Tx[Store], region: str, target: Document) -> None:
-    """Store a target, and apply its policies again, because its limits or its suspended state may have changed."""
-    tx.store.stored.put(SERVICE, TARGET, region, target["ResourceId"], target, tx.now_s)
+def put_target(tx: Tx[Store], region: str, target: Document, owner: str = "") -> None:
+    """Store a target, and apply its policies again, because its limits or its suspended state may have changed.
+
+    A target that exists keeps its owner.
+    """
+    tx.store.stored.put(SERVICE, TARGET, region, target["ResourceId"], target, tx.now_s, owner)
     tx.mark(scaling_key(region, scaling_target(target["ResourceId"])))
 
 

@@ -68,7 +68,7 @@ def register_scalable_target(tx: Tx[Store], params: Params, caller: Caller) -> d
     if "Tags" in params:
         target[TAGS] = _with_tags(target, params["Tags"])
     _check_limits(target["MinCapacity"], target["MaxCapacity"])
-    put_target(tx, caller.region, target)
+    put_target(tx, caller.region, target, caller.owner)
     bring_inside(tx, target, service)
     return {"ScalableTargetARN": target["ScalableTargetARN"]}
 

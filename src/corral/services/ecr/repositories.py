@@ -52,7 +52,8 @@ def create_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         raise errors.RepositoryAlreadyExistsException(
             f"The repository with name '{name}' already exists in the registry with id '{caller.account}'"
         )
-    return {"repository": _description(tx, caller, tx.store.images.add_repository(caller.region, name, tx.now_s, about, tags))}
+    added = tx.store.images.add_repository(caller.region, name, tx.now_s, about, tags, caller.owner)
+    return {"repository": _description(tx, caller, added)}
 
 
 def describe_repositories(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -59,7 +59,8 @@ def put_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     version = before.version + 1 if before else 1
     if before is not None:
         _make_room(tx, before)
-    tx.store.parameters.put(Parameter(caller.region, name, version, kind, value, tx.now_s, caller.principal.arn, details))
+    parameter = Parameter(caller.region, name, version, kind, value, tx.now_s, caller.principal.arn, details)
+    tx.store.parameters.put(parameter, caller.owner)
     if params.get("Tags"):
         tx.store.parameters.set_tags(caller.region, name, TAG_RULES.read(params["Tags"]))
     return {"Version": version, "Tier": details["Tier"]}
