@@ -51,13 +51,44 @@ def on_resources(action: str, arns: Iterable[str], context: Context) -> list[Per
 
 
 def request_tags(params: Params) -> Context:
-    """The condition keys aws:RequestTag/KEY and aws:TagKeys, if the request has tags."""
+    """The condition keys aws:RequestTag/KEY and aws:TagKeys, if the request has tags, or aws:TagKeys, if it removes tags."""
     given = params.get("tags") or params.get("Tags") or ()
     tags = [{"key": key, "value": value} for key, value in given.items()] if isinstance(given, Mapping) else given
     pairs = {tag.get("key", tag.get("Key", "")): tag.get("value", tag.get("Value", "")) for tag in tags if isinstance(tag, Mapping)}
     if not pairs:
-        return {}
+        removed = params.get("tagKeys") or params.get("TagKeys")
+        return {"aws:tagkeys": tuple(removed)} if removed else {}
     return {"aws:tagkeys": tuple(pairs), **{f"aws:requesttag/{key.lower()}": (str(value),) for key, value in pairs.items()}}
+
+
+def with_tags(action: str, arns: Iterable[str], params: Params, context: Context | None = None) -> list[Permission]:
+    """The permissions to tag what a request creates. If the request has no tags, it needs none."""
+    tags = request_tags(params)
+    return [Permission(action, each, {**tags, **(context or {})}) for each in arns] if tags else []
+
+
+def of_other_owner(caller: Caller, owner: str | None, action: str, arn: str) -> list[Permission]:
+    """The permission for what a request makes a service do with a resource, if it belongs to another owner.
+
+    AWS, where an account has no owners, does not require this permission.
+    """
+    return [Permission(action, arn)] if owner and owner != caller.owner else []
+
+
+def request_values(params: Params, keys: Mapping[str, str]) -> Context:
+    """The condition keys whose values are members of the request. `keys` maps each condition key to its member: `Settings.Size`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for key, path in keys.items():
+        value: Any = params
+        for member in path.split("."):
+            value = value.get(member) if isinstance(value, Mapping) else None
+        if isinstance(value, bool):
+            found[key] = (str(value).lower(),)
+        elif isinstance(value, str | int | float):
+            found[key] = (str(value),)
+        elif isinstance(value, list) and value:
+            found[key] = tuple(str(each) for each in value)
+    return found
 
 
 def read_object(bucket: str, key: str, version: str | None = None) -> Permission:

@@ -1,49 +1,169 @@
-"""The permissions that operations of Auto Scaling need."""
+"""The permissions that operations of Auto Scaling need, and the facts about groups that policies can test."""
 
 from __future__ import annotations
 
 from corral.access.caller import Caller
-from corral.access.permissions import Params, Permission, on_resources, pass_profile, request_tags
+from corral.access.permissions import (
+    Params,
+    Permission,
+    of_other_owner,
+    on_resources,
+    pass_profile,
+    request_tags,
+    request_values,
+    with_tags,
+)
+from corral.access.resources import ResourceFacts
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
+from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import UNKNOWN_RESOURCE
-from corral.services.autoscaling.launch_configurations import find_instance
-from corral.services.ec2.permissions import pass_role_of_template
+from corral.model.instance import ec2_id
+from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE, find_instance
+from corral.services.autoscaling.names import SERVICE
+from corral.services.ec2 import permissions as ec2
+from corral.services.sns.names import TOPIC, region_and_name, topic_with_arn
 from corral.store import Store
+from corral.store.stored_resources import Document
+
+OF_CONFIGURATION = frozenset({"CreateLaunchConfiguration", "DeleteLaunchConfiguration"})
+# Condition keys, without `autoscaling:`, and the members of requests with their values
+KEYS = {
+    "forcedelete": "ForceDelete",
+    "launchconfigurationname": "LaunchConfigurationName",
+    "loadbalancernames": "LoadBalancerNames",
+    "maxsize": "MaxSize",
+    "minsize": "MinSize",
+    "targetgrouparns": "TargetGroupARNs",
+}
+OF_CONFIGURATION_KEYS = {
+    "imageid": "ImageId",
+    "instancetype": "InstanceType",
+    "metadatahttpendpoint": "MetadataOptions.HttpEndpoint",
+    "metadatahttpputresponsehoplimit": "MetadataOptions.HttpPutResponseHopLimit",
+    "metadatahttptokens": "MetadataOptions.HttpTokens",
+    "spotprice": "SpotPrice",
+}
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The permissions on the groups that a request names, or whose instances it names, and to pass the roles of launch templates.
+    """The permissions on what a request names, and on what its groups will use: launch templates, instances, topics and roles.
 
     Describe operations have no resources.
     """
+    action = f"autoscaling:{operation}"
     if operation.startswith("Describe"):
-        return on_resources(f"autoscaling:{operation}", (), {})
+        return on_resources(action, (), {})
+    if operation in OF_CONFIGURATION:
+        arn = _configuration_arn(tx, caller, params.get("LaunchConfigurationName", ""))
+        context = request_values(params, {f"autoscaling:{key}": path for key, path in OF_CONFIGURATION_KEYS.items()})
+        return on_resources(action, [arn], context) + _launch(tx, caller, operation, params)
+    arns = _groups(tx, caller, operation, params)
+    needed = on_resources(action, arns or [UNKNOWN_RESOURCE], {**request_tags(params), **_context(params)})
+    if operation == "CreateAutoScalingGroup":
+        needed += with_tags("autoscaling:CreateOrUpdateTags", arns, params)
+    if operation == "AttachInstances":
+        needed += [each for given in params.get("InstanceIds") or () for each in _use_instance(tx, caller, operation, given)]
+    if params.get("TopicARN") and (topic := topic_with_arn(tx, params["TopicARN"])) is not None:
+        owner = tx.store.stored.owner("sns", TOPIC, *region_and_name(topic["TopicArn"]))
+        needed += of_other_owner(caller, owner, "sns:Publish", topic["TopicArn"])
+    return needed + _launch(tx, caller, operation, params)
+
+
+def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> ResourceFacts:
+    if ":autoScalingGroupName/" in permission.resource:
+        place, _, name = permission.resource.partition(":autoScalingGroupName/")
+        group = tx.store.groups.get(place.split(":")[3], name)
+        if group is None:
+            return ResourceFacts()
+        return ResourceFacts(group.owner, {tag["Key"]: tag["Value"] for tag in group.settings.get("Tags", ())})
+    if ":launchConfigurationName/" in permission.resource:
+        place, _, name = permission.resource.partition(":launchConfigurationName/")
+        return ResourceFacts(tx.store.stored.owner(SERVICE, CONFIGURATION_TYPE.name, place.split(":")[3], name) or None)
+    return ec2.resource_facts(tx, caller, permission)  # of an instance that a request attaches, or from which it makes a group
+
+
+def _groups(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[str]:
+    """The ARNs of the groups that a request names, or whose instances it names."""
     names = {params.get("AutoScalingGroupName"), *(tag.get("ResourceId") for tag in params.get("Tags", ()))} - {None}
     if (policy := params.get("PolicyName", "")).startswith("arn:"):  # the handler reads the group name from this ARN
         names = {policy.partition(":autoScalingGroupName/")[2].partition(":policyName/")[0]}
     instance = params.get("InstanceId", "") if operation != "CreateAutoScalingGroup" else ""
     member = tx.store.groups.member_with_ec2_id(caller.region, instance)
     names |= {member.group} if member is not None else set()
-    arns = []
-    for name in sorted(name.rpartition(":autoScalingGroupName/")[2] for name in names):
-        group = tx.store.groups.get(caller.region, name)
-        uid = group.uid if group is not None else "*"
-        arns.append(f"arn:aws:autoscaling:{caller.region}:{caller.account}:autoScalingGroup:{uid}:autoScalingGroupName/{name}")
-    needed = on_resources(f"autoscaling:{operation}", arns or [UNKNOWN_RESOURCE], request_tags(params))
-    return needed + _pass_roles(tx, caller, operation, params)
+    return [_group_arn(tx, caller, name.rpartition(":autoScalingGroupName/")[2]) for name in sorted(names)]
 
 
-def _pass_roles(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The permissions to pass the roles of the launch templates, or of the instance, from which a request launches instances."""
-    if operation in ("CreateAutoScalingGroup", "CreateLaunchConfiguration") and params.get("InstanceId"):
-        try:
-            profile = find_instance(tx, caller, params["InstanceId"]).details.get("IamInstanceProfile") or {}
-        except ApiError:  # the handler raises the same error later, if the caller has the permissions
-            return []
-        return [] if params.get("IamInstanceProfile") else pass_profile(tx, caller, profile.get("Arn", ""))
-    given = params.get("DesiredConfiguration") or params
-    mixed = (given.get("MixedInstancesPolicy") or {}).get("LaunchTemplate") or {}
+def _group_arn(tx: Tx[Store], caller: Caller, name: str) -> str:
+    group = tx.store.groups.get(caller.region, name)
+    uid = group.uid if group is not None else "*"
+    return f"arn:aws:autoscaling:{caller.region}:{caller.account}:autoScalingGroup:{uid}:autoScalingGroupName/{name}"
+
+
+def _configuration_arn(tx: Tx[Store], caller: Caller, name: str) -> str:
+    found = _configuration(tx, caller, name)
+    unknown = f"arn:aws:autoscaling:{caller.region}:{caller.account}:launchConfiguration:*:launchConfigurationName/{name}"
+    return str(found["LaunchConfigurationARN"]) if found is not None else unknown
+
+
+def _configuration(tx: Tx[Store], caller: Caller, name: str) -> Document | None:
+    return tx.store.stored.get(SERVICE, CONFIGURATION_TYPE.name, caller.region, name)
+
+
+def _context(params: Params) -> Context:
+    """The condition keys of a request about a group."""
+    context = dict(request_values(params, {f"autoscaling:{key}": path for key, path in KEYS.items()}))
+    if params.get("VPCZoneIdentifier"):
+        context["autoscaling:vpczoneidentifiers"] = tuple(params["VPCZoneIdentifier"].replace(" ", "").split(","))
+    if sources := [each["Identifier"] for each in params.get("TrafficSources") or () if each.get("Identifier")]:
+        context["autoscaling:trafficsourceidentifiers"] = tuple(sources)
+    overrides = _mixed(params).get("Overrides") or ()
+    if types := [each["InstanceType"] for each in overrides if each.get("InstanceType")]:
+        context["autoscaling:instancetypes"] = tuple(types)
+    if templates := _templates(params):
+        specified = all(each.get("Version") for each in templates)
+        context["autoscaling:launchtemplateversionspecified"] = (str(specified).lower(),)
+    return context
+
+
+def _mixed(params: Params) -> Params:
+    return (params.get("MixedInstancesPolicy") or {}).get("LaunchTemplate") or {}
+
+
+def _templates(params: Params) -> list[Params]:
+    mixed = _mixed(params)
     specifications = (each.get("LaunchTemplateSpecification") for each in (mixed, *(mixed.get("Overrides") or ())))
-    templates = [given.get("LaunchTemplate"), *specifications]
-    return [permission for each in templates for permission in pass_role_of_template(tx, caller, each)]
+    return [each for each in (params.get("LaunchTemplate"), *specifications) if each]
+
+
+def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The permissions to launch what a group will launch: from launch templates, an instance, or a launch configuration."""
+    if operation in ("CreateAutoScalingGroup", "CreateLaunchConfiguration") and params.get("InstanceId"):
+        needed = _use_instance(tx, caller, operation, params["InstanceId"])
+        return needed + ([] if params.get("IamInstanceProfile") else _pass_role_of_instance(tx, caller, params["InstanceId"]))
+    given = params.get("DesiredConfiguration") or params
+    needed = [permission for each in _templates(given) for permission in ec2.launch_permissions(tx, caller, {}, each)]
+    name = params.get("LaunchConfigurationName", "") if operation not in OF_CONFIGURATION else ""
+    configuration = _configuration(tx, caller, name) if name else None
+    if configuration is not None:
+        owner = tx.store.stored.owner(SERVICE, CONFIGURATION_TYPE.name, caller.region, name)
+        needed += of_other_owner(caller, owner, f"autoscaling:{operation}", configuration["LaunchConfigurationARN"])
+        needed += pass_profile(tx, caller, configuration.get("IamInstanceProfile") or "")
+    return needed
+
+
+def _use_instance(tx: Tx[Store], caller: Caller, operation: str, instance_id: str) -> list[Permission]:
+    """The permission to attach an instance of another owner, or to copy its settings. A group terminates its instances."""
+    instance = tx.store.instances.by_ec2_id(instance_id)
+    if instance is None:
+        return []
+    arn = f"arn:aws:ec2:{caller.region}:{caller.account}:instance/{ec2_id(instance.id)}"
+    return of_other_owner(caller, instance.owner, f"autoscaling:{operation}", arn)
+
+
+def _pass_role_of_instance(tx: Tx[Store], caller: Caller, instance_id: str) -> list[Permission]:
+    try:
+        profile = find_instance(tx, caller, instance_id).details.get("IamInstanceProfile") or {}
+    except ApiError:  # the handler raises the same error later, if the caller has the permissions
+        return []
+    return pass_profile(tx, caller, profile.get("Arn", ""))

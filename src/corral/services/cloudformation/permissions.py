@@ -1,9 +1,10 @@
-"""The permissions that operations of CloudFormation need."""
+"""The permissions that operations of CloudFormation need, and the facts about stacks that policies can test."""
 
 from __future__ import annotations
 
 from corral.access.caller import Caller
-from corral.access.permissions import Params, Permission, on_resources, read_object, request_tags
+from corral.access.permissions import Params, Permission, on_resources, read_object, request_tags, request_values, with_tags
+from corral.access.resources import ResourceFacts
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
@@ -14,8 +15,10 @@ from corral.store import Store
 
 # Operations on a change set. A request with the ARN of a change set does not need the name of a stack.
 CHANGE_SETS = frozenset({"DeleteChangeSet", "DescribeChangeSet", "ExecuteChangeSet", "GetTemplate"})
+CREATE_TAGS = frozenset({"CreateChangeSet", "CreateStack", "UpdateStack"})
 CONDITION_MEMBERS = {
     "cloudformation:changesetname": "ChangeSetName",
+    "cloudformation:resourcetypes": "ResourceTypes",
     "cloudformation:rolearn": "RoleARN",
     "cloudformation:stackpolicyurl": "StackPolicyURL",
     "cloudformation:templateurl": "TemplateURL",
@@ -40,12 +43,20 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         arns = [stack.id if stack is not None else f"arn:aws:cloudformation:{caller.region}:{caller.account}:stack/{given}/*"]
     elif operation == "DescribeStackResources":
         arns = [_stack_of_resource(tx, caller, params.get("PhysicalResourceId", ""))]
-    context: Context = {
-        **request_tags(params),
-        **{key: (params[member],) for key, member in CONDITION_MEMBERS.items() if isinstance(params.get(member), str)},
-    }
+    context: Context = {**request_tags(params), **request_values(params, CONDITION_MEMBERS)}
+    if imported := [each["ResourceType"] for each in params.get("ResourcesToImport") or () if each.get("ResourceType")]:
+        context = {**context, "cloudformation:importresourcetypes": tuple(dict.fromkeys(imported))}
     needed = on_resources(f"cloudformation:{operation}", arns or ([UNKNOWN_RESOURCE] if change_set else []), context)
+    if operation in CREATE_TAGS:
+        needed += with_tags("cloudformation:TagResource", arns, params, {"cloudformation:createaction": (operation,)})
+    if operation == "UpdateStack" and {"StackPolicyBody", "StackPolicyURL"} & params.keys():
+        needed += on_resources("cloudformation:SetStackPolicy", arns, context)
     return needed + [read_object(each.bucket, each.key, each.version_id) for each in addresses(tx, caller, params)]
+
+
+def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> ResourceFacts:
+    stack = tx.store.stacks.get(permission.resource)
+    return ResourceFacts(stack.owner, stack.version.tags) if stack is not None else ResourceFacts()
 
 
 def _stack_of_resource(tx: Tx[Store], caller: Caller, physical_id: str) -> str:

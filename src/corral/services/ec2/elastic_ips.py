@@ -78,13 +78,13 @@ def describe_addresses_attribute(tx: Tx[Store], params: Params, caller: Caller) 
 
 
 def release_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    delete(tx, caller, ELASTIC_IP, _requested(tx, caller, params))
+    delete(tx, caller, ELASTIC_IP, requested_address(tx, caller, params))
     return {}
 
 
 def associate_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     """Store the association with an instance or a network interface. Corral does not check whether the target exists."""
-    address = _requested(tx, caller, params)
+    address = requested_address(tx, caller, params)
     target: Document = {member: params[member] for member in TARGET if member in params}
     if not target.keys() & {"InstanceId", "NetworkInterfaceId"}:
         raise errors.MissingParameter("Either instance ID or network interface id must be specified")
@@ -102,7 +102,7 @@ def disassociate_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[
     if "AssociationId" in params:
         address = find_association(tx, caller, params["AssociationId"])
     else:
-        address = _requested(tx, caller, params)
+        address = requested_address(tx, caller, params)
     put(tx, caller, ELASTIC_IP, _without_association(address))
     return {}
 
@@ -131,7 +131,7 @@ def disassociate(tx: Tx[Store], caller: Caller, interfaces: list[Document]) -> N
             put(tx, caller, ELASTIC_IP, _without_association(find(tx, caller, ELASTIC_IP, interface)))
 
 
-def _requested(tx: Tx[Store], caller: Caller, params: Params) -> Document:
+def requested_address(tx: Tx[Store], caller: Caller, params: Params) -> Document:
     if "AllocationId" in params and "PublicIp" in params:
         raise errors.InvalidParameterCombination("You may specify public IP or allocation id, but not both in the same call")
     if "PublicIp" in params:

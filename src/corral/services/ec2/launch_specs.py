@@ -60,14 +60,14 @@ def instance_request(tx: Tx[Store], caller: Caller, data: Params, *, group: str 
     size = size_of(tx, type_)
     settings = agent_settings(data)
     interface = (data.get("NetworkInterfaces") or [{}])[0]
-    subnet = _subnet(tx, caller, data, interface)
+    subnet = chosen_subnet(tx, caller, data, interface)
     placement = {**data.get("Placement", {}), "AvailabilityZone": subnet["AvailabilityZone"]}
     image_id = _image_id(tx, caller, data)
     details: Document = {
         "ImageId": image_id,
         "SubnetId": subnet["SubnetId"],
         "VpcId": subnet["VpcId"],
-        "SecurityGroups": _security_groups(tx, caller, data, interface, subnet),
+        "SecurityGroups": chosen_security_groups(tx, caller, data, interface, subnet),
         "Placement": {"GroupName": "", "Tenancy": "default", **placement},
         "Monitoring": {"State": "enabled" if data.get("Monitoring", {}).get("Enabled") else "disabled"},
         "MetadataOptions": {**METADATA_OPTIONS, **data.get("MetadataOptions", {})},
@@ -171,7 +171,7 @@ def instance_profile(tx: Tx[Store], caller: Caller, given: Params) -> Document:
 # Network
 
 
-def _subnet(tx: Tx[Store], caller: Caller, data: Params, interface: Params) -> Document:
+def chosen_subnet(tx: Tx[Store], caller: Caller, data: Params, interface: Params) -> Document:
     """Return the subnet that a launch names, or else the default subnet of its zone."""
     if given := data.get("SubnetId") or interface.get("SubnetId"):
         return existing(tx, caller, "subnet", given)
@@ -193,7 +193,7 @@ def _subnet(tx: Tx[Store], caller: Caller, data: Params, interface: Params) -> D
     return found
 
 
-def _security_groups(tx: Tx[Store], caller: Caller, data: Params, interface: Params, subnet: Document) -> list[Document]:
+def chosen_security_groups(tx: Tx[Store], caller: Caller, data: Params, interface: Params, subnet: Document) -> list[Document]:
     given = [*(interface.get("Groups") or ()), *data.get("SecurityGroupIds", ()), *data.get("SecurityGroups", ())] or ["default"]
     in_vpc = every(tx, caller, "security-group", VpcId=subnet["VpcId"])
     by_id, by_name = {each["GroupId"]: each for each in in_vpc}, {each["GroupName"]: each for each in in_vpc}

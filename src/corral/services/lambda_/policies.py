@@ -83,6 +83,11 @@ def service_may_invoke(document: Document, service: str, source_arn: str, accoun
         return False
 
 
+def policy_text(document: Document) -> str | None:
+    """Return the text of the policy of a function, or None if it has none."""
+    return _text(document) if document["_policy"] else None
+
+
 def _find(tx: Tx[Store], caller: Caller, params: dict[str, Any]) -> Document:
     """Return the function whose policy a request changes. The revision of the request is that of GetPolicy."""
     document = find_function(tx, caller, {**params, "RevisionId": None})

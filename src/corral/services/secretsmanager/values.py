@@ -6,13 +6,13 @@ from typing import Any
 
 from corral.access.authorization import may
 from corral.access.caller import Caller
-from corral.access.permissions import Permission
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.secret import SecretVersion, StoredSecret
 from corral.services.secretsmanager import errors
 from corral.services.secretsmanager.listing import filtered
-from corral.services.secretsmanager.secret_names import arn_for_permission, find, named
+from corral.services.secretsmanager.permissions import needed_permissions
+from corral.services.secretsmanager.secret_names import find, named
 from corral.services.secretsmanager.versions import find_version, value_of
 from corral.store import Store
 
@@ -56,7 +56,7 @@ def batch_get_secret_value(tx: Tx[Store], params: dict[str, Any], caller: Caller
     found, failed = list[dict[str, Any]](), list[dict[str, Any]]()
     for secret_id in dict.fromkeys(given):
         try:
-            permission = Permission("secretsmanager:GetSecretValue", arn_for_permission(tx, caller, secret_id))
+            [permission] = needed_permissions(tx, caller, "GetSecretValue", {"SecretId": secret_id})
             if not may(tx, caller, permission):
                 who, what = caller.principal.arn, f"{permission.action} on resource: {permission.resource}"
                 raise errors.AccessDeniedException(f"User: {who} is not authorized to perform: {what}")

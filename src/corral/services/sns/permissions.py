@@ -1,20 +1,42 @@
-"""The permissions that operations of SNS need."""
+"""The permissions that operations of SNS need, and the facts about topics and subscriptions that policies can test."""
 
 from __future__ import annotations
 
 from corral.access.caller import Caller
-from corral.access.permissions import Params, Permission, on_resources, request_tags
+from corral.access.permissions import Params, Permission, on_resources, request_tags, request_values, with_tags
+from corral.access.resources import ResourceFacts
 from corral.core.transactions import Tx
+from corral.services.sns.names import SERVICE, SUBSCRIPTION, TOPIC, region_and_name, topic_with_arn
 from corral.store import Store
 
 ACTIONS = {"PublishBatch": "Publish"}  # operation → action, where their names differ
+KEYS = {"sns:endpoint": "Endpoint", "sns:protocol": "Protocol"}  # condition keys of Subscribe, and their members
+# A key of Corral's own, with the ARN of the subscription that an operation reads, changes or deletes. Its owner counts, and not
+# that of the topic, which is the resource of the permission as on AWS.
+ON_SUBSCRIPTION = "corral:subscription"
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    """The permission on the topic. As on AWS, operations on one subscription have no resource."""
+    """The permission on the topic. Operations on one subscription need it, too."""
+    context = {**request_tags(params), **(request_values(params, KEYS) if operation == "Subscribe" else {})}
     if operation == "CreateTopic":
         arns = [f"arn:aws:sns:{caller.region}:{caller.account}:{params.get('Name', '')}"]
+        return on_resources("sns:CreateTopic", arns, context) + with_tags("sns:TagResource", arns, params)
+    subscription = params.get("SubscriptionArn")
+    if subscription:
+        arns = [subscription.rpartition(":")[0]]
+        context = {**context, ON_SUBSCRIPTION: (subscription,)}
     else:
         given = params.get("TopicArn") or params.get("TargetArn") or params.get("ResourceArn")
         arns = [given] if given else []
-    return on_resources(f"sns:{ACTIONS.get(operation, operation)}", arns, request_tags(params))
+    return on_resources(f"sns:{ACTIONS.get(operation, operation)}", arns, context)
+
+
+def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> ResourceFacts:
+    topic = topic_with_arn(tx, permission.resource)
+    if topic is None:
+        return ResourceFacts()
+    owner = tx.store.stored.owner(SERVICE, TOPIC, *region_and_name(topic["TopicArn"]))
+    for subscription in permission.context.get(ON_SUBSCRIPTION, ()):
+        owner = tx.store.stored.owner(SERVICE, SUBSCRIPTION, *region_and_name(subscription)) or owner
+    return ResourceFacts(owner, topic["Tags"], topic["Attributes"].get("Policy"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.access.caller import Caller
-from corral.access.permissions import Params, Permission, assume_role_context, role_arn
+from corral.access.permissions import Params, Permission, assume_role_context, on_resources, request_tags, role_arn
 from corral.access.resources import ResourceFacts
 from corral.access.roles import find_role
 from corral.core.transactions import Tx
@@ -12,6 +12,9 @@ from corral.store import Store
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    if operation == "GetFederationToken":
+        federated = f"arn:aws:sts::{caller.account}:federated-user/{params.get('Name', '')}"
+        return on_resources("sts:GetFederationToken", [federated], request_tags(params))
     if operation != "AssumeRole":
         return [Permission(f"sts:{operation}", NO_RESOURCE)]
     return [Permission("sts:AssumeRole", role_arn(tx, caller, params["RoleArn"]), assume_role_context(params))]
