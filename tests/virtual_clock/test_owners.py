@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import orjson
 import pytest
 from msgspec.structs import replace
 
@@ -96,7 +97,10 @@ def create_environment(world: EnvironmentWorld) -> None:
 
 def create_stack(world: StackWorld) -> None:
     spec = spec_of("s", TEMPLATE, ssm=world.ssm_value)
-
+    allow = {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": ["sqs:*", "s3:*"], "Resource": "*"}}
+    alice: dict[str, Any] = {"UserName": "alice", "UserId": "AIDA1", "Path": "/", "Arn": USER.principal.arn}
+    alice["_inline"] = {"data": orjson.dumps(allow).decode()}
+    world.run(lambda tx: tx.store.stored.put("iam", "user", "", "alice", alice, tx.now_s, ROOT))
     world.run(lambda tx: begin_create(tx, USER, spec))
     world.settle()
     world.update({"Resources": TEMPLATE["Resources"] | {"More": {"Type": "AWS::SQS::Queue"}}})  # by the root user

@@ -39,10 +39,11 @@ class Caller(Struct, frozen=True, eq=False):
     def is_restricted(self) -> bool:
         """Whether policies decide what the caller may do: for programs in containers, for users, and for their sessions and tasks.
 
-        Services that act for an owner are not restricted: they do what this owner was allowed to order.
+        Services that act for an owner are not restricted: they do what this owner was allowed to order. Nor is the root user that
+        updates a stack of another owner.
         """
         principal = self.principal
-        return self.confined or (principal.owner not in (ROOT, "") and principal.kind not in (SERVICE, ROLE))
+        return self.confined or (principal.owner not in (ROOT, "") and principal.kind not in (ROOT, SERVICE, ROLE))
 
     @property
     def writer(self) -> str | None:
