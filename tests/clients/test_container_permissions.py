@@ -537,7 +537,7 @@ def test_a_session_of_another_role_is_confined_by_that_role(corral: Corral, role
     given = {"RoleArn": f"arn:aws:iam::{ACCOUNT}:role/team/other", "RoleSessionName": "me"}
     assert refused(inside.sts.assume_role, **given)[0] == "AccessDenied"  # the trust policy wants the external id
     tagged = refused(inside.sts.assume_role, **given, ExternalId="us", Tags=[{"Key": "team", "Value": "blue"}])
-    assert tagged[0] == "ValidationError" and "does not enforce Tags" in tagged[1]
+    assert tagged[0] == "AccessDenied" and "sts:TagSession" in tagged[1]
     made = inside.sts.assume_role(**given, ExternalId="us")["Credentials"]
     session = Inside(corral, "unused", task_id)
     session.use(corral, made["AccessKeyId"], made["SecretAccessKey"], made["SessionToken"])

@@ -76,17 +76,23 @@ def test_options_of_assume_role(corral, sts):
     assert reply["SourceIdentity"] == "alice" and 0 < reply["PackedPolicySize"] <= 100
 
 
-def test_a_session_policy_is_refused_because_it_is_not_enforced(sts):
-    policies = {
-        "Policy": '{"Version": "2012-10-17", "Statement": []}',
-        "PolicyArns": [{"arn": "arn:aws:iam::aws:policy/ReadOnlyAccess"}],
-    }
+def test_a_session_policy_limits_what_a_session_may_do(corral, sts):
+    allowed = {"Effect": "Allow", "Action": "ecs:ListTasks", "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed], "Id": "x" * 1900})  # the token is compressed
+    reads = [{"arn": "arn:aws:iam::aws:policy/AmazonSSMReadOnlyAccess"}]
+    for made in (
+        sts.assume_role(RoleArn=ROLE, RoleSessionName="me", Policy=policy, PolicyArns=reads),
+        sts.get_federation_token(Name="me", Policy=policy, PolicyArns=reads),
+    ):
+        assert session_of(corral, made["Credentials"], "ecs").list_tasks()
+        assert session_of(corral, made["Credentials"], "ssm").describe_parameters()
+        assert session_of(corral, made["Credentials"], "sts").get_caller_identity()
+        code, message = refused(session_of(corral, made["Credentials"], "ecs").list_clusters)
+        assert code == "AccessDeniedException" and "because no session policy allows the ecs:ListClusters action" in message
+        login = session_of(corral, made["Credentials"], "ecr")
+        assert refused(login.get_authorization_token)[0] == "AccessDeniedException"
     contexts = [{"ProviderArn": "arn:aws:iam::aws:contextProvider/IdentityCenter", "ContextAssertion": "abcd"}]
-    for member, value in (*policies.items(), ("ProvidedContexts", contexts)):
-        code, message = refused(sts.assume_role, RoleArn=ROLE, RoleSessionName="me", **{member: value})
-        assert code == "ValidationError" and f"Corral does not enforce {member} of a session" in message
-    code, message = refused(sts.get_federation_token, Name="me", **policies)
-    assert code == "ValidationError" and "does not enforce Policy and PolicyArns" in message
+    assert refused(sts.assume_role, RoleArn=ROLE, RoleSessionName="me", ProvidedContexts=contexts)[0] == "ValidationError"
 
 
 def test_a_session_created_with_a_session_lasts_at_most_an_hour(corral, sts):

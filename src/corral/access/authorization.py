@@ -36,7 +36,8 @@ from corral.store import Store
 ReadFacts = Callable[[], ResourceFacts | None]
 
 NO_FACTS = ResourceFacts()
-ASSUME_ROLE = "sts:AssumeRole"  # the trust policy of the role must allow it
+ASSUME_ROLE = "sts:AssumeRole"
+TRUSTED = frozenset({ASSUME_ROLE, "sts:TagSession", "sts:SetSourceIdentity"})  # the trust policy of the role must allow them
 TRUST_REASONS = {
     PolicyVerdict.DENIED_BY_RESOURCE: "with an explicit deny in the role trust policy",
     PolicyVerdict.NOT_BY_RESOURCE: "because no role trust policy allows the {action} action",
@@ -94,7 +95,7 @@ def _decide(
 ) -> PolicyVerdict:
     context = RequestContext(tx, caller, policies, needed, facts)
     request = AccessRequest(policies.principal, needed.action, needed.resource, context)
-    return decide(policies.layers, request, policies.names, resource, is_trust=needed.action == ASSUME_ROLE)
+    return decide(policies.layers, request, policies.names, resource, is_trust=_is_trust(needed))
 
 
 class OnceFacts:
@@ -122,8 +123,8 @@ def _facts(tx: Tx[Store], caller: Caller, needed: Permission) -> ResourceFacts |
 def _is_own(caller: Caller, facts: ResourceFacts | None) -> bool:
     """Whether a resource belongs to the owner of the caller. If its service does not tell, it belongs to the root user."""
     if facts is None:
-        return caller.owner == ROOT
-    return facts.owner is None or facts.owner == caller.owner
+        return caller.principal.owner == ROOT
+    return facts.owner is None or facts.owner == caller.principal.owner
 
 
 def may(tx: Tx[Store], caller: Caller, permission: Permission) -> bool:
@@ -164,8 +165,12 @@ def trusts_service(tx: Tx[Store], account: str, role_arn: str, service: str) -> 
     return evaluate(named, AccessRequest(service_principal(service), ASSUME_ROLE, role_arn, context)) is PolicyDecision.ALLOWED
 
 
+def _is_trust(needed: Permission) -> bool:
+    return needed.action in TRUSTED and ":role/" in needed.resource
+
+
 def _text(caller: Caller, lacking: Permission, verdict: PolicyVerdict) -> str:
     on = f" on resource: {lacking.resource}" if lacking.resource else ""
-    reason = TRUST_REASONS.get(verdict, verdict.value) if lacking.action == ASSUME_ROLE else verdict.value
+    reason = TRUST_REASONS.get(verdict, verdict.value) if _is_trust(lacking) else verdict.value
     why = reason.format(action=lacking.action)
     return f"User: {caller.principal.arn} is not authorized to perform: {lacking.action}{on} {why}"

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from corral.model.principal import ROLE, ROOT, SERVICE, Principal
+from corral.model.principal import ASSUMED_ROLE, FEDERATED_USER, ROOT, USER, Principal
+from corral.model.session import SessionTerms
 
 
 class Caller(Struct, frozen=True, eq=False):
@@ -15,6 +16,8 @@ class Caller(Struct, frozen=True, eq=False):
     principal: Principal
     wait_s: float = 0.0  # from X-Corral-Wait: how long the response may wait for a change
     confined: bool = False  # True for a program in a container; it needs a policy for operations that are not open to containers
+    terms: SessionTerms | None = None  # of the session of the caller
+    creates_for: str = ""  # the owner of what the request creates, if it is not the caller's: a stack creates for its own owner
     task_id: str | None = None  # the task to which the credentials belong, directly or through AssumeRole
     access_key_id: str = ""
     endpoint_url: str = ""  # the URL of Corral, from the Host header of the request
@@ -33,17 +36,18 @@ class Caller(Struct, frozen=True, eq=False):
     @property
     def owner(self) -> str:
         """The owner of the resources that the request creates."""
-        return self.principal.owner
+        return self.creates_for or self.principal.owner
 
     @property
     def is_restricted(self) -> bool:
         """Whether policies decide what the caller may do: for programs in containers, for users, and for their sessions and tasks.
 
-        Services that act for an owner are not restricted: they do what this owner was allowed to order. Nor is the root user that
-        updates a stack of another owner.
+        Services that act for an owner are not restricted: they do what this owner was allowed to order.
         """
-        principal = self.principal
-        return self.confined or (principal.owner not in (ROOT, "") and principal.kind not in (ROOT, SERVICE, ROLE))
+        kind = self.principal.kind
+        if self.confined or kind == USER or (self.terms is not None and self.terms.is_restricted):
+            return True
+        return kind in (ASSUMED_ROLE, FEDERATED_USER) and self.principal.owner != ROOT
 
     @property
     def writer(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -14,6 +15,7 @@ from corral.decide.policies.conditions import Context
 from corral.decide.policies.evaluation import NOTHING, Names, PolicyLayers, PolicySet
 from corral.decide.policies.policy import IdentityPolicies, Policy, PolicyError, PolicyPrincipal, read_policy
 from corral.model.principal import ANONYMOUS, ASSUMED_ROLE, FEDERATED_USER, OF_USER, ROOT, USER
+from corral.model.session import SessionTerms
 from corral.store import Store
 from corral.store.stored_resources import Document
 
@@ -24,6 +26,10 @@ PRINCIPAL_TYPES = {
     ROOT: "Account",
     ANONYMOUS: "Anonymous",
 }
+
+EVERYTHING = PolicyLayers(
+    PolicySet([read_policy('{"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}')])
+)
 
 
 class PrincipalPolicies(Struct, frozen=True):
@@ -67,62 +73,82 @@ def policies_of_user(tx: Tx[Store], account: str, name: str) -> PrincipalPolicie
 
 
 def policies_of_caller(tx: Tx[Store], caller: Caller) -> CallerPolicies:
-    """Return the policies that decide about a caller: those of its user or its role, and those of the owner of its task."""
+    """Return the policies that decide about a caller: those of its user or role, of its session, and of the owner of its task."""
     principal, account = caller.principal, caller.account
-    type_, root = PRINCIPAL_TYPES.get(principal.kind, ""), f"arn:aws:iam::{account}:root"
     if principal.kind == USER:
-        found = policies_of_user(tx, account, principal.name)
-        return CallerPolicies(
-            PolicyPrincipal("AWS", (principal.arn, found.id, root, account)),
-            Names((principal.arn, found.id)),
-            principal.arn,
-            found.id,
-            type_,
-            found.layers,
-            found.tags,
-            principal.name,
-        )
+        return _user(tx, account, principal.name, principal.arn)
     if principal.kind == ASSUMED_ROLE:
-        found = policies_of_role(tx, account, principal.name)
-        id_ = f"{found.id}:{principal.session}"
-        return CallerPolicies(
-            PolicyPrincipal("AWS", (principal.arn, found.arn, found.id, id_, root, account)),
-            Names((principal.arn, id_), (found.arn, found.id)),
-            found.arn,
-            id_,
-            type_,
-            found.layers,
-            found.tags,
-            owner=_owner(tx, caller) if caller.task_id is not None else None,
-        )
+        return _role_session(tx, caller)
     if principal.kind == FEDERATED_USER:
-        found, creator = PrincipalPolicies("", ""), tuple[str, ...]()
-        if principal.owner.startswith(OF_USER):
-            found = policies_of_user(tx, account, principal.owner.removeprefix(OF_USER))
-            creator = (found.arn, found.id)
-        layers = PolicyLayers(found.layers.identity, found.layers.boundary, NOTHING)
-        return CallerPolicies(
-            PolicyPrincipal("AWS", (principal.arn, *creator, root, account)),
-            Names((principal.arn,), creator),
-            principal.arn,
-            f"{account}:{principal.name}",
-            type_,
-            layers,
-            {},
-        )
-    return CallerPolicies(PolicyPrincipal("AWS", ()), Names(), principal.arn, principal.kind, type_, PolicyLayers(), {})
+        return _federated_user(tx, caller)
+    kind = PRINCIPAL_TYPES.get(principal.kind, "")
+    return CallerPolicies(PolicyPrincipal("AWS", ()), Names(), "", kind.lower(), kind, PolicyLayers(), {})
+
+
+def _user(tx: Tx[Store], account: str, name: str, arn: str = "") -> CallerPolicies:
+    found = policies_of_user(tx, account, name)
+    own = arn or found.arn, found.id
+    names = PolicyPrincipal("AWS", (*own, *_account_names(account)))
+    return CallerPolicies(names, Names(own), own[0], found.id, PRINCIPAL_TYPES[USER], found.layers, found.tags, name)
+
+
+def _role_session(tx: Tx[Store], caller: Caller) -> CallerPolicies:
+    principal, terms = caller.principal, caller.terms or SessionTerms()
+    found = policies_of_role(tx, caller.account, principal.name)
+    id_ = f"{found.id}:{principal.session}"
+    layers = EVERYTHING if terms.is_root else found.layers
+    return CallerPolicies(
+        PolicyPrincipal("AWS", (principal.arn, id_, found.arn, found.id, *_account_names(caller.account))),
+        Names((principal.arn, id_), (found.arn, found.id)),
+        found.arn,
+        id_,
+        PRINCIPAL_TYPES[ASSUMED_ROLE],
+        PolicyLayers(layers.identity, layers.boundary, _session_policies(tx, terms)),
+        {**found.tags, **_session_tags(terms)},
+        owner=_owner(tx, caller) if caller.task_id is not None else None,
+    )
+
+
+def _federated_user(tx: Tx[Store], caller: Caller) -> CallerPolicies:
+    """A federated user may do what both the session policies and its creator allow. Without session policies, it may do nothing."""
+    principal, terms = caller.principal, caller.terms or SessionTerms()
+    layers, creator, tags = EVERYTHING, tuple[str, ...](), dict[str, Any]()
+    if principal.owner.startswith(OF_USER):
+        found = policies_of_user(tx, caller.account, principal.owner.removeprefix(OF_USER))
+        layers, creator, tags = found.layers, (found.arn, found.id), {**found.tags}
+    session = _session_policies(tx, terms) or NOTHING
+    return CallerPolicies(
+        PolicyPrincipal("AWS", (principal.arn, *creator, *_account_names(caller.account))),
+        Names((principal.arn,), creator),
+        principal.arn,
+        f"{caller.account}:{principal.name}",
+        PRINCIPAL_TYPES[FEDERATED_USER],
+        PolicyLayers(layers.identity, layers.boundary, session),
+        {**tags, **_session_tags(terms)},
+    )
+
+
+def _account_names(account: str) -> tuple[str, str]:
+    return f"arn:aws:iam::{account}:root", account
+
+
+def _session_policies(tx: Tx[Store], terms: SessionTerms) -> PolicySet | None:
+    """Return the policies that limit a session, or None. A policy that no longer exists allows nothing."""
+    if not terms.policies and not terms.policy_arns:
+        return None
+    texts = [*terms.policies, *(document_of(tx, each) or "" for each in terms.policy_arns)]
+    return PolicySet([policy for text in texts if (policy := readable(text)) is not None])
+
+
+def _session_tags(terms: SessionTerms) -> Context:
+    return {f"aws:principaltag/{name.lower()}": (value,) for name, value in terms.tags}
 
 
 def _owner(tx: Tx[Store], caller: Caller) -> CallerPolicies | None:
     """Return the policies of the user who owns the task of a caller. Return None if the root user owns it."""
-    if not caller.owner.startswith(OF_USER):
+    if not caller.principal.owner.startswith(OF_USER):
         return None
-    name = caller.owner.removeprefix(OF_USER)
-    found = policies_of_user(tx, caller.account, name)
-    principal = PolicyPrincipal("AWS", (found.arn, found.id, f"arn:aws:iam::{caller.account}:root", caller.account))
-    return CallerPolicies(
-        principal, Names((found.arn, found.id)), found.arn, found.id, PRINCIPAL_TYPES[USER], found.layers, found.tags, name
-    )
+    return _user(tx, caller.account, caller.principal.owner.removeprefix(OF_USER))
 
 
 def _policies(tx: Tx[Store], entity: Document, id_: str, sources: Iterable[Document]) -> PrincipalPolicies:

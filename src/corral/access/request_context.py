@@ -14,7 +14,6 @@ from corral.core.transactions import Tx
 from corral.store import Store
 
 OWNER, CALLER = "corral:owner", "corral:caller"  # condition keys of Corral's own
-UNKNOWN: Sequence[str] | None = None
 
 
 class RequestContext(Mapping[str, Sequence[str]]):
@@ -83,22 +82,26 @@ def _owner(context: RequestContext) -> str | None:
     return facts.owner if facts.owner is not None else context.caller.owner or None
 
 
-def _current_time(context: RequestContext) -> str:
-    return datetime.fromtimestamp(context.wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _time(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _account(context: RequestContext) -> str:
     return context.caller.account
 
 
+def _principal_account(context: RequestContext) -> str | None:
+    return context.caller.principal.account or None  # an anonymous caller has none
+
+
 # Condition key → its value; None: the request does not have the key. No request can set one of these keys.
 KEYS: Mapping[str, Callable[[RequestContext], str | None]] = {
     OWNER: _owner,
-    CALLER: lambda context: context.caller.owner or None,
-    "aws:currenttime": _current_time,
+    CALLER: lambda context: context.caller.principal.owner or None,
+    "aws:currenttime": lambda context: _time(context.wall_s),
     "aws:epochtime": lambda context: str(int(context.wall_s)),
-    "aws:principalaccount": _account,
-    "aws:principalarn": lambda context: context.policies.arn,
+    "aws:principalaccount": _principal_account,
+    "aws:principalarn": lambda context: context.policies.arn or None,
     "aws:principalisawsservice": lambda context: "false",
     "aws:principaltype": lambda context: context.policies.type,
     "aws:requestedregion": lambda context: context.caller.region or None,
@@ -106,6 +109,9 @@ KEYS: Mapping[str, Callable[[RequestContext], str | None]] = {
     "aws:securetransport": lambda context: "true" if context.caller.secure else "false",
     "aws:sourceip": lambda context: context.caller.source_ip or None,
     "aws:userid": lambda context: context.policies.id,
+    "aws:multifactorauthpresent": lambda context: "false" if context.caller.terms is not None else None,
+    "aws:sourceidentity": lambda context: (context.caller.terms.source_identity or None) if context.caller.terms else None,
+    "aws:tokenissuetime": lambda context: _time(context.caller.terms.issued_at_s) if context.caller.terms else None,
     "aws:username": lambda context: context.policies.user or None,
     "aws:viaawsservice": lambda context: "false",
 }

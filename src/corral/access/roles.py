@@ -53,8 +53,8 @@ def user_id(tx: Tx[Any], caller: Caller) -> str:
 
 def session_epoch(tx: Tx[Store], caller: Caller, *, key_id: str = "") -> str:
     """The epoch of a session that this caller creates (model/session.py). The sessions of a user end when the user is deleted."""
-    is_of_user = caller.task_id is None and caller.owner.startswith(OF_USER)
-    user = find_user(tx, caller.owner.removeprefix(OF_USER)) if is_of_user else None
+    is_of_user = caller.task_id is None and caller.principal.owner.startswith(OF_USER)
+    user = find_user(tx, caller.principal.owner.removeprefix(OF_USER)) if is_of_user else None
     sessions = tx.settings.sessions
     return sessions.of_user(user["UserId"], key_id) if user is not None else sessions.epoch(caller.task_id)
 

@@ -16,18 +16,20 @@ from functools import lru_cache
 from hashlib import blake2b, sha256
 from hmac import compare_digest
 from typing import Any
+from zlib import compress, decompress
 
 import orjson
 from msgspec.structs import astuple
 
 from corral.model.principal import Principal, role_session
-from corral.model.session import Credentials, CredentialSession
+from corral.model.session import Credentials, CredentialSession, SessionTerms
 
 TOKEN_MAX = 4096  # characters of a session token; AWS has the same limit
 TASK_LIFETIME_S = 6 * 3600  # as on ECS
 TASK_ROTATION_S = 5 * 3600  # an hour less than the lifetime, because SDKs refresh credentials before they expire
 SEAL_BYTES = 32
 NONCE_BYTES = 6
+COMPRESSED_MIN_BYTES = 1024
 HOST_ROLE = "corral-host"  # the role of tasks without a task role, like the instance profile on EC2
 
 
@@ -40,6 +42,7 @@ def issue(
     *,
     confined: bool = False,
     epoch: str = "0",
+    terms: SessionTerms | None = None,
 ) -> Credentials:
     """Create a session. The same arguments always give the same credentials.
 
@@ -47,8 +50,8 @@ def issue(
     """
     assert len(nonce) == NONCE_BYTES
     access_key_id = "ASIA" + b32encode(nonce + _seal(key, "access key id", nonce)[:4]).decode()
-    session = CredentialSession(access_key_id, principal, expires_at_s, task_id, confined, epoch)
-    payload = packed(astuple(session))
+    session = CredentialSession(access_key_id, principal, expires_at_s, task_id, confined, epoch, terms)
+    payload = compressed(packed(astuple(session)))
     return Credentials(session, _secret_key(key, payload), sealed(key, "session", payload))
 
 
@@ -58,8 +61,9 @@ def read(key: bytes, access_key_id: str, token: str) -> Credentials | None:
     payload = opened(key, "session", token) if len(token) <= TOKEN_MAX else None
     if payload is None:
         return None
-    session_key_id, principal, *others = orjson.loads(payload)
-    session = CredentialSession(session_key_id, Principal(*principal), *others)
+    session_key_id, principal, expires_at_s, task_id, confined, epoch, *terms = orjson.loads(decompressed(payload))
+    given = terms_of(terms[0]) if terms else None  # the tokens of earlier versions have no terms
+    session = CredentialSession(session_key_id, Principal(*principal), expires_at_s, task_id, confined, epoch, given)
     return Credentials(session, _secret_key(key, payload), token) if session.access_key_id == access_key_id else None
 
 
@@ -122,6 +126,24 @@ def sealed(key: bytes, purpose: str, payload: bytes) -> str:
 def packed(values: tuple[Any, ...]) -> bytes:
     """The payload of a token: a JSON list of these values, with principals as lists."""
     return orjson.dumps(values, default=astuple)
+
+
+def compressed(payload: bytes) -> bytes:
+    """Compress a long payload, for example one with session policies, so that its token is not too long."""
+    return compress(payload) if len(payload) > COMPRESSED_MIN_BYTES else payload
+
+
+def decompressed(payload: bytes) -> bytes:
+    """Return the JSON of a payload with a valid MAC."""
+    return payload if payload.startswith(b"[") else decompress(payload)
+
+
+def terms_of(values: list[Any] | None) -> SessionTerms | None:
+    if values is None:
+        return None
+    issued_at_s, policies, policy_arns, tags, transitive, *others = values
+    pairs = tuple((name, value) for name, value in tags)
+    return SessionTerms(issued_at_s, tuple(policies), tuple(policy_arns), pairs, tuple(transitive), *others)
 
 
 def opened(key: bytes, purpose: str, token: str) -> bytes | None:

@@ -26,6 +26,7 @@ from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, ParseError
 from corral.core.errors import ApiError
 from corral.model.http_dates import parse_http_date
 from corral.model.principal import Principal
+from corral.model.session import SessionTerms
 
 SHOWN_MAX_BYTES = 4096  # a longer canonical request is not shown to a client whose signature is wrong
 SKEW_MAX_S = 15 * 60
@@ -51,6 +52,7 @@ class Secret(Struct, frozen=True):
     principal: Principal
     task_id: str | None = None  # the task that received these temporary credentials
     confined: bool = False  # True if that task runs in containers
+    terms: SessionTerms | None = None  # of a session
 
     def __repr__(self) -> str:
         return f"Secret(principal={self.principal!r})"  # contains no secrets, because a repr may be logged
@@ -65,6 +67,7 @@ class Identity(Struct, frozen=True):
     service: str  # the signing name of the service
     task_id: str | None = None  # the task whose credentials the caller uses
     confined: bool = False  # True if that task runs in containers: then the policies of its role restrict the caller
+    terms: SessionTerms | None = None  # of a session
 
 
 class CredentialScope(Struct, frozen=True):
@@ -178,7 +181,7 @@ def _api_error(request: Request, error: SignatureRefused | ParseError) -> ApiErr
 
 
 def identity_of(access_key_id: str, secret: Secret, region: str, service: str) -> Identity:
-    return Identity(access_key_id, secret.principal, region, service, secret.task_id, secret.confined)
+    return Identity(access_key_id, secret.principal, region, service, secret.task_id, secret.confined, secret.terms)
 
 
 # --- parse the signature ----------------------------------------------------------------------------------------------

@@ -9,6 +9,21 @@ from msgspec import Struct, field
 from corral.model.principal import Principal
 
 
+class SessionTerms(Struct, frozen=True):
+    """What the creator of a session gave it, beyond its principal."""
+
+    issued_at_s: int = 0
+    # The policies that limit the session: texts, and ARNs of managed policies. If both are empty, none limits it, except that a
+    # federated user of an IAM user may do nothing then.
+    policies: tuple[str, ...] = ()
+    policy_arns: tuple[str, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+    transitive: tuple[str, ...] = ()  # the keys of tags that sessions created with this one have, too; in lower case
+    source_identity: str = ""
+    is_restricted: bool = False  # True: policies decide, although the root user has created the session
+    is_root: bool = False  # True: without the session policies, the session could do what the root user can
+
+
 class CredentialSession(Struct, frozen=True):
     """The session to which temporary credentials belong: they act as `principal` until they expire."""
 
@@ -21,6 +36,7 @@ class CredentialSession(Struct, frozen=True):
     # The value of `SessionValidity.of_tasks` or `of_root` when the session was created, or `of_user`. The session ends when
     # that value changes.
     epoch: str = "0"
+    terms: SessionTerms | None = None
 
 
 class Credentials(Struct, frozen=True):

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.model.principal import Principal
+from corral.model.session import SessionTerms
 
 STACK_TYPE = "AWS::CloudFormation::Stack"
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"  # actions of a step
@@ -63,6 +64,7 @@ class StackCaller(Struct, frozen=True):
     region: str
     principal: Principal
     confined: bool = False
+    terms: SessionTerms | None = None
     task_id: str | None = None
     access_key_id: str = ""
     endpoint_url: str = ""

@@ -89,7 +89,9 @@ class Authentication:
             return None
         if self._has_ended(access.task_id, access.epoch) or access.expires_at_s <= self._clock.wall_s():
             raise Denied("Your authorization token has expired. Reauthenticate and try again.")
-        return aws.Identity("", access.principal, access.region, "ecr", task_id=access.task_id, confined=access.confined)
+        return aws.Identity(
+            "", access.principal, access.region, "ecr", task_id=access.task_id, confined=access.confined, terms=access.terms
+        )
 
     def task_token(self, task_id: str, token: str) -> aws.Identity | None:
         """Check the AWS_CONTAINER_AUTHORIZATION_TOKEN of a task. Task ids are public, but the token is secret."""
@@ -121,7 +123,9 @@ class Authentication:
             return None
         session = found.session
         expires_at_s = ENDED_S if self._has_ended(session.task_id, session.epoch) else session.expires_at_s
-        return aws.Secret(found.secret_key, token, expires_at_s, session.principal, session.task_id, session.confined)
+        return aws.Secret(
+            found.secret_key, token, expires_at_s, session.principal, session.task_id, session.confined, session.terms
+        )
 
     def _secret_of_user(self, access_key_id: str) -> aws.Secret | None:
         """Return the secret of an active access key of a user of IAM. Return None if there is no such key."""

@@ -12,6 +12,7 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
+from corral.model.principal import FEDERATED_USER, USER
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES, needed_permissions
 from corral.server.lanes import Lane
@@ -20,6 +21,10 @@ from corral.store import Store
 if TYPE_CHECKING:
     from corral.access.principals import CallerPolicies
 
+# Operations that no policy decides about, as on AWS: who am I, and a session with the caller's own permissions.
+NEED_NO_POLICY = frozenset({("sts", "GetCallerIdentity"), ("sts", "GetSessionToken")})
+# Kind of a session → the operations of IAM and STS that it may perform
+ASSUMABLE = {USER: frozenset({"AssumeRole"}), FEDERATED_USER: frozenset[str]()}
 CALLERS_MAX = 4_000  # the callers whose policies are kept; ten policies of a user take some 50 KB
 
 
@@ -68,6 +73,9 @@ class Authorizer:
         if required is None:
             return caller
         service, operation = SERVICES.get(required.service), required.operation
+        if (required.service, operation) in NEED_NO_POLICY and not caller.confined:
+            return caller
+        self._check_session(caller, required, exchange)
         is_open = caller.confined and service is not None and operation in service.open_to_containers
         policies = self._policies_of(caller)
         if is_open and required.service not in WITH_POLICIES and not policies.layers.denies_anything and not self._has_users():
@@ -85,6 +93,19 @@ class Authorizer:
 
         return self._state.read_without_snapshot(decide, self._settings, self._ids)
 
+    def _check_session(self, caller: Caller, required: RequiredOperation, exchange: RestrictedExchange) -> None:
+        """Refuse what no policy can allow to the sessions of GetSessionToken and GetFederationToken, as on AWS."""
+        kind, allowed = caller.principal.kind, ASSUMABLE.get(caller.principal.kind)
+        if allowed is None or not caller.principal.session or required.service not in ("iam", "sts"):
+            return
+        if required.operation not in allowed:
+            made = "GetSessionToken" if kind == USER else "GetFederationToken"
+            action = f"{required.service}:{required.operation}"
+            raise exchange.denied(
+                f"User: {caller.principal.arn} is not authorized to perform: {action} because its credentials are those of {made}. "
+                "Use the access key of the user, or a role."
+            )
+
     def _has_users(self) -> bool:
         return self._state.read_without_snapshot(lambda tx: bool(tx.store.iam.users), self._settings, self._ids)
 
@@ -92,7 +113,7 @@ class Authorizer:
         """Return the policies of the caller. They are read again if something of IAM has changed since the last read."""
         from corral.access.principals import policies_of_caller
 
-        key = caller.principal, caller.task_id is not None
+        key = caller.principal, caller.task_id is not None, caller.terms
 
         def find(tx: Tx[Store]) -> CallerPolicies:
             changes = tx.store.iam.changes  # from before the read: if a commit changes the policies later, the counts differ

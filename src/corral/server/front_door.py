@@ -246,6 +246,7 @@ class FrontDoor:
             principal=identity.principal,
             wait_s=_wait_s(headers),
             confined=identity.confined,
+            terms=identity.terms,
             task_id=identity.task_id,
             access_key_id=identity.access_key_id,
             seen=_seen(headers),

@@ -10,6 +10,8 @@ from msgspec.structs import asdict, replace
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.model.principal import role_session
+from corral.model.session import SessionTerms
 from corral.model.stack import (
     STACK_TYPE,
     ResourceStatus,
@@ -22,12 +24,22 @@ from corral.model.stack import (
 from corral.services.cloudformation.no_echo import hide, secrets_of
 from corral.store import Store
 
+ROLE_SESSION = "AWSCloudFormation"  # the name of the session in which a stack uses its role
+OF_ROLE = SessionTerms(is_restricted=True)
 EVENT_GAP_S = 0.001  # the smallest difference between the times of two events of a stack
 
 
 def caller_of(stack: Stack) -> Caller:
-    """Return the caller of the stack's last operation. The steps of the stack run as this caller, for the owner of the stack."""
-    return Caller(**asdict(stack.caller) | {"principal": replace(stack.caller.principal, owner=stack.owner)})
+    """Return the caller of the stack's last operation. The steps of the stack run as this caller, for the owner of the stack.
+
+    If policies restrict the caller and the stack has a role, its steps have the permissions of the role, as on AWS.
+    """
+    given = stack.caller
+    caller = Caller(**{name: getattr(given, name) for name in given.__struct_fields__}, creates_for=stack.owner)
+    if not stack.version.role_arn or not caller.is_restricted:
+        return caller
+    role = stack.version.role_arn.rpartition("/")[2]
+    return replace(caller, principal=role_session(given.account, role, ROLE_SESSION, given.principal.owner), terms=OF_ROLE)
 
 
 def stored_caller(caller: Caller) -> StackCaller:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import orjson
 
-from corral.access.sessions import opened, packed, sealed
+from corral.access.sessions import compressed, decompressed, opened, packed, sealed, terms_of
 from corral.model.principal import Principal
+from corral.model.session import SessionTerms
 
 USER = "AWS"
 LIFETIME_S = 12 * 3600  # the same as on ECR
@@ -27,10 +28,11 @@ class RegistryAccess(NamedTuple):
     task_id: str | None  # the task that requested the password; when this task stops, the password becomes invalid
     confined: bool = False  # True if a program in a container requested the password (`Caller.confined`)
     epoch: str = "0"  # if `SessionValidity` no longer has this epoch, the password is invalid
+    terms: SessionTerms | None = None  # of the session that requested the password
 
 
 def password(key: bytes, access: RegistryAccess) -> str:
-    return sealed(key, PURPOSE, packed(tuple(access)))
+    return sealed(key, PURPOSE, compressed(packed(tuple(access))))
 
 
 def access_of(key: bytes, password: str) -> RegistryAccess | None:
@@ -38,8 +40,9 @@ def access_of(key: bytes, password: str) -> RegistryAccess | None:
     payload = opened(key, PURPOSE, password)
     if payload is None:
         return None
-    principal, *others = orjson.loads(payload)
-    return RegistryAccess(Principal(*principal), *others)
+    principal, region, expires_at_s, task_id, confined, epoch, *terms = orjson.loads(decompressed(payload))
+    given = terms_of(terms[0]) if terms else None
+    return RegistryAccess(Principal(*principal), region, expires_at_s, task_id, confined, epoch, given)
 
 
 def docker_auth(server: str, password: str) -> str:

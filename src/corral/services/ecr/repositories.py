@@ -105,7 +105,7 @@ def get_authorization_token(tx: Tx[Store], params: dict[str, Any], caller: Calle
         raise violated("registryIds", f"the only registry is the one with id '{caller.account}'")
     until_s = int(tx.wall_s) + registry_passwords.LIFETIME_S
     access = registry_passwords.RegistryAccess(
-        caller.principal, caller.region, until_s, caller.task_id, caller.confined, password_epoch(tx, caller)
+        caller.principal, caller.region, until_s, caller.task_id, caller.confined, password_epoch(tx, caller), caller.terms
     )
     password = registry_passwords.password(tx.settings.session_key, access)
     token = b64encode(f"{registry_passwords.USER}:{password}".encode()).decode()

@@ -1,8 +1,8 @@
 """AWS STS: the identity of the caller, and temporary credentials.
 
-The root user may assume every role of this account, and so may tasks that run as plain processes. A program in a Docker container
-may assume a role only if a policy allows this and the role trusts the program. The policies of the assumed role then limit the
-session.
+The root user may assume every role of this account, and so may its tasks that run as plain processes. For a restricted caller
+(`Caller.is_restricted`), the role's trust policy decides (`access/authorization.py`). The policies of a role that IAM has limit the
+session, and so do session policies.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from msgspec.structs import replace
 
 from corral.access import sessions
 from corral.access.caller import Caller
-from corral.access.roles import find_role, role_id, session_epoch, user_id
+from corral.access.roles import document_of, find_role, role_id, session_epoch, user_id
 from corral.core.clock import WallSeconds
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
+from corral.decide.policies.grammar import check_identity_grammar
+from corral.decide.policies.policy import PolicyError
 from corral.model.iam_rules import SESSION_MAX_S
 from corral.model.json_documents import read_json
 from corral.model.principal import FEDERATED_USER, Principal, role_session
-from corral.model.session import Credentials
+from corral.model.session import Credentials, SessionTerms
 
 AccessDenied = api_error("AccessDenied", 403)
 InvalidClientTokenId = api_error("InvalidClientTokenId", 403)
@@ -48,39 +50,40 @@ def get_caller_identity(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> 
 def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     role = _check_role(params["RoleArn"], caller)
     _check_mfa(params)
-    _check_tags(params)
     duration_s = params.get("DurationSeconds", ROLE_DURATION_S)
     if caller.principal.session and duration_s > CHAINED_MAX_S:
         raise ValidationError("The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining.")
     if duration_s > (find_role(tx, role) or {}).get("MaxSessionDuration", SESSION_MAX_S):
         raise ValidationError("The requested DurationSeconds exceeds the MaxSessionDuration set for this role.")
     name = params["RoleSessionName"]
-    principal = role_session(caller.account, role, name, caller.owner)
+    principal = role_session(caller.account, role, name, caller.principal.owner)
+    terms = _terms(tx, params, caller, is_root=not caller.is_restricted and find_role(tx, role) is None)
     response = {
-        **_issued(_issue(tx, principal, duration_s, caller)),
+        **_issued(_issue(tx, principal, duration_s, caller, terms)),
         "AssumedRoleUser": {"AssumedRoleId": f"{role_id(tx, caller.account, role)}:{name}", "Arn": principal.arn},
-        **_packed_size(params, caller),
+        **_packed_size(params),
     }
-    return response | ({"SourceIdentity": params["SourceIdentity"]} if "SourceIdentity" in params else {})
+    return response | ({"SourceIdentity": terms.source_identity} if terms.source_identity else {})
 
 
 def get_session_token(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     _check_long_lived(caller, "GetSessionToken")
     _check_mfa(params)
     duration_s = params.get("DurationSeconds", TOKEN_DURATION_S)
-    return _issued(_issue(tx, replace(caller.principal, session=TOKEN_SESSION), duration_s, caller))
+    terms = SessionTerms(int(tx.wall_s))
+    return _issued(_issue(tx, replace(caller.principal, session=TOKEN_SESSION), duration_s, caller, terms))
 
 
 def get_federation_token(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     _check_long_lived(caller, "GetFederationToken")
-    _check_tags(params)
     duration_s = params.get("DurationSeconds", TOKEN_DURATION_S)
-    principal = Principal(caller.account, FEDERATED_USER, params["Name"], TOKEN_SESSION, caller.owner)
+    principal = Principal(caller.account, FEDERATED_USER, params["Name"], TOKEN_SESSION, caller.principal.owner)
+    terms = _terms(tx, params, caller, is_root=not caller.is_restricted)
     return {
-        **_issued(_issue(tx, principal, duration_s, caller)),
+        **_issued(_issue(tx, principal, duration_s, caller, terms)),
         "FederatedUser": {"FederatedUserId": f"{caller.account}:{params['Name']}", "Arn": principal.arn},
         "PackedPolicySize": 0,  # always shown, unlike in the response of AssumeRole
-        **_packed_size(params, caller),
+        **_packed_size(params),
     }
 
 
@@ -92,10 +95,10 @@ def get_access_key_info(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> 
     return {"Account": caller.account}
 
 
-def _issue(tx: Tx[Any], principal: Principal, duration_s: int, caller: Caller) -> Credentials:
+def _issue(tx: Tx[Any], principal: Principal, duration_s: int, caller: Caller, terms: SessionTerms) -> Credentials:
     """Issue credentials. If the caller is a program of a task, the session ends with the task.
 
-    If policies limit the caller (`confined`), they also limit the new session.
+    If the caller is a program in a container (`confined`), the holder of the new session is one, too.
     """
     nonce = bytes.fromhex(tx.ids.hex32())[: sessions.NONCE_BYTES]
     return sessions.issue(
@@ -106,6 +109,37 @@ def _issue(tx: Tx[Any], principal: Principal, duration_s: int, caller: Caller) -
         caller.task_id,
         confined=caller.confined,
         epoch=session_epoch(tx, caller),
+        terms=terms,
+    )
+
+
+def _terms(tx: Tx[Any], params: dict[str, Any], caller: Caller, *, is_root: bool) -> SessionTerms:
+    """Return what a request gives to a session. Tags that are transitive, and the source identity, come from the caller's session.
+
+    `is_root` says that only session policies limit the new session.
+    """
+    _check_tags(params)
+    earlier = caller.terms or SessionTerms()
+    given, inherited = {tag["Key"]: tag["Value"] for tag in params.get("Tags", ())}, set(earlier.transitive)
+    if conflicts := [key for key in given if key.lower() in inherited]:
+        raise InvalidParameterValue(
+            f"The tag {conflicts[0]} can't be set because it conflicts with a transitive tag from the calling session."
+        )
+    source_identity = params.get("SourceIdentity", earlier.source_identity)
+    if earlier.source_identity and source_identity != earlier.source_identity:
+        raise AccessDenied("The source identity of a session can't be changed: the calling session has another one.")
+    policies = (params["Policy"],) if params.get("Policy") is not None else ()
+    policy_arns = tuple(each["arn"] for each in params.get("PolicyArns", ()) if each.get("arn"))
+    _check_policies(tx, params, policies, policy_arns)
+    return SessionTerms(
+        issued_at_s=int(tx.wall_s),
+        policies=policies,
+        policy_arns=policy_arns,
+        tags=(*((key, value) for key, value in earlier.tags if key.lower() in inherited), *given.items()),
+        transitive=(*earlier.transitive, *(key.lower() for key in params.get("TransitiveTagKeys", ()))),
+        source_identity=source_identity,
+        is_restricted=not is_root or bool(policies or policy_arns),
+        is_root=is_root,
     )
 
 
@@ -159,39 +193,39 @@ def _check_long_lived(caller: Caller, operation: str) -> None:
         raise AccessDenied(f"Cannot call {operation} with session credentials")
 
 
-def _check_enforced(params: dict[str, Any], caller: Caller) -> None:
-    """Refuse what limits a session on AWS and what Corral does not enforce. The session could do more than its creator intends.
-
-    Session tags only matter to the policies of a role, which apply to programs in containers only.
-    """
-    given = ["Policy", "PolicyArns", "ProvidedContexts", *(("Tags", "TransitiveTagKeys") if caller.confined else ())]
-    if refused := [member for member in given if params.get(member)]:
-        raise ValidationError(
-            f"Corral does not enforce {' and '.join(refused)} of a session, so it creates no session with them. Omit them, and "
-            "assume a role whose own policies allow only what the session needs."
-        )
-
-
-def _packed_size(params: dict[str, Any], caller: Caller) -> dict[str, int]:
-    """The response member PackedPolicySize: the percentage of the limit that session tags use.
-
-    The member is omitted if the request has no tags. Policies are checked for their form and size, and are refused then.
-    """
-    policy, tags, arns = params.get("Policy"), params.get("Tags", ()), params.get("PolicyArns", ())
-    if policy is not None:
+def _check_policies(tx: Tx[Any], params: dict[str, Any], policies: tuple[str, ...], policy_arns: tuple[str, ...]) -> None:
+    """Refuse session policies that could not be enforced, and contexts of other identity providers."""
+    for text in policies:
         try:
-            document = read_json(policy)
+            is_object = isinstance(read_json(text), dict)
         except ValueError:
-            document = None
-        if not isinstance(document, dict):
+            is_object = False
+        if not is_object:
             raise MalformedPolicyDocument("The policy is not in the valid JSON format.")
-    used = len(policy or "") + sum(len(tag["Key"]) + len(tag["Value"]) for tag in tags)
-    used += sum(len(each.get("arn", "")) for each in arns)
+    _packed_size(params)  # refuses what is too long
+    for text in policies:
+        try:
+            check_identity_grammar(text, is_managed=False)
+        except PolicyError as error:
+            raise MalformedPolicyDocument(str(error)) from None
+    for each in policy_arns:
+        if document_of(tx, each) is None:
+            raise ValidationError(f"PolicyArns: the policy {each} does not exist in this account, or Corral has no document of it.")
+    if params.get("ProvidedContexts"):
+        raise ValidationError("Corral has no trusted context providers, so it creates no session with ProvidedContexts. Omit them.")
+
+
+def _packed_size(params: dict[str, Any]) -> dict[str, int]:
+    """The response member PackedPolicySize: the percentage of the limit that session policies and tags use.
+
+    The member is omitted if the request has none.
+    """
+    used = len(params.get("Policy") or "") + sum(len(tag["Key"]) + len(tag["Value"]) for tag in params.get("Tags", ()))
+    used += sum(len(each.get("arn", "")) for each in params.get("PolicyArns", ()))
     if used > POLICY_MAX:
         raise PackedPolicyTooLarge(
             f"Packed policy consumes {math.ceil(100 * used / POLICY_MAX)}% of allotted space, please use smaller policy."
         )
-    _check_enforced(params, caller)
     return {"PackedPolicySize": math.ceil(100 * used / POLICY_MAX)} if used else {}
 
 
