@@ -30,7 +30,7 @@ from corral.decide.policies.policy import (
     evaluate,
     service_principal,
 )
-from corral.model.principal import ROOT, role_session
+from corral.model.principal import ANONYMOUS, ROOT, role_session
 from corral.store import Store
 
 ReadFacts = Callable[[], ResourceFacts | None]
@@ -170,7 +170,11 @@ def _is_trust(needed: Permission) -> bool:
 
 
 def _text(caller: Caller, lacking: Permission, verdict: PolicyVerdict) -> str:
+    is_anonymous = caller.principal.kind == ANONYMOUS
+    if is_anonymous and verdict is PolicyVerdict.NOT_BY_IDENTITY:
+        verdict = PolicyVerdict.NOT_BY_RESOURCE
     on = f" on resource: {lacking.resource}" if lacking.resource else ""
     reason = TRUST_REASONS.get(verdict, verdict.value) if _is_trust(lacking) else verdict.value
     why = reason.format(action=lacking.action)
-    return f"User: {caller.principal.arn} is not authorized to perform: {lacking.action}{on} {why}"
+    name = ANONYMOUS if is_anonymous else caller.principal.arn
+    return f"User: {name} is not authorized to perform: {lacking.action}{on} {why}"

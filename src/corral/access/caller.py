@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from corral.model.principal import ASSUMED_ROLE, FEDERATED_USER, ROOT, USER, Principal
+from corral.model.principal import ANONYMOUS, ASSUMED_ROLE, FEDERATED_USER, ROOT, USER, Principal
 from corral.model.session import SessionTerms
 
 
@@ -40,19 +40,28 @@ class Caller(Struct, frozen=True, eq=False):
 
     @property
     def is_restricted(self) -> bool:
-        """Whether policies decide what the caller may do: for programs in containers, for users, and for their sessions and tasks.
+        """Whether policies decide what the caller may do.
+
+        They do for programs in containers, for users, their sessions and tasks, for limited sessions, and for anonymous callers.
 
         Services that act for an owner are not restricted: they do what this owner was allowed to order.
         """
         kind = self.principal.kind
-        if self.confined or kind == USER or (self.terms is not None and self.terms.is_restricted):
+        if self.confined or kind in (USER, ANONYMOUS) or (self.terms is not None and self.terms.is_restricted):
             return True
         return kind in (ASSUMED_ROLE, FEDERATED_USER) and self.principal.owner != ROOT
 
     @property
     def writer(self) -> str | None:
-        """The text that identifies the caller as the writer of an object: ROLE/SESSION for a program in a container.
+        """The text that identifies the caller as the writer of an object, if policies restrict the caller.
 
-        None for all other callers. They may run programs on the host, so no decision depends on who of them wrote an object.
+        None for all other callers. They may run programs on the host, so no decision depends on who of them wrote an object. The
+        text is ROLE/SESSION, and /OWNER follows if the owner is a user. Without a role, ROLE and SESSION are empty.
         """
-        return f"{self.principal.name}/{self.principal.session}" if self.confined else None
+        if not self.is_restricted:
+            return None
+        principal = self.principal
+        role, session = (principal.name, principal.session) if principal.kind == ASSUMED_ROLE else ("", "")
+        if principal.kind == USER or principal.owner not in (ROOT, ""):
+            return f"{role}/{session}/{principal.owner}"
+        return f"{role}/{session}" if role else f"//{principal.kind}"

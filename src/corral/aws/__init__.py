@@ -37,7 +37,7 @@ from corral.aws.recognition import (
 )
 from corral.aws.request_body import PlainBody, RequestBody
 from corral.aws.s3 import normalize_s3_request
-from corral.aws.s3_signatures import PostPolicy, verify_head, verify_post_policy
+from corral.aws.s3_signatures import PostPolicy, is_unsigned, unsigned_body, verify_head, verify_post_policy
 from corral.aws.signature_errors import expired_token
 from corral.aws.sigv4 import Identity, PendingVerification, Secret, SecretLookup, begin_verification, verify, wrong_service
 from corral.aws.wire_errors import NESTING_MAX, WrongResult
@@ -62,6 +62,7 @@ __all__ = [
     "begin_verification",
     "effort_of",
     "expired_token",
+    "is_unsigned",
     "load_model",
     "normalize_s3_request",
     "not_served",
@@ -71,6 +72,7 @@ __all__ = [
     "recognise_unless_form",
     "serialize_refusal",
     "service_of",
+    "unsigned_body",
     "verify",
     "verify_head",
     "verify_post_policy",

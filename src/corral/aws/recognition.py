@@ -27,7 +27,6 @@ from corral.aws.rest_routes import route, routes_of
 from corral.aws.s3 import normalize_s3_request
 from corral.aws.serialize.errors import serialize_error
 from corral.aws.shapes import OperationModel, ServiceModel, Shape
-from corral.aws.signature_errors import SignatureRefused, signature_error
 from corral.aws.wall_times import in_wall_time
 from corral.aws.wire_errors import (
     ParseError,
@@ -255,6 +254,8 @@ def service_of(head: Request) -> str | None:
         found = catalogue.SERVICE_BY_TARGET_PREFIX.get(prefix) or catalogue.SERVICE_BY_OWN_PREFIX.get(prefix)
     else:
         found = _service(head, scope_service(head))
+        if found is None and _may_be_unsigned_s3(head):
+            return "s3"  # maybe: it could also be an unsigned request to another service with REST paths
     return found.name if found is not None else None
 
 
@@ -356,7 +357,7 @@ def _from_signature_or_shape(request: Request) -> ApiCall:
             if found is not None:
                 return _call(_operation(known.name, found.operation, "rest-json"), request, found.labels)
     if _may_be_unsigned_s3(request):
-        raise signature_error("rest-xml", SignatureRefused("missing", ""))
+        return _from_path(request, catalogue.SERVICE_BY_NAME["s3"])
     message = f"{request.method} {request.path[:200]} matches no operation of an AWS service that Corral serves"
     raise unrecognised_request(presumed_protocol(request), message)
 

@@ -83,6 +83,24 @@ def verify_head(head: Request, lookup: SecretLookup, now_s: float, *, signing_na
         raise signature_error("rest-xml", SignatureRefused("incomplete", error.detail)) from None
 
 
+def is_unsigned(head: Request) -> bool:
+    """Whether the head of a request has no signature of any kind."""
+    query = head.query
+    return "authorization" not in head.headers and not any(
+        f"{name}=" in query for name in ("X-Amz-Signature", "X-Amz-Credential", "AWSAccessKeyId", "Signature")
+    )
+
+
+def unsigned_body(head: Request) -> RequestBody:
+    """Return the decoder for the body of a request without a signature."""
+    stated = head.headers.get("x-amz-content-sha256", UNSIGNED_PAYLOAD)
+    if stated in (SIGNED_CHUNKS, SIGNED_CHUNKS_AND_TRAILER):
+        raise error_class("InvalidArgument", 400)("The chunks of a request without a signature cannot be signed.")
+    if stated == UNSIGNED_CHUNKS_AND_TRAILER:
+        return _chunked(head.headers, None, has_trailers=True)
+    return PlainBody(stated if _SHA256.fullmatch(stated) is not None else None)
+
+
 def verify_post_policy(fields: Mapping[str, str], lookup: SecretLookup, now_s: float) -> PostPolicy:
     """Verify the policy of a form upload. The names of the `fields` are in lower case."""
     policy = fields.get("policy")
@@ -115,16 +133,20 @@ def _stated_hash(head: Request) -> str:
 def _body(stated: str, headers: Mapping[str, str], claim: SignatureClaim, secret: Secret) -> RequestBody:
     if stated not in _CHUNKED:
         return PlainBody(stated if stated != UNSIGNED_PAYLOAD else None)
-    size = headers.get(DECODED_LENGTH, "")
-    if _NUMBER.fullmatch(size) is None or int(size) > LENGTH_MAX_BYTES:
-        raise error_class("MissingContentLength", 411)(f"You must provide the {DECODED_LENGTH} HTTP header.")
-    declared = [name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",")]
-    trailers = tuple(name for name in declared if name) if stated != SIGNED_CHUNKS else ()
     signer = None
     if stated != UNSIGNED_CHUNKS_AND_TRAILER:
         scope = claim.scope
         key = signing_key(secret.secret_key, scope.date, scope.region, scope.service)
         signer = ChunkSigner(key, claim.timestamp, scope.text, claim.signature)
+    return _chunked(headers, signer, has_trailers=stated != SIGNED_CHUNKS)
+
+
+def _chunked(headers: Mapping[str, str], signer: ChunkSigner | None, *, has_trailers: bool) -> ChunkedBody:
+    size = headers.get(DECODED_LENGTH, "")
+    if _NUMBER.fullmatch(size) is None or int(size) > LENGTH_MAX_BYTES:
+        raise error_class("MissingContentLength", 411)(f"You must provide the {DECODED_LENGTH} HTTP header.")
+    declared = [name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",")]
+    trailers = tuple(name for name in declared if name) if has_trailers else ()
     return ChunkedBody(int(size), trailers, signer)
 
 

@@ -97,7 +97,8 @@ def authorise(caller: Caller, exchange: Exchange) -> None:
     The root user, its sessions, and tasks that run as processes of this machine may perform all actions. This function is not
     called for restricted callers (`Caller.is_restricted`): `Authorizer` evaluates the policies that apply to them.
     """
-    if caller.principal == ANONYMOUS.principal and exchange.action not in PUBLIC_ACTIONS:
+    is_for_bucket = isinstance(exchange, S3Request)  # the policy of the bucket decides
+    if caller.principal == ANONYMOUS.principal and exchange.action not in PUBLIC_ACTIONS and not is_for_bucket:
         raise AccessDenied(f"Anonymous callers may not perform {exchange.action}: sign the request.")
 
 
@@ -154,10 +155,9 @@ class FrontDoor:
             action = exchange.action
             await self._loader.load_handlers(action)
             caller = self._caller(identity, request, request_id)
+            authorise(caller, exchange)
             if caller.is_restricted:
                 caller = await self._permissions.check(caller, exchange)
-            else:
-                authorise(caller, exchange)
             rate(caller, exchange)
             response = await exchange.run(caller)
         except ClientGone:
@@ -192,7 +192,10 @@ class FrontDoor:
             return S3Request(call, request, request_id, receive, connection, self._s3)
         if request.path != "/" and (page := await self._page(request, request_id, receive, connection)) is not None:
             return page
-        return ServiceCall(request, aws.recognise_unless_form(request), request_id, receive, connection, self._calls)
+        call = aws.recognise_unless_form(request)
+        if call is not None and call.service == "s3":  # without a signature
+            return S3Request(call, request, request_id, receive, connection, self._s3)
+        return ServiceCall(request, call, request_id, receive, connection, self._calls)
 
     async def _page(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange | None:
         """Return the exchange of a page of Corral, of a URL that a stack waits for (`wait_handles.py`), or of a task endpoint.

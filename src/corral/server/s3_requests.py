@@ -24,7 +24,7 @@ from corral.core.transactions import Tx
 from corral.model.blob import StoredBlob
 from corral.model.settings import Settings
 from corral.model.task import TaskState
-from corral.server.authentication import Authentication
+from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.authorization import RequiredOperation
 from corral.server.cors import BucketCors
 from corral.server.http.connection import HttpConnection
@@ -40,6 +40,12 @@ FORM = "PostObject"
 QUERY_PARAMS = {"VersionId": "versionId", "Prefix": "prefix", "Delimiter": "delimiter"}
 # The checksum headers of these operations belong to an object, not to the document in the request.
 CHECKSUM_OF_OBJECT = frozenset({"CompleteMultipartUpload"})
+
+# What anonymous callers may perform, if the policy of the bucket allows it.
+ANONYMOUS_OPERATIONS = frozenset(
+    {"DeleteObject", "GetBucketLocation", "GetObject", "GetObjectAttributes", "GetObjectTagging", "HeadBucket", "HeadObject",
+     "ListObjectVersions", "ListObjects", "ListObjectsV2", "PutObject"}
+)  # fmt: skip
 
 log = logging.getLogger("corral")
 
@@ -127,11 +133,16 @@ class S3Request(Struct, eq=False):
             form = await read_form(self.head.headers.get("content-type", ""), self.receive)
             self._body, self._policy = form, authentication.form_policy(form.fields)
             return self._policy.identity
+        if aws.is_unsigned(self.head):
+            self._body = aws.unsigned_body(self.head)
+            return ANONYMOUS
         identity, self._body = authentication.head_signature(self.head, self.call.signing_name)
         return identity
 
     def required(self, caller: Caller) -> RequiredOperation:
         served(self.call)  # raise an error if the operation is not served
+        if caller.principal == ANONYMOUS.principal and self.call.operation not in ANONYMOUS_OPERATIONS:
+            raise self.denied(f"Anonymous callers may not perform s3:{self.call.operation}: sign the request.")
         return RequiredOperation("s3", self.call.operation, self._head_params)
 
     def denied(self, message: str) -> ApiError:

@@ -85,8 +85,8 @@ def current(tx: Tx[Store], bucket: Bucket, key: str) -> ObjectVersion | None:
 
 
 def _one_for_each_role(writers: Iterable[str | None]) -> tuple[str, ...]:
-    """Return one writer (ROLE/SESSION) for each role. The sessions of a role have the same permissions."""
-    return tuple({writer.partition("/")[0]: writer for writer in writers if writer is not None}.values())
+    """Return one `Caller.writer` for each role and owner. The sessions of a role have the same permissions."""
+    return tuple({(writer.split("/")[0], *writer.split("/")[2:]): writer for writer in writers if writer is not None}.values())
 
 
 def wake_blob_gc(tx: Tx[Store], has_garbage: bool) -> None:
