@@ -11,12 +11,14 @@ from typing import Any
 
 from corral import aws
 from corral.access.caller import Caller
+from corral.audit.trail import AuditTrail
 from corral.blobs import Blobs
 from corral.core.clock import WallClock
 from corral.core.core import Core
 from corral.core.ids import SeededIds
 from corral.model.principal import root_user
 from corral.model.settings import Settings
+from corral.server.audit.recording import Audit
 from corral.server.http.connection_limits import UnverifiedMemory
 from corral.server.lanes import QUIET_MAX, QUIET_S, WRITES_MIN, Lane
 from corral.server.service_calls import CallRunner
@@ -44,7 +46,8 @@ class World:
         ids, settings = SeededIds(Random(0)), Settings()
         self.lane = WatchedLane(Core(Store(folder / "state.db"), settings=settings, clock=WallClock(), ids=ids))
         self.lane.start()
-        self._runner = CallRunner(settings, {"state": self.lane}, ids, UnverifiedMemory(), Blobs(folder / "blobs", ids))
+        audit = Audit(AuditTrail(folder / "audit"), (), ids, WallClock())
+        self._runner = CallRunner(settings, {"state": self.lane}, ids, UnverifiedMemory(), Blobs(folder / "blobs", ids), audit)
 
     async def ask(self, request_id: str, target: str, body: bytes = b"{}") -> aws.Response:
         async def disconnected() -> tuple[bytes, bool]:

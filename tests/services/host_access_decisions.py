@@ -142,6 +142,7 @@ ASKS_NOT = {
     # Each step of a stack asks with the permissions of the caller who started the operation of the stack.
     "cloudformation": """CancelUpdateStack ContinueUpdateRollback CreateChangeSet CreateStack DeleteChangeSet DeleteStack
         ExecuteChangeSet RollbackStack SetStackPolicy SignalResource UpdateStack UpdateTerminationProtection""",
+    "cloudtrail": "LookupEvents",
     "cloudwatch": """DeleteAlarms DeleteDashboards DisableAlarmActions EnableAlarmActions PutCompositeAlarm PutDashboard
         PutMetricAlarm PutMetricData SetAlarmState TagResource UntagResource""",
     # Only the root user can create tokens for hosts, accept other machines as hosts, and revoke hosts and tokens.

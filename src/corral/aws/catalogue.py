@@ -32,6 +32,7 @@ SERVICES: tuple[AwsService, ...] = (
     AwsService("autoscaling-plans", "autoscaling-plans", "2018-01-06", ("json",), "AnyScaleScalingPlannerFrontendService"),
     AwsService("batch", "batch", "2016-08-10", ("rest-json",)),
     AwsService("cloudformation", "cloudformation", "2010-05-15", ("query",), body_max_bytes=ESCAPED),
+    AwsService("cloudtrail", "cloudtrail", "2013-11-01", ("json",), "com.amazonaws.cloudtrail.v20131101.CloudTrail_20131101"),
     AwsService(
         "cloudwatch",
         "monitoring",

@@ -119,6 +119,11 @@ class ApiCall(Struct, frozen=True):
     codecs: OperationCodecs
 
     @property
+    def name(self) -> tuple[str, str]:
+        """The service and the operation."""
+        return self.service, self.operation
+
+    @property
     def signing_name(self) -> str:
         """The service name that the signature's credential scope must contain."""
         return catalogue.SERVICE_BY_NAME[self.service].signing_name

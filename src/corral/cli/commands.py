@@ -59,6 +59,7 @@ MODULES = {
     "login": "Log docker in to the image registry.",
     "images": "List repositories and their images.",
     "revoke": "Revoke temporary credentials.",
+    "audit": "Show who changed what, and what was denied.",
     "server.backup": "Back up the data folder.",
     "server.restore": "Restore a backup into a new data folder.",
     "server.check": "Check databases and objects for damage.",

@@ -17,7 +17,7 @@ from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
 
 UP, SCALING, HISTORY, OUTPUTS, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "outputs", "run", "cost", "instance-types"
 JOIN, HOSTS, CLUSTERS, UPGRADE, LENDERS = "join", "hosts", "clusters", "upgrade", "lenders"
-SHIP, SHARED_FOLDERS = "ship", "shared-folders"
+SHIP, SHARED_FOLDERS, AUDIT = "ship", "shared-folders", "audit"
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
 OUTPUTS_MAX_MIB = 1_000_000_000
@@ -215,7 +215,16 @@ _COST = (
     number(COST, "gpu_hour", 0, PRICE_MAX, "the price of a GPU-hour of this machine in US dollars, for `corral cost`; 0: none"),
 )
 
-_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_UPGRADE, *_COST)
+_DATA_SERVICES = ("cloudwatch", "lambda", "logs", "s3", "sns", "sqs")
+_AUDIT = (
+    ConfigurationSetting(
+        AUDIT, "data", [], "the services whose calls about data, such as objects and messages, are in the audit",
+        f"a list of {', '.join(_DATA_SERVICES)}",
+        lambda value: isinstance(value, list) and all(each in _DATA_SERVICES for each in value),
+    ),
+)  # fmt: skip
+
+_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_UPGRADE, *_COST, *_AUDIT)
 SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in _ALL}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES, CLUSTERS, LENDERS)
 HAND_WRITTEN = (INSTANCE_TYPES, CLUSTERS, LENDERS)  # tables whose keys are names: `server/configuration.py` reads them

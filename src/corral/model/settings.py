@@ -121,6 +121,7 @@ class Settings(Struct, frozen=True):
     lost_after: dict[str, float] = field(default_factory=dict)  # from corral.toml: cluster → when a silent host of it is lost
     launches: Launches = field(default_factory=Launches)
     server: ServerFacts = field(default_factory=ServerFacts)
+    audit_folder: str = ""  # the files of the audit; empty in simulations
     blobs_folder: str = ""  # a nested stack reads its template from this folder; empty in simulations, which have no blobs
 
     def __repr__(self) -> str:

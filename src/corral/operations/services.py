@@ -64,6 +64,7 @@ MODULES = {  # service → its lane, and the module with its tables
     "autoscaling": ("state", "autoscaling.handlers"),
     "batch": ("state", "batch.handlers"),
     "cloudformation": ("state", "cloudformation.handlers"),
+    "cloudtrail": ("state", "cloudtrail.handlers"),
     "corral": ("state", "corral.handlers"),
     "cloudwatch": ("metrics", "cloudwatch.handlers"),
     "ec2": ("state", "ec2.handlers"),

@@ -31,6 +31,7 @@ from corral.model.histogram import RequestTimes
 from corral.model.numbers import whole_number
 from corral.model.settings import Settings
 from corral.server import wait_handles
+from corral.server.audit.recording import Audit
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.authorization import Authorizer, RequiredOperation
 from corral.server.cors import BucketCors, Preflight
@@ -119,6 +120,7 @@ class FrontDoor:
         memory: UnverifiedMemory,
         times: RequestTimes,
         open_metrics_page: Callable[[], MetricsPage],
+        audit: Audit,
     ) -> None:
         self._settings = settings
         self._state = lanes["state"]
@@ -127,7 +129,8 @@ class FrontDoor:
         self._blobs = blobs
         self._intake = intake
         self._loader = ServiceLoader()
-        self._calls = CallRunner(settings, lanes, ids, memory, blobs)
+        self._audit = audit
+        self._calls = CallRunner(settings, lanes, ids, memory, blobs, audit)
         self._origins = BucketCors(lanes["state"], settings, ids)
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
         self._task_endpoints = task_endpoints
@@ -140,6 +143,7 @@ class FrontDoor:
         """Handle a request whose head has arrived completely. Raise ClientGone if the client disconnects."""
         request_id, began_s = self._ids.uuid(), time.perf_counter()
         exchange: Exchange | None = None
+        caller: Caller | None = None
         action = ""
         try:
             await self._loader.load_model(request)
@@ -167,11 +171,22 @@ class FrontDoor:
             if error is not raised:
                 log.exception("request %s failed: %s", request_id, exchange.action if exchange is not None else request)
             forget_frames(error)
+            if exchange is not None and caller is not None:
+                self._record_failure(request, caller, exchange, error)
             response = exchange.refuse(error) if exchange is not None else aws.serialize_refusal(request, error, request_id)
         if not action:
             action = exchange.action if exchange is not None else UNKNOWN_ACTION
         self._times.record(action, time.perf_counter() - began_s, response.status)
         return response
+
+    def _record_failure(self, request: aws.Request, caller: Caller, exchange: Exchange, error: ApiError) -> None:
+        try:
+            called = exchange.required(caller)
+        except ApiError:  # the operation is not served
+            return
+        if called is not None:
+            params = called.params if isinstance(called.params, dict) else {}
+            self._audit.failed(request, caller, (called.service, called.operation), params, error)
 
     async def _recognise(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange:
         """Find the API of a request from its head, and return its exchange.
@@ -228,7 +243,7 @@ class FrontDoor:
     def _registry(self) -> Registry:
         from corral.server.registry.dispatch import Registry  # imported here because importing it would slow down every start
 
-        return Registry(self._settings, self._state, self._ids, self._intake)
+        return Registry(self._settings, self._state, self._ids, self._intake, self._audit)
 
     @cached_property
     def _objects(self) -> ObjectsPage:

@@ -88,9 +88,9 @@ class S3Requests:
         read = lane.read_now if "CopySource" in params else lane.read_without_snapshot
         admission = read(lambda tx: admit(tx, params, caller), self._settings, self._ids)
         if admission is None:  # this copy shares the bytes of its source, so there is nothing to receive
-            return call.serialize(
-                await lane.submit(lambda tx: operation(tx, params, caller), owner=caller.owner), caller.request_id
-            )
+            result = await lane.submit(lambda tx: operation(tx, params, caller), owner=caller.owner)
+            self.calls.audit.succeeded(call.request, caller, call.name, call.located, result)
+            return call.serialize(result, caller.request_id)
         params |= admission.params
         if isinstance(body, FormFile):
             body.set_bounds(admission.min_bytes, admission.max_bytes)
@@ -111,6 +111,7 @@ class S3Requests:
         except OSError as error:
             log.exception("request %s: %s:%s could not be written", caller.request_id, call.service, call.operation)
             raise not_written(error) from None
+        self.calls.audit.succeeded(call.request, caller, call.name, call.located, result)
         return call.serialize(result, caller.request_id)
 
 
@@ -123,6 +124,7 @@ class S3Request(Struct, eq=False):
     s3: S3Requests
     _body: aws.RequestBody | None = None
     _policy: aws.PostPolicy | None = None  # only for a form upload
+    _named: dict[str, Any] | None = None  # the parameters that name resources, as soon as they are known
 
     @property
     def action(self) -> str:
@@ -143,7 +145,7 @@ class S3Request(Struct, eq=False):
         served(self.call)  # raise an error if the operation is not served
         if caller.principal == ANONYMOUS.principal and self.call.operation not in ANONYMOUS_OPERATIONS:
             raise self.denied(f"Anonymous callers may not perform s3:{self.call.operation}: sign the request.")
-        return RequiredOperation("s3", self.call.operation, self._head_params)
+        return RequiredOperation(*self.call.name, self._named if self._named is not None else self._head_params)
 
     def denied(self, message: str) -> ApiError:
         return self.call.denied(message)
@@ -185,6 +187,7 @@ class S3Request(Struct, eq=False):
             params["CopySource"] = headers["x-amz-copy-source"]
         if isinstance(self._body, FormFile):
             params["Key"] = self._body.fields.get("key", "").replace(FILE_NAME, self._body.filename)
+        self._named = params
         return params
 
     def _with_cors_headers(self, response: aws.Response) -> aws.Response:

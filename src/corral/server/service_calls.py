@@ -28,6 +28,7 @@ from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES, Fetch, Handler, Service, Settle
+from corral.server.audit.recording import Audit
 from corral.server.authentication import Authentication
 from corral.server.authorization import RequiredOperation
 from corral.server.http.connection import ClientGone, HttpConnection
@@ -49,13 +50,14 @@ T = TypeVar("T")
 
 class CallRunner:
     def __init__(
-        self, settings: Settings, lanes: Mapping[str, Lane[Any]], ids: Ids, memory: UnverifiedMemory, blobs: Blobs
+        self, settings: Settings, lanes: Mapping[str, Lane[Any]], ids: Ids, memory: UnverifiedMemory, blobs: Blobs, audit: Audit
     ) -> None:
         self._settings = settings
         self._lanes = lanes
         self._ids = ids
         self._blobs = blobs
         self.memory = memory
+        self.audit = audit
         self._decoders: ThreadPoolExecutor | None = None
         # Restricted caller, operation, region and body of a request → `Lane.writes` when it arrived, when it arrived, and its
         # response, maybe to come.
@@ -124,6 +126,7 @@ class CallRunner:
 
         if call.operation in service.steps:
             result = await _in_steps(lane, service.steps[call.operation](params, caller), receive, caller.owner)
+            self.audit.succeeded(call.request, caller, call.name, params, result)
             return call.serialize(result, caller.request_id, lane.steps)
 
         if caller.sees is not None:
@@ -143,10 +146,12 @@ class CallRunner:
                 pass  # run it again in the lane, where it cannot miss a change, and where all that is in memory can be read
         if call.operation in service.pieces:
             result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
+            self.audit.succeeded(call.request, caller, call.name, params, result)
             return call.serialize(result, caller.request_id, lane.steps)
         read_only = call.operation in service.heavy
         answer = lane.submit(handler, lambda: cancel_when_gone(receive, answer), read_only=read_only, owner=caller.owner)
         result = await answer
+        self.audit.succeeded(call.request, caller, call.name, params, result)
         if call.operation in service.settle:
             await self._settled(service.settle[call.operation], lane, params, caller, receive)
         return call.serialize(result, caller.request_id, lane.steps)
@@ -219,7 +224,7 @@ class ServiceCall(Struct, eq=False):
     receive: Receive
     connection: HttpConnection
     calls: CallRunner
-    parsed: dict[str, Any] | None = None  # the parameters, if the check of permissions has needed them
+    parsed: dict[str, Any] | None = None  # the parameters, as soon as they are known
 
     @property
     def action(self) -> str:
@@ -248,13 +253,14 @@ class ServiceCall(Struct, eq=False):
     def required(self, caller: Caller) -> RequiredOperation:
         call = self._recognised()
         served(call)  # raise an error if the operation is not served
-        return RequiredOperation(call.service, call.operation, partial(self._params, caller))
+        return RequiredOperation(*call.name, self.parsed if self.parsed is not None else partial(self._params, caller))
 
     def denied(self, message: str) -> ApiError:
         return self._recognised().denied(message)
 
     async def run(self, caller: Caller) -> aws.Response:
-        return await self.calls.run(self._recognised(), caller, self.receive, self.parsed)
+        params = self.parsed if self.parsed is not None else await self._params(caller)
+        return await self.calls.run(self._recognised(), caller, self.receive, params)
 
     async def _params(self, caller: Caller) -> dict[str, Any]:
         self.parsed = await self.calls.params(self._recognised(), caller)

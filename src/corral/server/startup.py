@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import uvloop
 
+from corral.audit.trail import AuditTrail
 from corral.aws import Secret
 from corral.blobs import Blobs
 from corral.blobs.files import count_blobs
@@ -41,6 +42,7 @@ from corral.node.gpus_flag import parse_gpus_flag
 from corral.node.host import kernel_boot_id, stored_host_id
 from corral.process.control_characters import escape_controls
 from corral.process.data_folder import (
+    AUDIT,
     JOINED,
     OUTPUTS,
     RESTORING,
@@ -62,6 +64,7 @@ from corral.server.agents.connections import Agents
 from corral.server.agents.local_agent import LocalAgent
 from corral.server.agents.sample_demand import SampleDemand
 from corral.server.allocator import limit_heaps
+from corral.server.audit.recording import Audit
 from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
 from corral.server.clock_watch import ClockWatch, keep_time, open_clock
@@ -200,6 +203,7 @@ async def _serve(options: ServerOptions) -> None:
         lost_after=configuration.lost_after,
         gpu_hour_price=float(configuration.values["cost.gpu_hour"]),
         blobs_folder=str(data / "blobs"),
+        audit_folder=str(data / AUDIT),
     )
     if options.remember:
         store_settings(data, {f"{UP}.{name}": getattr(options, name) for name in options.remember.split(",")})
@@ -257,10 +261,15 @@ async def _serve(options: ServerOptions) -> None:
         return [each for lane in lanes.values() for each in lane.failing_handovers()]
 
     settings.sessions.has_user = store.iam.has_user
+    trail = AuditTrail(data / AUDIT)
+
+    def problems() -> list[dict[str, Any]]:
+        return [*agents.problems(), *trail.problems()]
+
     facts = settings.server
     facts.read_samples = demand.read
     facts.about, facts.samples, facts.samples_before = about, agents.samples, agents.history
-    facts.problems, facts.failing_handovers, facts.quarantine = agents.problems, failing, partial(quarantine_of, blobs)
+    facts.problems, facts.failing_handovers, facts.quarantine = problems, failing, partial(quarantine_of, blobs)
     facts.output_files, facts.is_connected = partial(output_files, data / OUTPUTS), agents.is_connected
     facts.save_sessions = partial(store_members, sessions_file)
     facts.secrets = StoredSecrets(json.loads((data / SECRETS).read_text()), partial(store_members, data / SECRETS))
@@ -277,6 +286,7 @@ async def _serve(options: ServerOptions) -> None:
 
         return MetricsPage(lanes, agents.history, clock, times, began_s)
 
+    audit = Audit(trail, configuration.values["audit.data"], names, clock)
     began_s, limits, times = clock.now_s(), ConnectionLimits(connections_allowed()), RequestTimes()
     front_door = FrontDoor(
         settings,
@@ -298,6 +308,7 @@ async def _serve(options: ServerOptions) -> None:
         limits.memory,
         times,
         open_metrics_page,
+        audit,
     )
     server = HttpServer(front_door, open_data_channel, blobs, limits, clock)
     upgrade_files = UpgradeFiles(configuration.values["upgrade.wheels"])
@@ -350,6 +361,7 @@ async def _serve(options: ServerOptions) -> None:
     door.close()
     if opened is not None:
         opened.front.close()
+    audit.close()
     if loss:
         raise FolderDeleted(loss)
     (data / "server.json").unlink(missing_ok=True)

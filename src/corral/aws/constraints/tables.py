@@ -16,8 +16,8 @@ ConstraintKind = Literal["length", "value", "enum", "pattern"]
 DISPLAYED_MAX_CHARACTERS = 1024  # a longer value is truncated in error texts
 # The services that have a table. Each table is a module of this package, which is imported at the service's first request.
 WITH_TABLE = frozenset(
-    {"autoscaling", "batch", "cloudformation", "cloudwatch", "ec2", "ecr", "ecs", "iam", "logs", "s3", "secretsmanager", "sns",
-     "sqs", "ssm", "sts"}
+    {"autoscaling", "batch", "cloudformation", "cloudtrail", "cloudwatch", "ec2", "ecr", "ecs", "iam", "logs", "s3",
+     "secretsmanager", "sns", "sqs", "ssm", "sts"}
 )  # fmt: skip
 # The error codes for services that have no table.
 CODE_BY_PROTOCOL = {"query": "ValidationError", "ec2": "InvalidParameterValue", "rest-xml": "InvalidArgument"}

@@ -57,6 +57,7 @@ SERVICES = {
         }),
         signing_name="monitoring", version="1.0", page_token="NextToken", has_query_codes=True,
     ),
+    "cloudtrail": JsonService("com.amazonaws.cloudtrail.v20131101.CloudTrail_20131101", page_token="NextToken"),
     "logs": JsonService("Logs_20140328", tokens=("PutQueryDefinition",)),
     "ecr": JsonService(
         "AmazonEC2ContainerRegistry_V20150921",

@@ -16,6 +16,7 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
 from corral.model.settings import Settings
+from corral.server.audit.recording import Audit
 from corral.server.authentication import Authentication
 from corral.server.authorization import RequiredOperation
 from corral.server.http.request_body import BodyReceiver, Receive
@@ -48,7 +49,8 @@ RegistryHandler = Callable[[RegistryRequest], Awaitable[aws.Response]]
 
 
 class Registry:
-    def __init__(self, settings: Settings, state: Lane[Store], ids: Ids, intake: BodyReceiver) -> None:
+    def __init__(self, settings: Settings, state: Lane[Store], ids: Ids, intake: BodyReceiver, audit: Audit) -> None:
+        self.audit = audit
         layers, manifests = Layers(state, settings, ids, intake), Manifests(state, settings, ids)
         self.handlers: dict[str, dict[str, RegistryHandler]] = {
             "": {"GET": _welcome, "HEAD": _welcome},
@@ -115,10 +117,15 @@ class RegistryExchange(Struct, eq=False):
         if handler is None:
             raise Unsupported(f"The registry does not serve {head.method} for {head.path}.")
         try:
-            return await handler(RegistryRequest(head, self.receive, route, caller, query_of(head.query)))
+            response = await handler(RegistryRequest(head, self.receive, route, caller, query_of(head.query)))
         except RepositoryNotFoundException as error:
             create = f"aws ecr create-repository --repository-name {route.name} --region {caller.region}"
             raise RepositoryNotFoundException(f"{error.message}. Create it with: {create}") from None
+        operation = OPERATIONS.get((route.kind, head.method))
+        if operation is not None:
+            params = {"repositoryName": route.name, "imageTag": route.reference}
+            self.registry.audit.succeeded(head, caller, ("ecr", operation), params, {})
+        return response
 
     def refuse(self, error: ApiError) -> aws.Response:
         return error_response(error)

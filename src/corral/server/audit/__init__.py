@@ -1,0 +1,1 @@
+"""Decides which calls are recorded in the audit, and records them."""

@@ -1,0 +1,90 @@
+"""Records calls in the audit: those that change something, those about data if corral.toml asks for them, and denied calls.
+
+A record is written when the result of a call is known, before the client gets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from corral import aws
+from corral.access.caller import Caller
+from corral.audit.record import AuditRecord
+from corral.audit.trail import AuditTrail
+from corral.core.clock import Clock
+from corral.core.errors import ApiError
+from corral.core.ids import Ids
+from corral.server.audit.rules import CallKind, identifiers, kind_of, without_secrets
+
+CallName = tuple[str, str]  # service and operation
+Params = Mapping[str, Any]
+AGENT_MAX = 256
+MESSAGE_MAX = 1024  # characters of an error message that are recorded
+DENIALS_S = 60.0  # for so long, equal denials of a principal are counted in one record
+DENIALS_MAX = 1_000  # the number of such records at a time; further denials are recorded one by one
+DENIED = frozenset({"AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation"})
+
+
+class Audit:
+    def __init__(self, trail: AuditTrail, data_services: Collection[str], ids: Ids, clock: Clock) -> None:
+        self._trail = trail
+        self._data_services = frozenset(data_services)
+        self._ids = ids
+        self._clock = clock
+        # (principal, call, error code) → the record of the denials that are counted at present
+        self._denials: dict[tuple[str, CallName, str], AuditRecord] = {}
+
+    def succeeded(self, request: aws.Request, caller: Caller, call: CallName, params: Params, result: Params) -> None:
+        if self._concerns(call):
+            found = identifiers(*call)(result)
+            self._trail.append(self._record(request, caller, call, params, found=found))
+
+    def failed(self, request: aws.Request, caller: Caller, call: CallName, params: Params, error: ApiError) -> None:
+        if error.code in DENIED:
+            self._denied(request, caller, call, params, error)
+        elif self._concerns(call):
+            self._trail.append(self._failure(request, caller, call, params, error))
+
+    def close(self) -> None:
+        for key in list(self._denials):
+            self._end_count(key)
+        self._trail.close()
+
+    def _concerns(self, call: CallName) -> bool:
+        kind = kind_of(*call)
+        return kind is CallKind.MANAGEMENT or (kind is CallKind.DATA and call[0] in self._data_services)
+
+    def _denied(self, request: aws.Request, caller: Caller, call: CallName, params: Params, error: ApiError) -> None:
+        """Record the first denial at once. Equal ones within a minute are counted, and recorded when the minute is over."""
+        key = caller.principal.arn, call, error.code
+        known = self._denials.get(key)
+        if known is not None:
+            self._denials[key] = replace(known, repeats=known.repeats + 1)
+            return
+        record = self._failure(request, caller, call, params, error)
+        self._trail.append(record)
+        if len(self._denials) < DENIALS_MAX:
+            self._denials[key] = replace(record, params={})
+            asyncio.get_running_loop().call_later(DENIALS_S, self._end_count, key)
+
+    def _end_count(self, key: tuple[str, CallName, str]) -> None:
+        counted = self._denials.pop(key, None)
+        if counted is not None and counted.repeats:
+            self._trail.append(replace(counted, id=self._ids.uuid(), at_s=self._clock.wall_s()))
+
+    def _failure(self, request: aws.Request, caller: Caller, call: CallName, params: Params, error: ApiError) -> AuditRecord:
+        return self._record(request, caller, call, params, error=error.code, message=error.message[:MESSAGE_MAX])
+
+    def _record(self, request: aws.Request, caller: Caller, call: CallName, params: Params, **more: Any) -> AuditRecord:
+        principal, kind = caller.principal, kind_of(*call)
+        return AuditRecord(
+            id=self._ids.uuid(), at_s=self._clock.wall_s(), service=call[0], operation=call[1], region=caller.region,
+            kind=principal.kind, arn=principal.arn, owner=principal.owner, name=principal.name, session=principal.session,
+            access_key_id=caller.access_key_id, source=caller.source_ip, request_id=caller.request_id,
+            agent=request.headers.get("user-agent", "")[:AGENT_MAX], params=without_secrets(*call)(params),
+            is_data=kind is CallKind.DATA, reads=kind is CallKind.READ, **more,
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""AWS CloudTrail: reads the audit."""
