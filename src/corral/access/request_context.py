@@ -54,7 +54,7 @@ class RequestContext(Mapping[str, Sequence[str]]):
         name, slash, tag = key.partition("/")
         if slash and name == "aws:principaltag":
             return self.policies.tags.get(key, default)
-        if slash and name.endswith(":resourcetag"):
+        if slash and name.endswith((":resourcetag", ":existingobjecttag")):
             facts = self._read()
             value = next((text for each, text in facts.tags.items() if each.lower() == tag), None) if facts is not None else None
             return default if value is None else (value,)

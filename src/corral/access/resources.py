@@ -6,7 +6,7 @@ ARN of the resource that the handler will find.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -35,7 +35,29 @@ class ResourceFacts(Struct, frozen=True):
     policy: str | None = None  # the text of the resource's policy
 
 
-ReadFacts = Callable[[Tx[Store], Caller, "Permission"], ResourceFacts]
+class LateTags(Mapping[str, str]):
+    """Tags that are read when a policy asks for them."""
+
+    def __init__(self, read: Callable[[], Mapping[str, str]]) -> None:
+        self._read = read
+        self._tags: Mapping[str, str] | None = None
+
+    def _found(self) -> Mapping[str, str]:
+        if self._tags is None:
+            self._tags = self._read()
+        return self._tags
+
+    def __getitem__(self, key: str) -> str:
+        return self._found()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found())
+
+    def __len__(self) -> int:
+        return len(self._found())
+
+
+ReadFacts = Callable[[Tx[Store], Caller, "Permission"], ResourceFacts | None]
 
 
 def facts_of(tx: Tx[Store], caller: Caller, permission: Permission) -> ResourceFacts | None:

@@ -75,6 +75,7 @@ def _description(tx: Tx[Store], stored: StoredTask, hosts: HostNames) -> dict[st
         "wallSeconds": _seconds(record.started_at_s, record.stopped_at_s),
         "git": next((tag["value"] for tag in record.tags if tag["key"] == GIT_TAG), None),
         "hadEnvironment": record.had_environment,
+        "owner": record.owner,
         **_program(tx, stored.region, record),
         **_job(record),
     }

@@ -31,6 +31,11 @@ class Principal(Struct, frozen=True):
         return self.kind == ROOT and not self.session
 
     @property
+    def has_own_key(self) -> bool:
+        """Whether the request is signed with the root key or an access key of a user, and not with temporary credentials."""
+        return self.kind in (ROOT, USER) and not self.session
+
+    @property
     def arn(self) -> str:
         if self.kind == ASSUMED_ROLE:
             return f"arn:aws:sts::{self.account}:assumed-role/{self.name}/{self.session}"

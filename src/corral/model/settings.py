@@ -97,6 +97,8 @@ class ServerFacts(Struct, eq=False):
     lender_advice: Callable[[], Mapping[str, list[str]]] = dict  # lender → what its operator should change
     lender_problems: Callable[[], Mapping[str, str]] = dict  # lender → why it does not answer
     tls_bundle: str = ""  # the certificate that clients with TLS need to verify this server; empty: none
+    # (lane, read) → the result of a read of a few rows in the database of another lane. None: the process has no other lanes.
+    read_lane: Callable[[str, Callable[[Any], Any]], Any] = lambda lane, read: None
     open_door: Callable[[], dict[str, str]] = dict  # opens the door for other machines; returns its `address` and its `pin`
 
 

@@ -37,7 +37,7 @@ from corral.services.s3.errors import bad_checksum, bad_content_md5
 FILE_NAME = "${filename}"  # in the object key of a form, this text is replaced with the name of the uploaded file
 # The upload of a file by a browser form. The signature and all parameters are form fields before the file.
 FORM = "PostObject"
-QUERY_PARAMS = {"VersionId": "versionId", "Prefix": "prefix", "Delimiter": "delimiter"}
+QUERY_PARAMS = {"VersionId": "versionId", "Prefix": "prefix", "Delimiter": "delimiter", "MaxKeys": "max-keys"}
 # The checksum headers of these operations belong to an object, not to the document in the request.
 CHECKSUM_OF_OBJECT = frozenset({"CompleteMultipartUpload"})
 
@@ -185,6 +185,7 @@ class S3Request(Struct, eq=False):
         params |= {name: query[wire] for name, wire in QUERY_PARAMS.items() if wire in query}
         if "x-amz-copy-source" in headers:
             params["CopySource"] = headers["x-amz-copy-source"]
+        params["_headers"] = headers  # with the values of condition keys
         if isinstance(self._body, FormFile):
             params["Key"] = self._body.fields.get("key", "").replace(FILE_NAME, self._body.filename)
         self._named = params

@@ -271,6 +271,7 @@ async def _serve(options: ServerOptions) -> None:
     facts.about, facts.samples, facts.samples_before = about, agents.samples, agents.history
     facts.problems, facts.failing_handovers, facts.quarantine = problems, failing, partial(quarantine_of, blobs)
     facts.output_files, facts.is_connected = partial(output_files, data / OUTPUTS), agents.is_connected
+    facts.read_lane = lambda lane, read: lanes[lane].read_without_snapshot(read, settings, names)
     facts.save_sessions = partial(store_members, sessions_file)
     facts.secrets = StoredSecrets(json.loads((data / SECRETS).read_text()), partial(store_members, data / SECRETS))
 

@@ -162,6 +162,11 @@ class LogStore(Database):
         row = self.execute(f"{STREAMS} g.region = ? AND g.name = ? AND s.name = ?", (region, group, name)).fetchone()
         return LogStream(*row) if row else None
 
+    def owner_of_stream(self, region: str, group: str, name: str) -> str | None:
+        sql = "SELECT s.owner FROM log_group g JOIN log_stream s ON s.group_id = g.id "
+        row = self.execute(f"{sql} WHERE g.region = ? AND g.name = ? AND s.name = ?", (region, group, name)).fetchone()
+        return str(row[0]) if row else None
+
     def stream_by_id(self, stream_id: int) -> LogStream | None:
         row = self.execute(f"{STREAMS} s.id = ? AND g.name IS NOT NULL", (stream_id,)).fetchone()
         return LogStream(*row) if row else None

@@ -73,6 +73,11 @@ class MetricStore(Database):
             self.alarms = Alarms(self)
             self._buffer = Buffer(self._flushed(), self.undo_log)
 
+    def owner_of_alarm(self, region: str, name: str) -> str | None:
+        """Return the owner of an alarm. A read-only store can answer this, too."""
+        row = self.execute("SELECT owner FROM alarm WHERE region = ? AND name = ?", (region, name)).fetchone()
+        return str(row[0]) if row else None
+
     # Due keys: keys of reconcilers that run at a later time. Those of alarms are in memory (`Alarms.wake`), all others are rows.
 
     def next_due_s(self) -> float | None:

@@ -18,7 +18,7 @@ from corral.services.corral.errors import (
     HostNotFoundException,
     InvalidRequestException,
 )
-from corral.services.corral.joining import NAME, NAME_RULE, require_root
+from corral.services.corral.joining import NAME, NAME_RULE, require_own_key
 from corral.services.ecs import host_loss
 from corral.store import Store
 
@@ -75,7 +75,7 @@ def forget_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 
 def accept_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Accept that a host has another machine, for example with a new mainboard: the one that last presented its certificate."""
-    require_root(caller)
+    require_own_key(caller)
     host = _joined(tx, params["host"])
     if not host.refused:
         raise InvalidRequestException(
@@ -93,7 +93,7 @@ def accept_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 
 def upgrade_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Order a joined host to upgrade to the version of this server. Its agent restarts, and its tasks continue."""
-    require_root(caller)
+    require_own_key(caller)
     host = _listed(tx, params["host"])
     if not tx.settings.server.is_connected(host.id) or tx.store.hosts.get(host.id) is None:
         raise HostNotConnectedException(f"Host {host.name} is not connected, so it cannot be upgraded. Try again when it is.")

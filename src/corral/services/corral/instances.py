@@ -89,6 +89,7 @@ def _instance(tx: Tx[Store], instance: Instance, hosts: HostNames) -> dict[str, 
         "gpuIds": [gpu.gpu_id for gpu in tx.store.instances.gpus(instance.id)] if has_host and instance.gpus else [],
         "tasks": slot.running + slot.pending if slot is not None else 0,
         "sinceS": instance.launched_at_s or instance.created_at_s,
+        "owner": instance.owner,
     }
 
 

@@ -64,7 +64,7 @@ class Redemption(Struct, frozen=True):
 
 def create_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Create a token. The first one opens the door of the server."""
-    require_root(caller)
+    require_own_key(caller)
     ttl_s, uses = params.get("ttl", TTL_DEFAULT_S), params.get("uses", 1)
     cluster, rack = params.get("cluster", ""), params.get("rack", "")
     if not TTL_MIN_S <= ttl_s <= TTL_MAX_S:
@@ -94,14 +94,14 @@ def create_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 def list_join_tokens(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """List the tokens with which hosts can still join."""
-    require_root(caller)
+    require_own_key(caller)
     usable = [token for token in tx.store.joined_hosts.tokens() if token.expires_at_s > tx.now_s and token.used < token.uses]
     return {"tokens": [_token(token) for token in usable]}
 
 
 def revoke_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Revoke a token. Hosts that have joined with it stay."""
-    require_root(caller)
+    require_own_key(caller)
     token_id = params["id"]
     if not tx.store.joined_hosts.drop_token(token_id):
         raise TokenNotFoundException(f"There is no token {token_id[:100]}. `corral token list` lists the tokens.")
@@ -110,7 +110,7 @@ def revoke_join_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 def revoke_host(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Void the certificate of a host. After the commit, all its connections are closed. Its tasks keep their GPUs."""
-    require_root(caller)
+    require_own_key(caller)
     given = params["host"]
     host = tx.store.joined_hosts.find(given) or tx.store.joined_hosts.named(given)
     if host is None:
@@ -274,10 +274,10 @@ def connected(tx: Tx[Store], host_id: str, address: str, version: str) -> None:
         tx.store.joined_hosts.put(replace(host, address=address, version=version))
 
 
-def require_root(caller: Caller) -> None:
-    if not caller.is_root:
+def require_own_key(caller: Caller) -> None:
+    if not caller.principal.has_own_key:
         raise AccessDeniedException(
-            "Only the root user decides which machines join: sign the request with the root key (`corral env`)."
+            "Sessions cannot decide which machines join: sign the request with the root key (`corral env`) or the key of a user."
         )
 
 

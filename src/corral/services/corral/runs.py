@@ -104,6 +104,7 @@ def _run(task: Task, waiting: str | None, place: int | None, starts_at_s: float 
         "startsAtS": starts_at_s if waits else None,
         "held": waits and {"key": HOLD_TAG, "value": "true"} in task.details.get("tags", ()),
         "reason": "; ".join(reasons) or task.stopped_reason or "",
+        "owner": task.owner,
     }
 
 

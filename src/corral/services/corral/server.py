@@ -33,8 +33,10 @@ def stop_all_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 
 def revoke_sessions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Revoke sessions, first on disk, then in memory. The task of revoked sessions gets no new ones."""
-    if not caller.is_root:
-        raise AccessDeniedException("Sessions cannot revoke sessions: sign the request with the root key (`corral env`).")
+    if not caller.principal.has_own_key:
+        raise AccessDeniedException(
+            "Sessions cannot revoke sessions: sign the request with the root key (`corral env`) or the key of a user."
+        )
     valid, live = tx.settings.sessions, tx.store.tasks.live
     if params == {"all": True}:
         tx.settings.server.save_sessions({"generation": valid.generation + 1})

@@ -277,6 +277,7 @@ def _gpu(device: dict[str, Any], holder: Task | None, sample: GpuSample | None) 
         "taskDefinition": _definition(holder) if holder else None,
         "taskName": holder.name if holder else None,
         "arrayIndex": holder.array_index if holder else None,
+        "owner": holder.owner if holder else None,
         "utilizationPercent": sample.utilization_percent if sample else None,
         "memoryUsedMiB": sample.memory_used_mib if sample else None,
         "powerW": sample.power_w if sample else None,
@@ -290,15 +291,18 @@ def _claimant(tx: Tx[Store], claim: Claim, task: Task | None) -> dict[str, Any] 
         return None if task is None else {**_task(task), "sinceS": task.created_at_s}
     if claim.kind == JOB:
         line = tx.store.job_lines.get(int(claim.id.partition("/")[0]))
-        return None if line is None else {"job": line.head, "jobQueue": line.queue, "jobs": line.count, "sinceS": line.since_s}
+        if line is None:
+            return None
+        return {"job": line.head, "jobQueue": line.queue, "jobs": line.count, "sinceS": line.since_s, "owner": line.key.owner}
     instance = tx.store.instances.get(claim.id)
     if instance is None:
         return None
-    return {"instance": ec2_id(instance.id), "instanceType": instance.type, "sinceS": instance.created_at_s}
+    found = {"instance": ec2_id(instance.id), "instanceType": instance.type, "sinceS": instance.created_at_s}
+    return {**found, "owner": instance.owner}
 
 
 def _task(task: Task) -> dict[str, Any]:
-    place = {"region": task.region, "cluster": task.cluster}
+    place = {"region": task.region, "cluster": task.cluster, "owner": task.owner}
     return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name, "arrayIndex": task.array_index, **place}
 
 

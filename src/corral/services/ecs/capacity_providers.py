@@ -60,7 +60,7 @@ def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
         raise errors.UnsupportedFeatureException("Corral does not serve managed instances; use an autoScalingGroupProvider.")
     if "autoScalingGroupProvider" not in params:
         raise errors.ClientException("An autoScalingGroupProvider must be specified when creating a capacity provider.")
-    group = _existing_group(tx, caller, params["autoScalingGroupProvider"]["autoScalingGroupArn"])
+    group = existing_group(tx, caller, params["autoScalingGroupProvider"]["autoScalingGroupArn"])
     if provider_of_group(tx, caller.region, group.name) is not None and not _exists(tx, caller, name):
         raise errors.ClientException(GROUP_IN_USE)
     given = {**params["autoScalingGroupProvider"], "autoScalingGroupArn": group.arn(tx.settings.account)}
@@ -175,7 +175,7 @@ def checked_strategy(strategy: list[dict[str, Any]], of_cluster: Collection[str]
     return full
 
 
-def _existing_group(tx: Tx[Store], caller: Caller, given: str) -> Group:
+def existing_group(tx: Tx[Store], caller: Caller, given: str) -> Group:
     """Find the Auto Scaling group of a request by its name or ARN."""
     group = tx.store.groups.get(caller.region, given.rpartition("autoScalingGroupName/")[2])
     if group is None or (given.startswith("arn:") and given != group.arn(tx.settings.account)) or group.status == DELETING:

@@ -1,4 +1,4 @@
-"""The permissions that operations of ECS need.
+"""The permissions that operations of ECS need (`policy_facts.py` has the facts about its resources).
 
 Most handlers use only the last part of an ARN in a request, and ignore its region and account. So this module builds the ARN of the
 resource that the handler will find.
@@ -11,16 +11,20 @@ from typing import Any
 
 from corral.access.authorization import role_may
 from corral.access.caller import Caller
-from corral.access.permissions import Params, Permission, pass_role, request_tags
+from corral.access.permissions import Params, Permission, of_other_owner, pass_role
+from corral.access.resources import ResourceFacts
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.model.agent_protocol import DEFAULT_CLUSTER
+from corral.model.private_environment import is_private
 from corral.services.ecs import host_access, lookup
+from corral.services.ecs.capacity_providers import existing_group
 from corral.services.ecs.container_secrets import permissions_to_read
 from corral.services.ecs.host_access import runs_on_host
 from corral.services.ecs.lookup import find_definition, short, split_definition
+from corral.services.ecs.policy_facts import LISTED, facts_of_ecs, request_context
 from corral.services.ecs.run_spec import controls_host
 from corral.services.ecs.service_deployments import service_of_deployment
 from corral.services.ecs.task_spec import secrets_of, spec_of
@@ -35,7 +39,9 @@ RESOURCES = (
     ("container-instance/{cluster}/{name}", ("containerInstances", "containerInstance"),
      "DeregisterContainerInstance DescribeContainerInstances UpdateContainerAgent UpdateContainerInstancesState"),
     ("container-instance/{cluster}/{name}", ("attributes",), "DeleteAttributes PutAttributes"),
-    ("task-definition/{name}", ("taskDefinitions", "taskDefinition"), "DeleteTaskDefinitions DeregisterTaskDefinition"),
+    # On AWS, DescribeTaskDefinition has no resource. Here, a definition has an owner, and may contain secrets.
+    ("task-definition/{name}", ("taskDefinitions", "taskDefinition"),
+     "DeleteTaskDefinitions DeregisterTaskDefinition DescribeTaskDefinition"),
     ("service/{cluster}/{name}", ("services", "serviceName", "service"),
      "CreateService DeleteService DescribeServices ListServiceDeployments UpdateService UpdateServicePrimaryTaskSet"),
     ("task-set/{cluster}/{service}/ecs-svc/{name}", ("taskSets", "taskSet"),
@@ -53,9 +59,14 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     if operation in ("RunTask", "StartTask"):
         return _launch(tx, caller, operation, params)
     arns = _arns(caller, operation, params) or [NO_RESOURCE]
-    needed = [Permission(f"ecs:{operation}", each, _context(caller, _cluster_in(each, params), params)) for each in arns]
+    if operation == "DescribeTaskDefinition":
+        name, _ = _definition(tx, caller, params.get("taskDefinition", ""))
+        arns = [lookup.arn(caller.account, caller.region, f"task-definition/{name}")]
+    needed = [Permission(f"ecs:{operation}", each, _context(caller, operation, _cluster_in(each, params), params)) for each in arns]
     if operation == "RegisterTaskDefinition":
-        return needed + read_secrets(tx, caller, params)
+        return needed + read_secrets(tx, caller, params) + read_files(tx, caller, params)
+    if operation == "CreateCapacityProvider":
+        return needed + _use_group(tx, caller, params)
     if operation == "DeregisterContainerInstance" and _is_host(tx, short(params["containerInstance"])):
         return [*needed, Permission("corral:ForgetHost", NO_RESOURCE)]
     if operation in DEPLOY and params.get("taskDefinition"):
@@ -96,18 +107,26 @@ def _is_host(tx: Tx[Store], instance_id: str) -> bool:
     return instance is not None and instance.is_host
 
 
-def _context(caller: Caller, cluster: str, params: Params) -> Context:
-    return {"ecs:cluster": (lookup.arn(caller.account, caller.region, f"cluster/{cluster}"),), **request_tags(params)}
+def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> ResourceFacts:
+    """Return the facts of a resource. Operations that list resources count as those on a resource of the caller."""
+    if permission.action.partition(":")[2] in LISTED:
+        return ResourceFacts()
+    return facts_of_ecs(tx, caller.region, permission.resource)
+
+
+def _context(caller: Caller, operation: str, cluster: str, params: Params) -> Context:
+    of_cluster = lookup.arn(caller.account, caller.region, f"cluster/{cluster}")
+    return {**request_context(caller, operation, params), "ecs:cluster": (of_cluster,)}
 
 
 def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
     name, document = _definition(tx, caller, params.get("taskDefinition", ""))
     definition_arn = lookup.arn(caller.account, caller.region, f"task-definition/{name}")
-    context = _context(caller, _cluster_of(params), params)
-    return [
-        Permission(f"ecs:{operation}", definition_arn, context),
-        *_pass_roles(tx, caller, document, params.get("overrides") or {}),
-    ]
+    context = _context(caller, operation, _cluster_of(params), params)
+    overrides = params.get("overrides") or {}
+    needed = [Permission(f"ecs:{operation}", definition_arn, context), *_pass_roles(tx, caller, document, overrides)]
+    role = overrides.get("executionRoleArn") or document.get("executionRoleArn")
+    return needed + read_files(tx, caller, {"containerDefinitions": overrides.get("containerOverrides"), "executionRoleArn": role})
 
 
 def _definition(tx: Tx[Store], caller: Caller, given: str) -> tuple[str, Params]:
@@ -135,6 +154,35 @@ def read_secrets(tx: Tx[Store], caller: Caller, definition: Params) -> list[Perm
     needed = [permission for each in given for permission in permissions_to_read(tx, caller, each)]
     role = definition.get("executionRoleArn")
     return [each for each in needed if not role or not role_may(tx, role, each)]
+
+
+def read_files(tx: Tx[Store], caller: Caller, definition: Params) -> list[Permission]:
+    """The permissions to read the environment files of the containers of a task definition. The execution role may have them.
+
+    A file of the private bucket needs none: a caller can use only those that it has uploaded (`fleet/private_environments.py`).
+    """
+    containers = definition.get("containerDefinitions") or ()
+    given = (str(file.get("value") or "") for each in containers for file in each.get("environmentFiles") or ())
+    files = dict.fromkeys(each.partition(":::")[2] for each in given if not is_private(each))
+    needed = [Permission("s3:GetObject", f"arn:aws:s3:::{each}") for each in files if each]
+    role = definition.get("executionRoleArn")
+    return [each for each in needed if not _may_read(tx, caller, role, each)]
+
+
+def _may_read(tx: Tx[Store], caller: Caller, role: str | None, needed: Permission) -> bool:
+    """Whether the execution role may read an object, or a program in a container of its own owner, which needs no permission."""
+    bucket = tx.store.buckets.get(needed.resource.partition(":::")[2].partition("/")[0])
+    is_open = caller.confined and (bucket is None or bucket.owner == caller.owner)
+    return is_open or (bool(role) and role_may(tx, role or "", needed))
+
+
+def _use_group(tx: Tx[Store], caller: Caller, params: Params) -> list[Permission]:
+    """The permission to let a capacity provider scale the Auto Scaling group of another owner: as on AWS, the one to tag it."""
+    try:
+        group = existing_group(tx, caller, str((params.get("autoScalingGroupProvider") or {}).get("autoScalingGroupArn") or ""))
+    except ApiError:  # the handler raises the same error later, if the caller has the permissions
+        return []
+    return of_other_owner(caller, group.owner, "autoscaling:CreateOrUpdateTags", group.arn(tx.settings.account))
 
 
 def _arns(caller: Caller, operation: str, params: Params) -> list[str]:

@@ -38,7 +38,7 @@ def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
         message = "Your previous request to create the named bucket succeeded and you already own it."
         raise errors.BucketAlreadyOwnedByYou(message, BucketName=name)
     if is_new:
-        apply_create_options(tx, existing_bucket(tx, params, caller), params)
+        apply_create_options(tx, existing_bucket(tx, params, caller, puts_object=True), params)
     return {"Location": f"/{name}", "BucketArn": bucket_arn(name)}
 
 
