@@ -32,6 +32,7 @@ NAMES = (
     "throughput",
     "jobs",
     "calls",
+    "authorization",
     "polling",
     "starting",
     "fleet",

@@ -6,6 +6,7 @@ What a role allows, the caller can do through the service that gets the role.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from corral.access.caller import Caller
@@ -65,13 +66,23 @@ DEFAULT_LINKED_ROLE = "AWSServiceRoleForAutoScaling"  # Auto Scaling uses this r
 def passed_roles(tx: Tx[Store], caller: Caller, service: str, params: Params) -> list[Permission]:
     """The permissions to pass the roles that the members of a request name."""
     needed: list[Permission] = []
-    for path, receiver in PASSED.get(service, {}).items():
+    by_member = _by_first_member(service)
+    for path, receiver in [each for member in by_member if member in params for each in by_member[member]]:
         for role in dict.fromkeys(_values(params, path)):
             if receiver == PROFILE:
                 needed += pass_profile(tx, caller, role)
             elif role.rpartition("/")[2] != DEFAULT_LINKED_ROLE or path != "ServiceLinkedRoleARN":
                 needed.append(pass_role(tx, caller, role, receiver))
     return needed
+
+
+@cache
+def _by_first_member(service: str) -> Mapping[str, list[tuple[str, str]]]:
+    """Return the rows of PASSED by the first part of their path, because most requests have none of these members."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for path, receiver in PASSED.get(service, {}).items():
+        found.setdefault(path.partition(".")[0], []).append((path, receiver))
+    return found
 
 
 def _values(params: Params, path: str) -> Iterable[str]:

@@ -11,7 +11,9 @@ has operations that can give access to the host (`HOST_OPERATIONS`).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -120,6 +122,11 @@ def _load(lane: str, module: str) -> Service:
     )
 
 
+@cache
+def _permissions_module(service: str) -> ModuleType:
+    return import_module(f"corral.services.{MODULES[service][1].partition('.')[0]}.permissions")
+
+
 def needed_permissions(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> list[Permission]:
     """Return all permissions that the caller needs for an operation. `params` are the parameters of the request.
 
@@ -128,7 +135,7 @@ def needed_permissions(tx: Tx[Any], caller: Caller, service: str, operation: str
     from corral.access.passed_roles import passed_roles  # imported with the first request that needs permissions
     from corral.access.permissions import HOST_OPERATIONS, RUN_ON_HOST
 
-    module = import_module(f"corral.services.{MODULES[service][1].partition('.')[0]}.permissions")
+    module = _permissions_module(service)
     needed: list[Permission] = [
         *module.needed_permissions(tx, caller, operation, params),
         *passed_roles(tx, caller, service, params),

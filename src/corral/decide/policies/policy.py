@@ -150,7 +150,7 @@ def is_public(policy: Policy) -> bool:
     )
 
 
-@lru_cache(maxsize=4096)  # ten users may have more than a thousand policies together
+@lru_cache(maxsize=16_384)  # a thousand users may have ten policies each; they take some 40 MB
 def read_policy(text: str) -> Policy:
     """Parse a policy. Raise PolicyError if AWS would reject it."""
     try:
