@@ -484,7 +484,9 @@ ENVIRONMENT = {
     [
         ({}, True),
         ({"AWS_SESSION_TOKEN": "t"}, True),
-        ({"AWS_ENDPOINT_URL": "https://127.0.0.1:4566"}, False),
+        ({"AWS_ENDPOINT_URL": "https://127.0.0.1:4566"}, True),
+        ({"AWS_ENDPOINT_URL": "https://127.0.0.1:4566", "https_proxy": "http://proxy"}, False),
+        ({"https_proxy": "http://proxy"}, True),
         ({"AWS_ENDPOINT_URL": "http://ecs.us-east-1.amazonaws.com"}, False),
         ({"AWS_ENDPOINT_URL": ""}, False),
         ({"AWS_ENDPOINT_URL_ECS": "http://127.0.0.1:1"}, False),
@@ -494,10 +496,18 @@ ENVIRONMENT = {
         ({"http_proxy": "http://proxy"}, False),
     ],
 )
-def test_only_endpoints_in_variables_without_tls_are_lean(
-    monkeypatch: pytest.MonkeyPatch, more: dict[str, str], is_lean: bool
-) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_CONFIG_FILE"):
+def test_only_endpoints_in_variables_are_lean(monkeypatch: pytest.MonkeyPatch, more: dict[str, str], is_lean: bool) -> None:
+    for name in (
+        "http_proxy",
+        "HTTP_PROXY",
+        "https_proxy",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+        "AWS_SESSION_TOKEN",
+        "AWS_PROFILE",
+        "AWS_CONFIG_FILE",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name, value in (ENVIRONMENT | more).items():
         monkeypatch.setenv(name, value)
@@ -506,15 +516,18 @@ def test_only_endpoints_in_variables_without_tls_are_lean(
     signing_keys.cache_clear()
     assert (found is not None) == is_lean
     if found is not None:
-        assert found == ("http://127.0.0.1:4566", SigningKeys("a", "b", REGION, more.get("AWS_SESSION_TOKEN")))
+        url = (ENVIRONMENT | more)["AWS_ENDPOINT_URL"]
+        assert found == (url, SigningKeys("a", "b", REGION, more.get("AWS_SESSION_TOKEN")))
 
 
-@pytest.mark.parametrize("url", ["http://h", "http://h/", "http://127.0.0.1:80", "http://[::1]:4566", "http://a.b-c:1/"])
-def test_urls_without_tls_are_supported(url: str) -> None:
+@pytest.mark.parametrize(
+    "url", ["http://h", "http://h/", "http://127.0.0.1:80", "http://[::1]:4566", "http://a.b-c:1/", "https://h", "https://h:443/"]
+)
+def test_urls_of_servers_are_supported(url: str) -> None:
     assert is_supported(url)
 
 
-@pytest.mark.parametrize("url", ["https://h", "http://h/path", "http://u@h", "http://h?q", "h:80", "", "http://"])
+@pytest.mark.parametrize("url", ["https://h/path", "ftp://h", "http://h/path", "http://u@h", "http://h?q", "h:80", "", "http://"])
 def test_other_urls_are_not_supported(url: str) -> None:
     assert not is_supported(url)
 

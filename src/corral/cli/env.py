@@ -11,7 +11,13 @@ import click
 from corral.cli.aws import warn_of_version_1
 from corral.cli.client import aws_profiles
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import Endpoint, client_environment, conflicting_variables, endpoint_of_folder
+from corral.cli.client.endpoint import (
+    Endpoint,
+    client_environment,
+    conflicting_variables,
+    endpoint_of_folder,
+    tls_endpoint_of_folder,
+)
 from corral.cli.printing.output import print_json
 
 PROFILE_NAME = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
@@ -19,16 +25,17 @@ PROFILE_NAME = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
 
 @click.command(short_help="Print the environment variables for aws and boto3.")
 @data_option
+@click.option("--tls", is_flag=True, help="Use the URL for other machines (corral up --tls).")
 @click.option("--profile", metavar="NAME", help="Write an AWS profile with this name instead.")
 @click.option("--force", is_flag=True, help="With --profile: overwrite a profile that Corral did not write.")
 @click.option("--shell", type=click.Choice(["bash", "fish"]), default="bash", show_default=True, help="bash: also for sh and zsh.")
 @click.option("--json", "as_json", is_flag=True, help="Print the variables, or the paths of the profile, as JSON.")
-def env(data: DataFolder, profile: str | None, force: bool, shell: str, as_json: bool) -> None:
+def env(data: DataFolder, tls: bool, profile: str | None, force: bool, shell: str, as_json: bool) -> None:
     """Print the environment variables that aws, boto3 and other clients need to use this Corral: eval "$(corral env)".
 
     With --profile NAME, write a profile to ~/.aws/config and ~/.aws/credentials instead.
     """
-    endpoint = endpoint_of_folder(data)
+    endpoint = tls_endpoint_of_folder(data) if tls else endpoint_of_folder(data)
     warn_of_version_1()
     if profile is not None:
         _write_profile(endpoint, profile, force, as_json)

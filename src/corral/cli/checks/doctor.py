@@ -38,7 +38,7 @@ def doctor(data: DataFolder, as_json: bool) -> None:
 
 def _checks(*, is_host: bool) -> dict[str, Check]:
     """Return the checks. `is_host`: for a host that has joined a server on another machine."""
-    from corral.cli.checks import installation, joined_host, machine
+    from corral.cli.checks import installation, joined_host, machine, tls
 
     of_host: dict[str, Check] = {
         "server": joined_host.check_server,
@@ -51,6 +51,7 @@ def _checks(*, is_host: bool) -> dict[str, Check]:
         "configuration": installation.check_configuration,
         "server": installation.check_server,
         "port": installation.check_port,
+        "tls": tls.check_tls,
         "lenders": installation.check_lenders,
         "start at boot": installation.check_boot,
         "nvidia driver": machine.check_driver,

@@ -207,7 +207,7 @@ def check_aws_environment(data: DataFolder) -> Iterator[Finding]:
     if names:
         yield warn(f"clients would use {', '.join(names)} and not reach Corral", 'eval "$(corral env)" unsets them.')
     url, about = os.environ.get("AWS_ENDPOINT_URL"), data_folder.running(data)
-    if url and about and url.rstrip("/") != about["url"]:
+    if url and about and url.rstrip("/") not in (about["url"], about.get("tlsUrl")):
         yield warn(f"AWS_ENDPOINT_URL is {url}, not {about['url']}", 'run eval "$(corral env)" again to use this Corral.')
     elif os.environ.get("AWS_PROFILE") and not url:
         yield warn(f"AWS_PROFILE is {os.environ['AWS_PROFILE']}", "corral commands use that profile, which may be for AWS.")

@@ -40,6 +40,8 @@ def write(endpoint: Endpoint, name: str, config: Path, credentials: Path, *, for
         raise CliError(f"{path} has a profile {name} that Corral did not write. Choose another name, or overwrite it with --force.")
     keys = {"aws_access_key_id": endpoint.access_key, "aws_secret_access_key": endpoint.secret_key}
     settings = {"endpoint_url": endpoint.endpoint_url, "region": endpoint.region}
+    if endpoint.ca_bundle:
+        settings["ca_bundle"] = endpoint.ca_bundle
     _replace(credentials, with_section(in_credentials, name, keys, keep=credentials_are_ours), mode=0o600)
     _replace(config, with_section(in_config, section, settings, keep=config_is_ours), mode=None)
 

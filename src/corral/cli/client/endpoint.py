@@ -5,7 +5,7 @@ AWS. Otherwise they use the server of the data folder. Keys alone, such as AWS_A
 may have set them for other programs, and a command must not send requests to AWS by mistake.
 
 The import of botocore takes longer than most commands. So this module creates lean clients (`json_client.py`) for Corral endpoints
-that are reached without TLS and without a proxy. For AWS, for other endpoints and for S3, it creates clients of botocore. Both
+that are reached without a proxy. For AWS, for other endpoints and for S3, it creates clients of botocore. Both
 kinds of clients have the same call syntax. Commands catch errors with `client(...).exceptions`, which both kinds have, and not with
 botocore's exceptions.
 """
@@ -23,6 +23,7 @@ import click
 
 from corral.cli.client import data_folder
 from corral.cli.client.data_folder import DataFolder
+from corral.cli.client.tls import bundle_of
 from corral.cli.printing.errors import CliError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ ATTEMPTS = 3  # a request is sent at most this often, if the server does not res
 NOT_FOUND = tuple(f"{kind}NotFoundException" for kind in ("Task", "Gpu", "Instance", "Host", "Token"))  # their status is 404
 UNKNOWN_OPERATION = ("UnknownOperationException", "SerializationException", "InvalidAction")  # from servers other than Corral
 PROXY_VARIABLES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+SECURE_PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 F = TypeVar("F", bound=Callable[..., Any])
 _wait_headers: ContextVar[dict[str, str]] = ContextVar("wait_headers", default={})  # noqa: B039  (never modified)
@@ -51,6 +53,7 @@ class Endpoint(NamedTuple):
     access_key: str | None = None
     secret_key: str | None = None
     cluster: str = DEFAULT_CLUSTER  # the default value of --cluster
+    ca_bundle: str | None = None  # the file with the certificate that verifies the server; None: those of this machine
 
 
 class NotCorral(CliError):
@@ -70,7 +73,17 @@ def find_endpoint(data: DataFolder) -> Endpoint:
 def endpoint_of_folder(data: DataFolder) -> Endpoint:
     about, keys = data_folder.require_running(data), data_folder.keys(data)
     region = os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
-    return Endpoint(about["url"], region, keys["access_key"], keys["secret_key"], about["cluster"])
+    bundle = data.path / "door" / "ca.pem"
+    ca_bundle = str(bundle) if about.get("tlsUrl") and bundle.exists() else None
+    return Endpoint(about["url"], region, keys["access_key"], keys["secret_key"], about["cluster"], ca_bundle)
+
+
+def tls_endpoint_of_folder(data: DataFolder) -> Endpoint:
+    """Return the endpoint for other machines. Raise CliError if the server does not have TLS."""
+    url = data_folder.require_running(data).get("tlsUrl")
+    if not url:
+        raise CliError("Corral serves no TLS: start it with `corral up --tls`.")
+    return endpoint_of_folder(data)._replace(endpoint_url=url)
 
 
 def client_environment(endpoint: Endpoint) -> dict[str, str]:
@@ -82,9 +95,11 @@ def client_environment(endpoint: Endpoint) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": endpoint.secret_key,
         "AWS_DEFAULT_REGION": endpoint.region,
     }
+    if endpoint.ca_bundle:
+        values["AWS_CA_BUNDLE"] = endpoint.ca_bundle
     if endpoint.cluster != DEFAULT_CLUSTER:
         values["CORRAL_CLUSTER"] = endpoint.cluster
-    if any(os.environ.get(name) for name in PROXY_VARIABLES):
+    if any(os.environ.get(name) for name in (*PROXY_VARIABLES, *SECURE_PROXY_VARIABLES)):
         from urllib.parse import urlsplit
 
         others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
@@ -118,7 +133,7 @@ def _session() -> Any:
 
 @cache
 def signing_keys(endpoint: Endpoint) -> tuple[str, SigningKeys] | None:
-    """Return the URL and the keys of an endpoint that is reached without TLS and without a proxy. Return None for other endpoints.
+    """Return the URL and the keys of an endpoint that is reached without a proxy. Return None for other endpoints.
 
     Also return None if only botocore can find the URL, the region or the keys, for example in the files of `aws configure`.
     """
@@ -130,7 +145,8 @@ def signing_keys(endpoint: Endpoint) -> tuple[str, SigningKeys] | None:
     url, region = os.environ.get("AWS_ENDPOINT_URL", ""), os.environ.get("AWS_DEFAULT_REGION")
     access_key, secret_key = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
     token = os.environ.get("AWS_SESSION_TOKEN") or os.environ.get("AWS_SECURITY_TOKEN")
-    others = (*PROXY_VARIABLES, "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+    proxies = SECURE_PROXY_VARIABLES if url.startswith("https:") else PROXY_VARIABLES
+    others = (*proxies, "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
     special = any(os.environ.get(name) for name in others) or any(name.startswith("AWS_ENDPOINT_URL_") for name in os.environ)
     if special or not (access_key and secret_key and region) or not is_supported(url) or _has_aws_name(url):
         return None
@@ -138,20 +154,21 @@ def signing_keys(endpoint: Endpoint) -> tuple[str, SigningKeys] | None:
 
 
 def _configures_endpoints() -> bool:
-    """Whether the configuration file of `aws` mentions endpoint URLs. Then botocore decides which endpoint applies."""
+    """Whether the configuration file of `aws` mentions endpoint URLs or certificates. Then botocore decides which apply."""
     try:
         with open(os.path.expanduser(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"), encoding="utf-8") as file:
-            return "endpoint_url" in file.read()
+            content = file.read()
+            return "endpoint_url" in content or "ca_bundle" in content
     except (OSError, UnicodeDecodeError):
         return False
 
 
 @cache
-def _pool(url: str, connect_s: float, read_s: float) -> ConnectionPool:
+def _pool(url: str, bundle: str | None, connect_s: float, read_s: float) -> ConnectionPool:
     """Return the connection pool of a server. Because it is cached, `corral top` uses one connection for all its requests."""
     from corral.cli.client.http import ConnectionPool
 
-    return ConnectionPool(url, connect_s=connect_s, read_s=read_s)
+    return ConnectionPool(url, connect_s=connect_s, read_s=read_s, bundle=bundle)
 
 
 @cache
@@ -162,7 +179,8 @@ def client(endpoint: Endpoint, service: str, region: str | None = None, *, quick
     found = signing_keys(endpoint) if service in SERVICES else None
     if found is None:
         return _full_client(endpoint, service, region, quick=quick)
-    pool = _pool(found[0], QUICK_S, QUICK_S) if quick else _pool(found[0], CONNECT_S, READ_S)
+    bundle = bundle_of(endpoint.ca_bundle)
+    pool = _pool(found[0], bundle, QUICK_S, QUICK_S) if quick else _pool(found[0], bundle, CONNECT_S, READ_S)
     keys = found[1]._replace(region=region or found[1].region)
     return LeanClient(service, pool, keys, attempts=1 if quick else ATTEMPTS, more_headers=_wait_headers.get)
 
@@ -174,7 +192,7 @@ def s3_writer(endpoint: Endpoint) -> Any:
         return client(endpoint, "s3")
     from corral.cli.client.s3 import LeanS3Writer
 
-    return LeanS3Writer(_pool(found[0], CONNECT_S, READ_S), found[1], attempts=ATTEMPTS)
+    return LeanS3Writer(_pool(found[0], bundle_of(endpoint.ca_bundle), CONNECT_S, READ_S), found[1], attempts=ATTEMPTS)
 
 
 @cache
@@ -188,6 +206,7 @@ def _full_client(endpoint: Endpoint, service: str, region: str | None, *, quick:
         endpoint_url=endpoint.endpoint_url,
         aws_access_key_id=endpoint.access_key,
         aws_secret_access_key=endpoint.secret_key,
+        verify=endpoint.ca_bundle,
         config=Config(
             connect_timeout=QUICK_S if quick else CONNECT_S,
             read_timeout=QUICK_S if quick else READ_S,
@@ -279,7 +298,8 @@ def call(
     found = signing_keys(endpoint)
     if found is not None:
         keys = found[1]._replace(region=region or found[1].region)
-        url, response = found[0], _call_lean(found[0], keys, headers, body, timeout_s)
+        pool = _pool(found[0], bundle_of(endpoint.ca_bundle), timeout_s, timeout_s)
+        url, response = found[0], _call_lean(pool, keys, headers, body)
     else:
         url, response = _call_by_botocore(endpoint, region, headers, body, timeout_s)
     try:
@@ -305,10 +325,9 @@ def call(
     raise CliError(message)
 
 
-def _call_lean(url: str, keys: SigningKeys, headers: dict[str, str], body: bytes, timeout_s: float) -> OwnResponse:
+def _call_lean(pool: ConnectionPool, keys: SigningKeys, headers: dict[str, str], body: bytes) -> OwnResponse:
     from corral.cli.client.http import signed_headers
 
-    pool = _pool(url, timeout_s, timeout_s)
     response = pool.send("POST", "/", signed_headers(keys, "corral", pool.host_header, "POST", "/", headers, body), body)
     return OwnResponse(response.status, response.headers.get("date"), response.body)
 
@@ -329,12 +348,13 @@ def _call_by_botocore(
         raise CliError('no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `eval "$(corral env)"`.')
     request = AWSRequest("POST", f"{url.rstrip('/')}/", headers, body)
     SigV4Auth(credentials, "corral", region).add_auth(request)
-    response = _http(timeout_s).send(request.prepare())
+    verify = endpoint.ca_bundle or _session().get_config_variable("ca_bundle")
+    response = _http(timeout_s, verify).send(request.prepare())
     return url, OwnResponse(response.status_code, response.headers.get("date"), response.content)
 
 
 @cache
-def _http(timeout_s: float) -> Any:
+def _http(timeout_s: float, bundle: str | None) -> Any:
     from botocore.httpsession import URLLib3Session
 
-    return URLLib3Session(timeout=timeout_s)
+    return URLLib3Session(verify=bundle or True, timeout=timeout_s)

@@ -2,7 +2,7 @@
 
 The command line uses this module instead of botocore, because the import of botocore takes longer than most commands. The module
 uses sockets directly, because `http.client` imports the parser of e-mails and TLS, which also takes time. It supports what Corral
-needs: HTTP/1.1 without TLS, and connections that are kept open between requests.
+needs: HTTP/1.1, with TLS if the URL has the scheme https, and connections that are kept open between requests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from corral.cli.printing.errors import CliError
 ALGORITHM = "AWS4-HMAC-SHA256"
 HEAD_BYTES_MAX = 65_536
 READ_BYTES = 65_536
-DEFAULT_PORT = 80
-_URL = re.compile(r"http://(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?/?")
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_URL = re.compile(r"(?P<scheme>https?)://(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?/?")
 
 
 class ConnectionFailed(CliError):
@@ -44,20 +44,23 @@ class LeanResponse(NamedTuple):
 
 
 def is_supported(url: str) -> bool:
-    """Whether this module can send requests to the URL: its scheme is http, and it has no path and no user."""
+    """Whether this module can send requests to the URL: it has no path and no user."""
     return _URL.fullmatch(url) is not None
 
 
 class ConnectionPool:
     """Connections to one server. Threads may share a pool. Each request uses an idle connection, or opens a new one."""
 
-    def __init__(self, url: str, *, connect_s: float, read_s: float) -> None:
+    def __init__(self, url: str, *, connect_s: float, read_s: float, bundle: str | None = None) -> None:
+        """`bundle` is the file with the certificates that verify a server with TLS. None: those of this machine."""
         match = _URL.fullmatch(url)
         assert match is not None, "call is_supported first"
         self.url = url.rstrip("/")
         # The host is bytes: for a str, Python imports the codec `idna`, which takes 5 ms.
-        self._host, self._port = match["host"].strip("[]").encode("ascii"), int(match["port"] or DEFAULT_PORT)
-        self.host_header = self.url.removeprefix("http://").removesuffix(f":{DEFAULT_PORT}")
+        default = DEFAULT_PORTS[match["scheme"]]
+        self._host, self._port = match["host"].strip("[]").encode("ascii"), int(match["port"] or default)
+        self.host_header = self.url.partition("//")[2].removesuffix(f":{default}")
+        self._is_secure, self._bundle = match["scheme"] == "https", bundle
         self._connect_s, self._read_s = connect_s, read_s
         self._idle: deque[socket.socket] = deque()
 
@@ -97,6 +100,13 @@ class ConnectionPool:
             fix = "start Corral with `corral up --detach`, or correct AWS_ENDPOINT_URL."
             raise ConnectionFailed(f"cannot connect to {self.url}: {fix}") from None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._is_secure:
+            from corral.cli.client.tls import secure
+
+            try:
+                connection = secure(connection, self._host, self.url, self._bundle)
+            except OSError as error:
+                raise ConnectionFailed(f"cannot connect to {self.url}: {error}") from None
         connection.settimeout(self._read_s)
         return connection
 

@@ -12,6 +12,7 @@ import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import client, cluster_option, find_endpoint, is_aws, long_poll
+from corral.cli.client.tls import bundle_of
 from corral.cli.printing.errors import CliError
 from corral.cli.runs import tasks
 from corral.cli.runs.completion import complete_tasks
@@ -65,7 +66,9 @@ def exec_(
         reply = ecs.execute_command(**request)
     from corral.cli.runs.exec_session import ExecSession
 
-    sys.exit(ExecSession(reply["session"], has_terminal=has_terminal, reads=interactive or has_terminal).run())
+    reads, bundle = interactive or has_terminal, bundle_of(endpoint.ca_bundle)
+    session = ExecSession(reply["session"], has_terminal=has_terminal, reads=reads, bundle=bundle)
+    sys.exit(session.run())
 
 
 def _has_started(ecs: Any, cluster: str, task_id: str) -> bool:

@@ -15,6 +15,8 @@ import socket
 import sys
 import termios
 import tty
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +38,7 @@ from corral.channel.messages import (
     pack,
     unpack,
 )
+from corral.cli.client.tls import secure
 from corral.cli.client.websocket import (
     BINARY,
     CLOSE,
@@ -64,10 +67,16 @@ class _OutputClosed(Exception):
 
 
 class ExecSession:
-    """One session. `session` is a member of ExecuteCommand's response. If `reads` is False, the command gets no input."""
+    """One session. `session` is a member of ExecuteCommand's response. If `reads` is False, the command gets no input.
 
-    def __init__(self, session: dict[str, str], *, has_terminal: bool, reads: bool) -> None:
+    `bundle` is the file with the certificates that verify a server with TLS. None: those of this machine.
+    """
+
+    def __init__(self, session: dict[str, str], *, has_terminal: bool, reads: bool, bundle: str | None) -> None:
         self._session = session
+        self._bundle = bundle
+        self._not_ready: tuple[type[OSError], ...] = (BlockingIOError,)  # a part of a record of TLS has arrived or was sent
+        self._buffered: Callable[[], int] = lambda: 0  # the bytes that TLS has decrypted, and that `select` does not know
         self._has_terminal = has_terminal
         self._reading = False
         self._reads = reads
@@ -105,8 +114,16 @@ class ExecSession:
     def _connect(self) -> None:
         url = urlsplit(self._session["streamUrl"])
         host = (url.hostname or "").encode("ascii")  # as bytes: for a str, Python imports the codec `idna`, which takes time
-        self._socket = socket.create_connection((host, url.port or 80), SESSION_CONNECT_S)  # type: ignore[arg-type]
+        is_secure = url.scheme == "wss"
+        port = url.port or (443 if is_secure else 80)
+        self._socket = socket.create_connection((host, port), SESSION_CONNECT_S)  # type: ignore[arg-type]
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if is_secure:
+            from ssl import SSLWantReadError, SSLWantWriteError
+
+            self._socket = secure(self._socket, host, f"https://{url.netloc}", self._bundle)
+            self._not_ready = SSLWantReadError, SSLWantWriteError
+            self._buffered = self._socket.pending
         request = OpeningRequest(url.netloc, f"{url.path}?{url.query}")
         self._socket.sendall(request.data)
         received = b""
@@ -134,16 +151,19 @@ class ExecSession:
         wanted: list[Any] = [self._socket, self._wake_reader]
         if self._reading and sum(self._unacknowledged.values()) < UNACKNOWLEDGED_MAX_BYTES:
             wanted.append(0)
-        readable, writable, _ = select.select(wanted, [self._socket] if self._unsent else [], [])
+        wait_s = 0.0 if self._buffered() else None
+        readable, writable, _ = select.select(wanted, [self._socket] if self._unsent else [], [], wait_s)
         if self._wake_reader in readable:
             os.read(self._wake_reader, RECEIVE_BYTES)
             self._send_size()
         if 0 in readable:
             self._read_input()
         if self._socket in writable:
-            del self._unsent[: self._socket.send(self._unsent[:RECEIVE_BYTES])]
-        if self._socket in readable:
-            self._frames.feed(self._receive())
+            with suppress(*self._not_ready):
+                del self._unsent[: self._socket.send(self._unsent[:RECEIVE_BYTES])]
+        if self._socket in readable or wait_s is not None:
+            with suppress(*self._not_ready):
+                self._frames.feed(self._receive())
         for kind, payload in self._frames.messages():
             if kind == BINARY:
                 self._on_message(unpack(payload))
