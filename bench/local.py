@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,11 @@ GROUP = "/bench"
 
 
 class Local:
-    def __init__(self, data: Path, gpus: str, port: int = 0) -> None:
+    def __init__(self, data: Path, gpus: str, port: int = 0, options: Sequence[str] = ()) -> None:
         self.data = data
         self.port = port
         command = [sys.executable, "-m", "corral.server", "--data", str(data), "--gpus", gpus, "--port", str(port)]
-        self._command = [*command, "--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY]
+        self._command = [*command, "--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY, *options]
         self.pids: dict[str, int] = {}
 
     def launch(self) -> None:
@@ -80,10 +80,10 @@ class Local:
 
 
 @contextmanager
-def corral(bench: Bench, name: str, gpus: str) -> Iterator[Local]:
+def corral(bench: Bench, name: str, gpus: str, *options: str) -> Iterator[Local]:
     """A fresh Corral that is gone afterwards, and its folder with it."""
     home = bench.fresh(name)
-    local = Local(home / "data", gpus)
+    local = Local(home / "data", gpus, options=options)
     local.launch()
     try:
         yield local.wait_ready()

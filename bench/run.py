@@ -26,6 +26,7 @@ NAMES = (
     "placing",
     "job_queue",
     "objects",
+    "tls",
     "registry",
     "latency",
     "commands",

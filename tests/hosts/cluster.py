@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import corral
 from command import BIN, Cli
 from corral.access import sessions
@@ -44,6 +46,16 @@ except ConnectionError:
     pass
 assert not ask()[1]
 print("closed", flush=True)
+"""
+# Stores an object and reads it by a presigned URL.
+THROUGH_TLS = """
+import boto3, os, ssl, urllib.request
+s3, body = boto3.client("s3"), os.urandom(3_000_000)
+s3.put_object(Bucket="lab", Key="through-tls", Body=body)
+url = s3.generate_presigned_url("get_object", Params={"Bucket": "lab", "Key": "through-tls"})
+tls = ssl.create_default_context(cafile=os.environ["AWS_CA_BUNDLE"])
+assert urllib.request.urlopen(url, context=tls).read() == body
+print(url)
 """
 LIST_ROLES = """
 import boto3, botocore.exceptions
@@ -89,8 +101,8 @@ def other_version(folder: Path, version: str, protocol: int) -> dict[str, str]:
 class Cluster:
     """A server with its door on the network of the lab, and hosts that join it."""
 
-    def __init__(self, folder: Path, lab: Lab, settings: str = "", environment: dict[str, str] | None = None) -> None:
-        """`settings` is the text of corral.toml, and `environment` of the server."""
+    def __init__(self, folder: Path, lab: Lab, *more: str, settings: str = "", environment: dict[str, str] | None = None) -> None:
+        """`more` are options of the server, `settings` is the text of corral.toml, and `environment` is of the server."""
         self.folder = folder
         self._types: dict[str, str] = {}  # name of a machine → its instance type, by which a placement constraint chooses it
         self.lab = lab
@@ -101,7 +113,7 @@ class Cluster:
             self.cli.data.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.cli.data / "corral.toml").write_text(settings)
         options = ("--runtime", "process", "--door", f"{lab.address}:{self.door_port}")
-        self.corral = Corral(self.cli.data, "none", *options, environment=environment).start()
+        self.corral = Corral(self.cli.data, "none", *options, *more, environment=environment).start()
         self.ecs, self.s3, self.logs = (self.corral.client(name) for name in ("ecs", "s3", "logs"))
         self.s3.create_bucket(Bucket=BUCKET)
 
@@ -188,6 +200,17 @@ class Cluster:
 
     def check_exec(self, machine: Machine, task: str) -> None:
         assert self.cli("exec", task.rpartition("/")[2], "--", "hostname").stdout == f"{machine.name}\n"
+
+    def check_tls(self, machine: Machine) -> None:
+        """Use the API from another machine: with TLS, and not without it."""
+        url = f"https://{self.lab.address}:{self.corral.url.rpartition(':')[2]}"
+        variables = {**self.corral.environment, "AWS_ENDPOINT_URL": url, "AWS_CA_BUNDLE": str(self.cli.data / "door" / "ca.pem")}
+        assert url in machine.run(sys.executable, "-c", THROUGH_TLS, environment=variables)
+        words = str(BIN / "corral"), "ps"
+        assert machine.run(*words, environment=variables)
+        plain = {**variables, "AWS_ENDPOINT_URL": url.replace("https", "http")}
+        with pytest.raises(AssertionError, match="answers other machines with TLS only: use https://"):
+            machine.run(*words, environment=plain)
 
     def check_stranger(self, machine: Machine) -> None:
         """Without a certificate, no request is served."""

@@ -22,7 +22,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if why := why_not():
         pytest.skip(why)
     with Lab(tmp_path / "lab") as lab:
-        made = Cluster(tmp_path, lab)
+        made = Cluster(tmp_path, lab, "--tls", "true")
         try:
             yield made
         finally:
@@ -44,6 +44,7 @@ def test_two_hosts_join_and_survive_a_cut_network_and_kills(cluster: Cluster) ->
     assert two.run(sys.executable, "-c", ANY_ADDRESS) == f"{two.address}\n"
     cluster.check_exec(two, tasks[two])
     cluster.check_stranger(two)
+    cluster.check_tls(two)
     cluster.check_source(two, one, tasks[two])
     task = tasks[two].rpartition("/")[2]
 

@@ -105,7 +105,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
         machines = [lab.add("node1"), lab.add("node2")]
         with slurm_cluster.slurm_cluster(folder / "slurm", lab, machines, gpus=GPUS) as slurm:
             patched.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
-            cluster = Cluster(folder, lab, SETTINGS.replace("FOLDER", str(folder)))
+            cluster = Cluster(folder, lab, settings=SETTINGS.replace("FOLDER", str(folder)))
             try:
                 yield Setting(cluster, slurm)
             finally:
