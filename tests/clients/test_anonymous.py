@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import boto3
@@ -52,3 +53,26 @@ def test_other_services_need_a_signature(corral: Any, call: str) -> None:
     without = boto3.client(service, region_name="us-east-1", endpoint_url=corral.url, config=config)
     code = refused(getattr(without, name))[0]
     assert "MissingAuthenticationToken" in code or code == "AccessDenied"
+
+
+def test_a_public_policy_opens_objects_when_public_access_is_not_blocked(corral: Any, client: Any, anonymous: Any) -> None:
+    s3 = client("s3")
+    s3.create_bucket(Bucket="open")
+    for key in ("a", "b"):
+        s3.put_object(Bucket="open", Key=key, Body=key.encode())
+    deletes = {"Effect": "Allow", "Principal": "*", "Action": "s3:DeleteObject", "Resource": "arn:aws:s3:::open/a"}
+    s3.put_bucket_policy(Bucket="open", Policy=json.dumps({"Version": "2012-10-17", "Statement": [STATEMENT, deletes]}))
+    assert refused(anonymous.get_object, Bucket="open", Key="a")[0] == "AccessDenied"  # RestrictPublicBuckets is the default
+    s3.delete_public_access_block(Bucket="open")
+    assert anonymous.get_object(Bucket="open", Key="a")["Body"].read() == b"a"
+    for call, params in (
+        (anonymous.put_object, {"Bucket": "open", "Key": "a", "Body": b"x"}),
+        (anonymous.list_objects_v2, {"Bucket": "open"}),
+        (anonymous.get_object_tagging, {"Bucket": "open", "Key": "a"}),
+        (anonymous.copy_object, {"Bucket": "open", "Key": "c", "CopySource": "open/a"}),
+    ):
+        assert refused(call, **params)[0] == "AccessDenied", params
+    assert refused(anonymous.delete_objects, Bucket="open", Delete={"Objects": [{"Key": "b"}]})[0] == "AccessDenied"
+    assert refused(anonymous.delete_object, Bucket="open", Key="b")[0] == "AccessDenied"
+    anonymous.delete_object(Bucket="open", Key="a")
+    assert [each["Key"] for each in s3.list_objects_v2(Bucket="open")["Contents"]] == ["b"]
