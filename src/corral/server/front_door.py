@@ -39,6 +39,7 @@ from corral.server.http.connection import HEADERS_MAX_BYTES, ClientGone, HttpCon
 from corral.server.http.request_body import BodyReceiver, Receive, give_back, whole_body
 from corral.server.http.unverified_memory import UnverifiedMemory
 from corral.server.lanes import Lane
+from corral.server.last_uses import LastUses
 from corral.server.registry import is_for_registry
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
@@ -117,6 +118,7 @@ class FrontDoor:
         blobs: Blobs,
         intake: BodyReceiver,
         task_endpoints: TaskEndpoints,
+        last_uses: LastUses,
         memory: UnverifiedMemory,
         times: RequestTimes,
         open_metrics_page: Callable[[], MetricsPage],
@@ -136,6 +138,7 @@ class FrontDoor:
         self._task_endpoints = task_endpoints
         self._permissions = Authorizer(lanes["state"], settings, ids)
         self._wait_handles = wait_handles.WaitHandles(lanes["state"], settings, ids)
+        self._last_uses = last_uses
         self._times = times
         self._open_metrics_page = open_metrics_page
 
@@ -160,6 +163,7 @@ class FrontDoor:
             await self._loader.load_handlers(action)
             caller = self._caller(identity, request, request_id)
             authorise(caller, exchange)
+            self._last_uses.note(caller, action)
             if caller.is_restricted:
                 caller = await self._permissions.check(caller, exchange)
             rate(caller, exchange)

@@ -91,6 +91,7 @@ from corral.server.key_files import (
 )
 from corral.server.lanes import Lane
 from corral.server.last_server import unfinished_server
+from corral.server.last_uses import LastUses
 from corral.server.lenders import Lenders
 from corral.server.metric_publisher import MetricPublisher
 from corral.server.task_endpoints import TaskEndpoints
@@ -248,6 +249,8 @@ async def _serve(options: ServerOptions) -> None:
     publisher = asyncio.create_task(MetricPublisher(state, metrics, agents, clock).run())
     functions = FunctionRunner(data, state, logs, settings, names, clock)
     invocations = asyncio.create_task(functions.run())
+    last_uses = LastUses(store.iam, state, clock)
+    storing_uses = asyncio.create_task(last_uses.run())
     clock_watch = asyncio.create_task(ClockWatch(state, metrics, clock).run())
     insights = asyncio.create_task(InsightsWriter(state, logs, agents, clock).run())
 
@@ -306,6 +309,7 @@ async def _serve(options: ServerOptions) -> None:
         blobs,
         BodyReceiver(blobs),
         TaskEndpoints(state, agents, blobs),
+        last_uses,
         limits.memory,
         times,
         open_metrics_page,
@@ -358,6 +362,8 @@ async def _serve(options: ServerOptions) -> None:
     lenders.close()
     insights.cancel()
     clock_watch.cancel()
+    storing_uses.cancel()
+    await last_uses.store()
     await agents.close()
     door.close()
     if opened is not None:

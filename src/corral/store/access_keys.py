@@ -5,23 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.database import Database
 from corral.model.access_key import AccessKey
-from corral.store.iam_index import IamIndex
+from corral.store.iam_index import IamIndex, LastUse
 
 COLUMNS = "id, user, secret, status, created_at, used_at, used_service, used_region"
-
-
-class ServiceUse(Struct, frozen=True):
-    """When an entity (`user/NAME` or `role/NAME`) last called a service."""
-
-    entity: str
-    service: str  # as in actions: "s3"
-    region: str
-    used_at_s: float
 
 
 class AccessKeys:
@@ -52,25 +42,38 @@ class AccessKeys:
         self._database.execute("UPDATE access_key SET status = ? WHERE id = ?", (status, key.id))
         self._database.undo_log.on_commit(partial(self._index.changed_key, key.id, replace(key, status=status)))
 
+    def count(self, user: str) -> int:
+        return int(self._database.execute("SELECT count(*) FROM access_key WHERE user = ?", (user,)).fetchone()[0])
+
     def drop(self, key: AccessKey) -> None:
         self._database.execute("DELETE FROM access_key WHERE id = ?", (key.id,))
         self._database.undo_log.on_commit(partial(self._index.changed_key, key.id, None))
 
-    def used(self, key_id: str, service: str, region: str, used_at_s: float) -> None:
-        sql = "UPDATE access_key SET used_at = ?, used_service = ?, used_region = ? WHERE id = ?"
-        self._database.execute(sql, (used_at_s, service, region, key_id))
+    def last_use(self, key: AccessKey) -> LastUse | None:
+        noted = self._index.key_uses.get(key.id)
+        if noted is not None:
+            return noted
+        return LastUse(key.used_service, key.used_region, key.used_at_s) if key.used_at_s is not None else None
 
-    def uses_of(self, entity: str) -> list[ServiceUse]:
-        """The services that a user or a role has called, sorted by service."""
-        sql = "SELECT entity, service, region, used_at FROM service_use WHERE entity = ? ORDER BY service"
-        return [ServiceUse(*row) for row in self._database.execute(sql, (entity,))]
+    def uses_of(self, entity: str) -> dict[str, LastUse]:
+        """The services that a user or a role (`entity_of`) has called, with the last use of each."""
+        rows = self._database.execute("SELECT service, region, used_at FROM service_use WHERE entity = ?", (entity,))
+        return {row[0]: LastUse(*row) for row in rows} | self._index.service_uses.get(entity, {}).copy()
 
-    def put_uses(self, uses: Iterable[ServiceUse]) -> None:
-        sql = (
-            "INSERT INTO service_use (entity, service, region, used_at) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (entity, service) DO UPDATE SET region = excluded.region, used_at = excluded.used_at"
-        )
-        self._database.executemany(sql, [(use.entity, use.service, use.region, use.used_at_s) for use in uses])
+    def store_uses(self, uses: Iterable[tuple[str, str, LastUse]]) -> None:
+        """Store what `IamIndex.take_unsaved` has returned."""
+        for entity, name, use in uses:
+            if entity:
+                sql = (
+                    "INSERT INTO service_use (entity, service, region, used_at) VALUES (?, ?, ?, ?) "
+                    "ON CONFLICT (entity, service) DO UPDATE SET region = excluded.region, used_at = excluded.used_at"
+                )
+                self._database.execute(sql, (entity, name, use.region, use.at_s))
+            else:
+                sql = "UPDATE access_key SET used_at = ?, used_service = ?, used_region = ? WHERE id = ?"
+                self._database.execute(sql, (use.at_s, use.service, use.region, name))
 
     def forget_uses(self, entity: str) -> None:
+        """Forget when a user or a role that is deleted was used."""
         self._database.execute("DELETE FROM service_use WHERE entity = ?", (entity,))
+        self._database.undo_log.on_commit(partial(self._index.service_uses.pop, entity, None))

@@ -104,6 +104,15 @@ class StoredResources:
         rows = self._database.execute(sql, (service, type_, region, after, limit))
         return [(name, orjson.loads(document)) for name, document in rows]
 
+    def containing(self, service: str, type_: str, region: str, text: str) -> list[tuple[str, Document]]:
+        """Return (name, document) pairs whose documents contain a text, sorted by name."""
+        sql = (
+            "SELECT name, document FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND instr(document, ?) "
+            "ORDER BY name"
+        )
+        rows = self._database.execute(sql, (service, type_, region, text))
+        return [(name, orjson.loads(document)) for name, document in rows]
+
     def with_prefix(self, service: str, type_: str, region: str, prefix: str, after: str = "") -> Iterator[tuple[str, Document]]:
         """Yield (name, document) pairs whose names begin with `prefix` and are greater than `after`, sorted by name."""
         after = max(prefix, after)

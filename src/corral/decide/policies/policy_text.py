@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from json import JSONDecoder
 from typing import Any, NamedTuple
 
+from corral.decide.policies.conditions import LITERALS, VARIABLE
+
 _DECODER = JSONDecoder()
 _SPACE = re.compile(r"[ \t\n\r]*")
 STATEMENT = "Statement"
@@ -45,6 +47,11 @@ def condition_keys(document: Any) -> Iterator[str]:
     for statement in statements if isinstance(statements, list) else [statements]:
         for keys in statement.get("Condition", {}).values():
             yield from keys
+
+
+def variables(text: str) -> list[str]:
+    """Return the variables in the text of a policy, such as `aws:username` of `${aws:username}`, without default values."""
+    return [name for name, _ in VARIABLE.findall(text) if name not in LITERALS]
 
 
 def _elements(text: str, at: int) -> Iterator[tuple[int, int]]:

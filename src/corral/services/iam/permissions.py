@@ -65,7 +65,9 @@ def _arns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list
     account = f"arn:aws:iam::{caller.account}"
     for member, type_ in NAMED_BY.items():
         if member in params:
-            return [_arn_of(tx, caller, operation, type_, params[member], params)]
+            arn = _arn_of(tx, caller, operation, type_, params[member], params)
+            moved = _moved(arn, params)
+            return [arn] if moved == arn else [arn, moved]
     if operation == "CreatePolicy":
         return [f"{account}:policy{params.get('Path') or '/'}{params.get('PolicyName', '')}"]
     if operation == "CreateServiceLinkedRole":
@@ -91,6 +93,14 @@ def _arn_of(tx: Tx[Store], caller: Caller, operation: str, type_: str, name: str
         return str(found["Arn"])
     path = (params.get("Path") or "/") if operation in CREATED else "/"
     return f"arn:aws:iam::{caller.account}:{type_}{path}{name}"
+
+
+def _moved(arn: str, params: Params) -> str:
+    """The ARN that a user or a group will have after UpdateUser or UpdateGroup. As on AWS, these need permissions for both."""
+    start, _, resource = arn.partition("/")
+    path, _, name = resource.rpartition("/")
+    new_path = params.get("NewPath") or (f"/{path}/" if path else "/")
+    return f"{start}{new_path}{params.get('NewGroupName') or params.get('NewUserName') or name}"
 
 
 def _context(tx: Tx[Store], operation: str, params: Params, arns: list[str]) -> Context:

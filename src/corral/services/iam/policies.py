@@ -1,4 +1,4 @@
-"""Managed policies, their versions, and the roles that they are attached to.
+"""Managed policies, their versions, and the users, groups and roles that they are attached to.
 
 Callers can attach and read AWS's own policies (`aws_policies.py`), but cannot change them.
 """
@@ -6,9 +6,9 @@ Callers can attach and read AWS's own policies (`aws_policies.py`), but cannot c
 from __future__ import annotations
 
 import hashlib
-import re
 from base64 import b32encode
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -22,32 +22,38 @@ from corral.services.iam.errors import (
     DeleteConflictException,
     LimitExceededException,
     NoSuchEntityException,
-    PolicyNotAttachableException,
-    ValidationError,
 )
-from corral.services.iam.roles import ROLE, SERVICE_PATH, changeable_role
-from corral.services.iam.style import IAM, NAME, PAGES, check, check_managed_size, identity_of, on_path
+from corral.services.iam.style import IAM, NAME, PAGES, check, check_managed_size, check_policy_arn, identity_of, on_path
 from corral.store import Store
 
 VERSIONS_MAX = 5
 VERSIONS_TOP = 999_999_999  # larger than the number of any version: the newest version is listed first
-POLICY_ARN = re.compile(r"arn:aws[a-z-]*:iam::(?:\d{12}|aws):policy/.+")
+PRINCIPALS = ("group", "user", "role")  # the types of resources that can have policies
 
 
-def attachments(tx: Tx[Store], caller: Caller) -> Counter[str]:
-    return Counter(policy_arn for role in every(tx, caller, ROLE) for policy_arn in role["_attached"])
+def principals(tx: Tx[Store], kinds: Iterable[str] = PRINCIPALS, *, text: str = "") -> Iterator[tuple[str, Document]]:
+    """Yield all users, groups and roles whose documents contain a text, each with the name of its type."""
+    for kind in kinds:
+        for _, document in tx.store.stored.containing(IAM.service, kind, "", text):
+            yield kind, document
 
 
-def boundaries(tx: Tx[Store], caller: Caller) -> Counter[str]:
-    """How many roles have each policy as their permissions boundary."""
-    return Counter(role["PermissionsBoundary"] for role in every(tx, caller, ROLE) if "PermissionsBoundary" in role)
+def attachments(tx: Tx[Store], policy_arn: str = "") -> Counter[str]:
+    """How many users, groups and roles have each policy, or this one."""
+    return Counter(arn for _, principal in principals(tx, text=policy_arn) for arn in principal["_attached"])
+
+
+def boundaries(tx: Tx[Store], policy_arn: str = "") -> Counter[str]:
+    """How many users and roles have each policy, or this one, as their permissions boundary."""
+    found = principals(tx, text=policy_arn)
+    return Counter(principal["PermissionsBoundary"] for _, principal in found if "PermissionsBoundary" in principal)
 
 
 def _policy_view(tx: Tx[Store], caller: Caller, policy: Document) -> Document:
     policy_arn = policy["Arn"]
     counts = {
-        "AttachmentCount": attachments(tx, caller)[policy_arn],
-        "PermissionsBoundaryUsageCount": boundaries(tx, caller)[policy_arn],
+        "AttachmentCount": attachments(tx, policy_arn)[policy_arn],
+        "PermissionsBoundaryUsageCount": boundaries(tx, policy_arn)[policy_arn],
     }
     return {**policy, **counts, "Tags": policy.get("Tags", [])}
 
@@ -65,7 +71,7 @@ def _check_document(params: Params) -> None:
 
 
 def _policy_removable(tx: Tx[Store], caller: Caller, policy: Document) -> None:
-    if attachments(tx, caller)[policy["Arn"]] or boundaries(tx, caller)[policy["Arn"]]:
+    if attachments(tx, policy["Arn"])[policy["Arn"]] or boundaries(tx, policy["Arn"])[policy["Arn"]]:
         raise DeleteConflictException("Cannot delete a policy attached to entities.")
     if len(policy["_versions"]) > 1:
         raise DeleteConflictException(
@@ -130,9 +136,7 @@ def _facts(policy_arn: str) -> Document:
 
 def find_policy(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     """One of AWS's policies, or a policy of this account."""
-    policy_arn = params["PolicyArn"]
-    if not POLICY_ARN.fullmatch(policy_arn):
-        raise ValidationError(f"ARN {policy_arn} is not valid.")
+    policy_arn = check_policy_arn(params["PolicyArn"])
     if policy_arn.startswith(AWS_POLICY) and NAME.fullmatch(policy_arn.rpartition("/")[2]):
         return _aws_policy(policy_arn)
     return find(tx, caller, POLICY, params)
@@ -143,11 +147,11 @@ def get_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
 
 
 def list_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """List the policies of this account, and AWS's policies that are attached to a role.
+    """List the policies of this account, and AWS's policies that are attached to a user, a group or a role.
 
     Other policies of AWS are not listed.
     """
-    attached, bounded = attachments(tx, caller), boundaries(tx, caller)
+    attached, bounded = attachments(tx), boundaries(tx)
     usage = bounded if params.get("PolicyUsageFilter") == "PermissionsBoundary" else attached
     known = {policy["PolicyName"]: policy for policy in every(tx, caller, POLICY)} if params.get("Scope") != "AWS" else {}
     if params.get("Scope") != "Local":
@@ -185,18 +189,18 @@ def create_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict
     if params.get("SetAsDefault"):
         policy["DefaultVersionId"] = f"v{number}"
     put(tx, caller, POLICY, policy)
-    return {"PolicyVersion": _version(policy, f"v{number}", document=False)}
+    return {"PolicyVersion": version_view(policy, f"v{number}", document=False)}
 
 
 def get_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     policy = _with_version(tx, params, caller)
-    return {"PolicyVersion": _version(policy, params["VersionId"], document=True)}
+    return {"PolicyVersion": version_view(policy, params["VersionId"], document=True)}
 
 
 def list_policy_versions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     policy = find_policy(tx, params, caller)
     by_number = {
-        f"{VERSIONS_TOP - int(name[1:]):09d}": _version(policy, name, document=False) for name in policy.get("_versions", ())
+        f"{VERSIONS_TOP - int(name[1:]):09d}": version_view(policy, name, document=False) for name in policy.get("_versions", ())
     }
     found, token = PAGES.page(params, among(by_number))
     return {"Versions": found, **token}
@@ -240,7 +244,7 @@ def _with_version(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     return policy
 
 
-def _version(policy: Document, name: str, *, document: bool) -> Document:
+def version_view(policy: Document, name: str, *, document: bool) -> Document:
     version = policy["_versions"][name]
     return {
         "VersionId": name,
@@ -255,55 +259,23 @@ def delete_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, An
     return {}
 
 
-# Attachments
-
-
-def attach_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role = changeable_role(tx, params, caller)
-    try:
-        policy = find_policy(tx, params, caller)
-    except NoSuchEntityException:
-        raise NoSuchEntityException(f"Policy {params['PolicyArn']} does not exist or is not attachable.") from None
-    if policy["Path"].startswith(SERVICE_PATH):
-        raise PolicyNotAttachableException("Cannot attach a Service Role Policy to a Customer Role.")
-    if policy["Arn"] not in role["_attached"]:
-        put(tx, caller, ROLE, {**role, "_attached": [*role["_attached"], policy["Arn"]]})
-    return {}
-
-
-def detach_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role, policy_arn = changeable_role(tx, params, caller), params["PolicyArn"]
-    if not POLICY_ARN.fullmatch(policy_arn):
-        raise ValidationError(f"ARN {policy_arn} is not valid.")
-    if policy_arn not in role["_attached"]:
-        raise NoSuchEntityException(f"Policy {policy_arn} was not found.")
-    put(tx, caller, ROLE, {**role, "_attached": [other for other in role["_attached"] if other != policy_arn]})
-    return {}
-
-
-def list_attached_role_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role = find(tx, caller, ROLE, params)
-    policies = {policy_arn: find_policy(tx, {"PolicyArn": policy_arn}, caller) for policy_arn in role["_attached"]}
-    named = {
-        policy_arn: {"PolicyName": policy["PolicyName"], "PolicyArn": policy_arn}
-        for policy_arn, policy in policies.items()
-        if on_path(params, policy)
-    }
-    found, token = PAGES.page(params, among(named))
-    return {"AttachedPolicies": found, **token}
-
-
 def list_entities_for_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     policy_arn, usage = find_policy(tx, params, caller)["Arn"], params.get("PolicyUsageFilter")
+    wanted = params.get("EntityFilter")
 
-    def has_policy(role: Document) -> bool:
-        is_boundary, is_attached = role.get("PermissionsBoundary") == policy_arn, policy_arn in role["_attached"]
+    def has_policy(principal: Document) -> bool:
+        is_boundary, is_attached = principal.get("PermissionsBoundary") == policy_arn, policy_arn in principal["_attached"]
         return is_boundary if usage == "PermissionsBoundary" else is_attached or (usage is None and is_boundary)
 
-    roles = {
-        role["RoleName"]: {"RoleName": role["RoleName"], "RoleId": role["RoleId"]}
-        for role in (every(tx, caller, ROLE) if params.get("EntityFilter", "Role") == "Role" else ())
-        if has_policy(role) and on_path(params, role)
-    }
-    found, token = PAGES.page(params, among(roles))
-    return {"PolicyGroups": [], "PolicyUsers": [], "PolicyRoles": found, **token}
+    kinds = [kind for kind in PRINCIPALS if wanted in (None, kind.capitalize())]
+    named: dict[str, tuple[str, Document]] = {}
+    for number, kind in enumerate(kinds):
+        name, id_ = f"{kind.capitalize()}Name", f"{kind.capitalize()}Id"
+        for _, found in principals(tx, (kind,), text=policy_arn):
+            if has_policy(found) and on_path(params, found):
+                named[f"{number}{found[name]}"] = f"Policy{kind.capitalize()}s", {name: found[name], id_: found[id_]}
+    page, token = PAGES.page(params, among(named))
+    members: dict[str, list[Document]] = {"PolicyGroups": [], "PolicyUsers": [], "PolicyRoles": []}
+    for member, each in page:
+        members[member].append(each)
+    return {**members, **token}

@@ -1,43 +1,41 @@
-"""Roles and their inline policies."""
+"""Roles."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from urllib.parse import quote
 
-from corral.access.aws_policies import AWS_POLICY
 from corral.access.caller import Caller
-from corral.access.roles import document_of
 from corral.core.transactions import Tx
 from corral.model.iam_rules import SESSION_MIN_S
-from corral.operations.pagination import among
+from corral.model.principal import ROLE as ROLE_KIND
 from corral.operations.stored_resources import Document, Params, ResourceType, create, find, put, response_view
 from corral.services.iam import errors
-from corral.services.iam.style import IAM, IAM_ROLES, INLINE_MAX, PAGES, characters_of, check, identity_of, selects_path
+from corral.services.iam.principal_policies import PrincipalKind, check_boundary, check_without_policies, shown
+from corral.services.iam.style import IAM, IAM_ROLES, SERVICE_PATH, check, identity_of, selects_path
 from corral.store import Store
+from corral.store.iam_index import entity_of
 
-SERVICE_PATH = "/aws-service-role/"
-BOUNDARY = re.compile(r"arn:aws[a-z-]*:iam::(?:\d{12}|aws):policy/.+")
+INLINE_MAX = 10_240  # characters of all inline policies of a role, without white space
 # Members that responses about one role have, but neither the response to its creation nor instance profiles.
 DESCRIBED = ("Description", "MaxSessionDuration", "RoleLastUsed")
 
 
 def _role_view(tx: Tx[Store], caller: Caller, role: Document) -> Document:
-    view = {**role, "AssumeRolePolicyDocument": quote(role["AssumeRolePolicyDocument"], safe=""), "RoleLastUsed": {}}
-    if "PermissionsBoundary" in role:
-        view["PermissionsBoundary"] = {"PermissionsBoundaryType": "Policy", "PermissionsBoundaryArn": role["PermissionsBoundary"]}
-    if not role.get("Tags"):
-        view.pop("Tags", None)
-    return view
+    trust = quote(role["AssumeRolePolicyDocument"], safe="")
+    return {**shown(role), "AssumeRolePolicyDocument": trust, "RoleLastUsed": _last_used(tx, role["RoleName"])}
+
+
+def _last_used(tx: Tx[Store], name: str) -> Document:
+    """When a role was last used, and in which region. Empty if it has not been used."""
+    uses = tx.store.access_keys.uses_of(entity_of(ROLE_KIND, name)).values()
+    last = max(uses, key=lambda use: use.at_s, default=None)
+    return {"LastUsedDate": last.at_s, "Region": last.region} if last is not None else {}
 
 
 def _role_removable(tx: Tx[Store], caller: Caller, role: Document) -> None:
     _check_changeable(role)
-    if role["_attached"]:
-        raise errors.DeleteConflictException("Cannot delete entity, must detach all policies first.")
-    if role["_inline"]:
-        raise errors.DeleteConflictException("Cannot delete entity, must delete policies first.")
+    check_without_policies(role)
     profiles = tx.store.stored.listed(IAM.service, "instance-profile", "")
     if any(role["RoleName"] in profile["_roles"] for _, profile in profiles):
         raise errors.DeleteConflictException("Cannot delete entity, must remove roles from instance profile first.")
@@ -59,6 +57,7 @@ ROLE = ResourceType(
     unlisted=("Tags", "PermissionsBoundary", "RoleLastUsed"),
     check=check,
     check_delete=_role_removable,
+    deleted=lambda tx, caller, role: tx.store.access_keys.forget_uses(entity_of(ROLE_KIND, role["RoleName"])),
     selects=selects_path,
     view=_role_view,
     get="GetRole",
@@ -119,58 +118,4 @@ def update_assume_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> 
     return {}
 
 
-def check_boundary(tx: Tx[Store], policy_arn: str) -> None:
-    if not BOUNDARY.fullmatch(policy_arn):
-        raise errors.InvalidInputException(f"ARN {policy_arn} is not valid.")
-    if not policy_arn.startswith(AWS_POLICY) and document_of(tx, policy_arn) is None:
-        raise errors.NoSuchEntityException(f"Scope ARN: {policy_arn} does not exist or is not attachable.")
-
-
-def put_role_permissions_boundary(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role = changeable_role(tx, params, caller)
-    check_boundary(tx, params["PermissionsBoundary"])
-    put(tx, caller, ROLE, {**role, "PermissionsBoundary": params["PermissionsBoundary"]})
-    return {}
-
-
-def delete_role_permissions_boundary(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role = changeable_role(tx, params, caller)
-    if "PermissionsBoundary" not in role:
-        raise errors.NoSuchEntityException(f"The role with name {role['RoleName']} has no permissions boundary.")
-    put(tx, caller, ROLE, {member: value for member, value in role.items() if member != "PermissionsBoundary"})
-    return {}
-
-
-def put_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role = changeable_role(tx, params, caller)
-    check(params)
-    inline = {**role["_inline"], params["PolicyName"]: params["PolicyDocument"]}
-    if sum(map(characters_of, inline.values())) > INLINE_MAX:
-        raise errors.LimitExceededException(f"Maximum policy size of {INLINE_MAX} bytes exceeded for role {role['RoleName']}")
-    put(tx, caller, ROLE, {**role, "_inline": inline})
-    return {}
-
-
-def get_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role, name = _with_inline(tx, params, caller)
-    return {"RoleName": role["RoleName"], "PolicyName": name, "PolicyDocument": quote(role["_inline"][name], safe="")}
-
-
-def delete_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role, name = _with_inline(tx, params, caller)
-    _check_changeable(role)
-    put(tx, caller, ROLE, {**role, "_inline": {other: text for other, text in role["_inline"].items() if other != name}})
-    return {}
-
-
-def list_role_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    role = find(tx, caller, ROLE, params)
-    found, token = PAGES.page(params, among({name: name for name in role["_inline"]}))
-    return {"PolicyNames": found, **token}
-
-
-def _with_inline(tx: Tx[Store], params: Params, caller: Caller) -> tuple[Document, str]:
-    role, name = find(tx, caller, ROLE, params), params["PolicyName"]
-    if name not in role["_inline"]:
-        raise errors.NoSuchEntityException(f"The role policy with name {name} cannot be found.")
-    return role, name
+ROLES = PrincipalKind(ROLE, "Role", INLINE_MAX, None, has_boundary=True, changeable=changeable_role)

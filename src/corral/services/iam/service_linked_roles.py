@@ -16,7 +16,8 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.operations.stored_resources import Params, create, find
 from corral.services.iam import errors
-from corral.services.iam.roles import ROLE, SERVICE_PATH, created_role
+from corral.services.iam.roles import ROLE, created_role
+from corral.services.iam.style import SERVICE_PATH
 from corral.store import Store
 
 DOMAIN = ".amazonaws.com"
@@ -174,6 +175,7 @@ def delete_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) ->
     if not role["Path"].startswith(SERVICE_PATH):
         raise errors.InvalidInputException(f"The role {role['RoleName']} is not a service-linked role: use DeleteRole.")
     tx.store.stored.drop("iam", ROLE.name, "", role["RoleName"])
+    ROLE.deleted(tx, caller, role)
     digits = tx.ids.hex32()
     task = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
     task_id = f"task{role['Path']}{role['RoleName']}/{task}"

@@ -1,4 +1,7 @@
-"""Policy simulation: decide whether policies allow actions on resources. The policies belong to a role or are in the request."""
+"""Policy simulation: decide whether policies allow actions on resources.
+
+The policies are in the request, or belong to a user and its groups, to a group or to a role.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import Any
 from msgspec import Struct
 
 from corral.access.caller import Caller
-from corral.access.principals import policies_of_role
 from corral.access.roles import document_of
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
@@ -25,13 +27,15 @@ from corral.decide.policies.policy import (
     matching_statements,
     read_policy,
 )
-from corral.decide.policies.policy_text import TextPosition, condition_keys, statement_spans
+from corral.decide.policies.policy_text import TextPosition, condition_keys, statement_spans, variables
 from corral.model.json_documents import read_json
 from corral.operations.pagination import among
-from corral.operations.stored_resources import Params, find
+from corral.operations.stored_resources import Document, Params, find
 from corral.services.iam.errors import InvalidInputException
+from corral.services.iam.groups import GROUP, groups_of
 from corral.services.iam.roles import ROLE
 from corral.services.iam.style import PAGES
+from corral.services.iam.users import USER_TYPE
 from corral.store import Store
 
 DECISIONS = {
@@ -52,19 +56,63 @@ class SourcePolicy(Struct, frozen=True):
 
 def simulate_principal_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     source = params["PolicySourceArn"]
+    principal, policies = _source(tx, caller, source)
+    boundary = _boundary(params)
+    if boundary is None and "PermissionsBoundary" in principal:
+        stored = _readable("", document_of(tx, principal["PermissionsBoundary"]) or "")
+        boundary = stored.policy if stored is not None else Policy((), has_variables=False)
+    return _simulate(params, [*policies, *_given(params)], boundary, _context(principal))
+
+
+def _source(tx: Tx[Store], caller: Caller, source: str) -> tuple[Document, list[SourcePolicy]]:
+    """Return the user, the group or the role with an ARN, and its policies. A user also has those of its groups."""
     kind, _, path = source.rpartition(":")[2].partition("/")
-    if kind != "role":
-        raise InvalidInputException(f"Invalid Entity Arn: {source} does not name a role; users and groups are not served.")
-    role = find(tx, caller, ROLE, {"RoleName": path.rpartition("/")[2]})
-    name, found = role["RoleName"], policies_of_role(tx, caller.account, role["RoleName"])
-    texts = {f"role_{name}_{policy}": text for policy, text in role["_inline"].items()}
-    texts |= {arn.rpartition("/")[2]: text for arn in role["_attached"] if (text := document_of(tx, arn)) is not None}
-    policies = [each for id, text in texts.items() if (each := _readable(id, text)) is not None]
-    return _simulate(params, [*policies, *_given(params)], _boundary(params) or found.identity.boundary, found.tags)
+    name = path.rpartition("/")[2]
+    if kind == "user":
+        principal = find(tx, caller, USER_TYPE, {"UserName": name})
+        owners = [("user", name, principal)]
+        owners += [("group", group["GroupName"], group) for group in groups_of(tx, caller, {"UserName": name})]
+    elif kind == "group":
+        principal = find(tx, caller, GROUP, {"GroupName": name})
+        owners = [("group", name, principal)]
+    elif kind == "role":
+        principal = find(tx, caller, ROLE, {"RoleName": name})
+        owners = [("role", name, principal)]
+    else:
+        raise InvalidInputException(f"Invalid Entity Arn: {source} does not clearly define entity type and name.")
+    texts: dict[str, str] = {}
+    for word, owner, document in owners:
+        texts |= {f"{word}_{owner}_{policy}": text for policy, text in document["_inline"].items()}
+        texts |= {arn.rpartition("/")[2]: text for arn in document["_attached"] if (text := document_of(tx, arn)) is not None}
+    return principal, [each for id, text in texts.items() if (each := _readable(id, text)) is not None]
+
+
+def _context(principal: Document) -> Context:
+    """Return the condition keys of a user or a role. They are the same for all its requests."""
+    tags = {f"aws:principaltag/{tag['Key'].lower()}": (tag["Value"],) for tag in principal.get("Tags", ())}
+    if "UserName" not in principal:
+        return tags
+    return {"aws:username": (principal["UserName"],), "aws:userid": (principal["UserId"],), **tags}
 
 
 def simulate_custom_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     return _simulate(params, _given(params), _boundary(params), {})
+
+
+def get_context_keys_for_principal_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    _, policies = _source(tx, caller, params["PolicySourceArn"])
+    return {"ContextKeyNames": _keys([*policies, *_given(params)])}
+
+
+def get_context_keys_for_custom_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    return {"ContextKeyNames": _keys(_given(params))}
+
+
+def _keys(policies: Iterable[SourcePolicy]) -> list[str]:
+    """Return the condition keys and the variables of policies."""
+    named = [key for source in policies for key in condition_keys(read_json(source.text))]
+    named += [key for source in policies if source.policy.has_variables for key in variables(source.text)]
+    return sorted({key.lower(): key for key in named}.values())
 
 
 def _given(params: Params) -> list[SourcePolicy]:
@@ -136,7 +184,7 @@ def _missing_keys(policies: Iterable[SourcePolicy], context: Context) -> list[st
 
 
 def _readable(id: str, text: str) -> SourcePolicy | None:
-    """Return a policy of a role. Return None if it is not valid; such a policy allows nothing."""
+    """Return a policy. Return None if it is not valid; such a policy allows nothing."""
     try:
         return SourcePolicy(id, text, read_policy(text))
     except PolicyError:

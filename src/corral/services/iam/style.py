@@ -21,29 +21,34 @@ from corral.operations.tags import TagRule, TagRules
 from corral.services.iam import errors
 from corral.store import Store
 
+SERVICE_PATH = "/aws-service-role/"  # the path of service-linked roles and of their policies
+POLICY_ARN = re.compile(r"arn:aws[a-z-]*:iam::(?:\d{12}|aws):policy/.+")
 NAME = re.compile(NAME_CHARACTERS + "{1,128}", re.ASCII)
 PATH = re.compile(r"/|/[!-\x7f]{0,510}/")
-NAME_MEMBERS = ("RoleName", "UserName", "PolicyName", "InstanceProfileName")
+NAME_MEMBERS = ("RoleName", "UserName", "GroupName", "NewGroupName", "PolicyName", "InstanceProfileName")
+PRINCIPAL_MEMBERS = ("RoleName", "UserName", "GroupName")
 EXISTS = {
     "role": "Role with name {} already exists.",
     "user": "User with name {} already exists.",
+    "group": "Group with name {} already exists.",
     "policy": "A policy called {} already exists. Duplicate names are not allowed.",
     "instance-profile": "Instance Profile {} already exists.",
 }
 MISSING = {
     "role": "The role with name {} cannot be found.",
     "user": "The user with name {} cannot be found.",
+    "group": "The group with name {} cannot be found.",
     "policy": "Policy {} was not found.",
     "instance-profile": "Instance Profile {} cannot be found.",
 }
-POLICY_MAX, INLINE_MAX = 6_144, 10_240  # characters of a managed policy, and of all inline policies of a role, without white space
+POLICY_MAX = 6_144  # characters of a managed policy without white space
 
 
 def check(params: Params) -> None:
     for member in NAME_MEMBERS:
         if member in params and not NAME.fullmatch(params[member]):
             raise errors.ValidationError(INVALID_NAME.format(member=_lower(member)))
-    if not PATH.fullmatch(params.get("Path", "/")):
+    if not all(PATH.fullmatch(params.get(member, "/")) for member in ("Path", "NewPath")):
         raise errors.ValidationError(
             "The specified value for path is invalid. It must begin and end with / and contain only ASCII characters."
         )
@@ -55,7 +60,7 @@ def check(params: Params) -> None:
         _check_policy(params["AssumeRolePolicyDocument"], check_trust_grammar)
     if "PolicyDocument" in params:
         is_trust = params.keys().isdisjoint({"PolicyName", "PolicyArn"})
-        check_identity = partial(check_identity_grammar, is_managed="RoleName" not in params)
+        check_identity = partial(check_identity_grammar, is_managed=params.keys().isdisjoint(PRINCIPAL_MEMBERS))
         _check_policy(params["PolicyDocument"], check_trust_grammar if is_trust else check_identity)
 
 
@@ -74,6 +79,12 @@ def characters_of(document: str) -> int:
 def check_managed_size(document: str) -> None:
     if characters_of(document) > POLICY_MAX:
         raise errors.LimitExceededException(f"Cannot exceed quota for PolicySize: {POLICY_MAX}")
+
+
+def check_policy_arn(policy_arn: str) -> str:
+    if not POLICY_ARN.fullmatch(policy_arn):
+        raise errors.ValidationError(f"ARN {policy_arn} is not valid.")
+    return policy_arn
 
 
 def identity_of(prefix: str, kind: str, member: str) -> Callable[[Tx[Store], Params, Caller], Document]:

@@ -7,20 +7,23 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.principal import USER
-from corral.operations.stored_resources import Document, Params, ResourceType, create, find, response_view
+from corral.operations.stored_resources import Document, Params, ResourceType, create, find, put, response_view
 from corral.services.iam import errors
-from corral.services.iam.roles import check_boundary
+from corral.services.iam.principal_policies import PrincipalKind, check_boundary, check_without_policies, shown
 from corral.services.iam.style import IAM_ROLES, check, identity_of, selects_path
 from corral.store import Store
+from corral.store.iam_index import entity_of
+
+USERS_MAX = 5_000
+POLICIES_MAX, INLINE_MAX = 10, 2_048  # attached policies, and characters of all inline policies without white space
 
 
-def _user_view(tx: Tx[Store], caller: Caller, user: Document) -> Document:
-    view = {**user}
-    if "PermissionsBoundary" in user:
-        view["PermissionsBoundary"] = {"PermissionsBoundaryType": "Policy", "PermissionsBoundaryArn": user["PermissionsBoundary"]}
-    if not user.get("Tags"):
-        view.pop("Tags", None)
-    return view
+def _user_removable(tx: Tx[Store], caller: Caller, user: Document) -> None:
+    if user["_groups"]:
+        raise errors.DeleteConflictException("Cannot delete entity, must remove users from group first.")
+    check_without_policies(user)
+    if tx.store.access_keys.count(user["UserName"]):
+        raise errors.DeleteConflictException("Cannot delete entity, must delete access keys first.")
 
 
 USER_TYPE = ResourceType(
@@ -38,9 +41,20 @@ USER_TYPE = ResourceType(
     },
     unlisted=("Tags", "PermissionsBoundary"),
     check=check,
+    check_delete=_user_removable,
+    deleted=lambda tx, caller, user: tx.store.access_keys.forget_uses(entity_of(USER, user["UserName"])),
     selects=selects_path,
-    view=_user_view,
+    view=lambda tx, caller, user: shown(user),
+    list="ListUsers",
+    delete="DeleteUser",
+    tag="TagUser",
+    untag="UntagUser",
+    list_tags="ListUserTags",
 )
+USERS = PrincipalKind(
+    USER_TYPE, "User", INLINE_MAX, POLICIES_MAX, has_boundary=True,
+    changeable=lambda tx, params, caller: find(tx, caller, USER_TYPE, params),
+)  # fmt: skip
 
 
 def named_user(tx: Tx[Store], params: Params, caller: Caller) -> Document:
@@ -55,7 +69,10 @@ def named_user(tx: Tx[Store], params: Params, caller: Caller) -> Document:
 def create_user(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     if "PermissionsBoundary" in params:
         check_boundary(tx, params["PermissionsBoundary"])
-    return {"User": response_view(tx, caller, USER_TYPE, create(tx, caller, USER_TYPE, params))}
+    user = create(tx, caller, USER_TYPE, params)
+    if tx.store.stored.count("iam", USER, "") > USERS_MAX:
+        raise errors.LimitExceededException(f"Cannot exceed quota for UsersPerAccount: {USERS_MAX}")
+    return {"User": response_view(tx, caller, USER_TYPE, user)}
 
 
 def get_user(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -63,3 +80,16 @@ def get_user(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     if caller.is_root and "UserName" not in params:
         return {"User": {"Path": "/", "UserId": caller.account, "Arn": caller.principal.arn}}
     return {"User": response_view(tx, caller, USER_TYPE, named_user(tx, params, caller))}
+
+
+def update_user(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    """Change the path of a user. A name cannot change, because it is the owner of resources."""
+    user = find(tx, caller, USER_TYPE, params)
+    check(params)
+    name, path = user["UserName"], params.get("NewPath", user["Path"])
+    if params.get("NewUserName", name) != name:
+        raise errors.ValidationError(
+            f"Corral cannot rename the user {name}: the name is stored as the owner of the user's resources. Create another user."
+        )
+    put(tx, caller, USER_TYPE, {**user, "Path": path, "Arn": f"arn:aws:iam::{caller.account}:user{path}{name}"})
+    return {}
