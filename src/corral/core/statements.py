@@ -55,20 +55,21 @@ class Statements:
         """
         later = self._later
         if SAVEPOINT in later:
-            at = later.index(SAVEPOINT)
-            if at:
+            if later[0] is not SAVEPOINT:
+                at = later.index(SAVEPOINT)
                 self._insert(later[:at])
+                del later[:at]
             self._execute("SAVEPOINT command")
             self._has_savepoint = True
-            del later[: at + 1]  # the rows before it are inserted
+            del later[0]
         if later:
             self._insert(later)
             later.clear()
 
     def _insert(self, rows: Sequence[LaterRow]) -> None:
-        if len(rows) == 1:
-            into, row = rows[0]
-            self._execute(_insertion(into, len(row), 1), row)
+        if len(rows) == 1 or (len(rows) == 2 and rows[0][0] != rows[1][0]):
+            for into, row in rows:
+                self._execute(_insertion(into, len(row), 1), row)
             return
         by_table: dict[str, list[Sequence[Any]]] = {}
         for into, row in rows:

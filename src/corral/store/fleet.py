@@ -7,7 +7,8 @@ for reader threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,20 +22,15 @@ from corral.store.pool_index import PoolIndex
 
 class Fleet:
     def __init__(self, undo_log: UndoLog) -> None:
-        self._pools: dict[str, PoolIndex] = {}
+        self._pools = defaultdict[str, PoolIndex](PoolIndex)
+        self.pool: Callable[[str], PoolIndex] = self._pools.__getitem__
         self.undo_log = undo_log
         self._on_rollback = undo_log.on_rollback
 
     def copy(self) -> Fleet:
         """Return a copy for reader threads. Pools that have not changed since the last copy are not copied again."""
         found = Fleet(UndoLog())
-        found._pools = {name: pool.copy() for name, pool in self._pools.items()}
-        return found
-
-    def pool(self, name: str) -> PoolIndex:
-        found = self._pools.get(name)
-        if found is None:
-            found = self._pools[name] = PoolIndex()
+        found._pools.update({name: pool.copy() for name, pool in self._pools.items()})
         return found
 
     def forget_names(self, pool_name: str) -> None:

@@ -123,7 +123,10 @@ class PoolIndex:
         return bool(self._peers)
 
     def heads(self) -> list[Claim]:
-        return self.derived("heads", lambda: sorted([peers[0] for peers in self._peers.values()]))
+        found: list[Claim] | None = self._derived.get("heads")
+        if found is None:
+            found = self._derived["heads"] = sorted([peers[0] for peers in self._peers.values()])
+        return found
 
     def first_peer(self, claim: Claim) -> Claim | None:
         peers = self._peers.get(claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s))

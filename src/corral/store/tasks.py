@@ -6,7 +6,7 @@ A lease gives a run a whole GPU, or a part of the memory of a shared GPU. A task
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -307,14 +307,10 @@ class Tasks:
         self._instances.renew_slot(task.instance_id)
 
     def _move(self, task: Task, state: TaskState, changes: dict[str, Any]) -> None:
-        """Write the state and the changed columns. Other columns are not written, because SQLite would update their indexes."""
+        """Write the state and the changed columns."""
         assert state is task.state or state in MOVES[task.state], f"task {task.id}: {task.state} → {state}"
-        columns = "".join([f", {column} = ?" for column in changes])
-        moved = self._execute(
-            f"UPDATE task SET state = ?, version = version + 1{columns} WHERE id = ? AND version = ?",
-            (state._value_, *changes.values(), task.id, task.version),
-        ).rowcount
-        if moved == 0:
+        moved = self._execute(_update(tuple(changes)), (state._value_, *changes.values(), task.id, task.version))
+        if moved.rowcount == 0:
             raise Conflict(task.id)
 
     # Reading
@@ -548,3 +544,10 @@ def _counts(task: Task) -> tuple[int, int, int]:
     if task.instance_id is None or task.launch_type != "EC2" or task.state is TaskState.STOPPED:
         return 0, 0, 0
     return task.desired is TaskState.RUNNING, task.state is TaskState.RUNNING, task.state is TaskState.PENDING
+
+
+@lru_cache(maxsize=256)
+def _update(columns: tuple[str, ...]) -> str:
+    """Return the statement that changes a task. Other columns are not written, because SQLite would update their indexes."""
+    changes = "".join([f", {column} = ?" for column in columns])
+    return f"UPDATE task SET state = ?, version = version + 1{changes} WHERE id = ? AND version = ?"

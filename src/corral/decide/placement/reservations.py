@@ -5,7 +5,7 @@ The slot that lacks least is the slot whose free GPUs, then free memory, then fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 
 from corral.decide.placement.backfill import earliest_room_s, first_opening
@@ -31,14 +31,14 @@ def reserve(pool: Pool, claim: Claim) -> Reservation | None:
         from corral.decide.placement.multi_node import reserve_together  # imported here, because few jobs have several nodes
 
         return reserve_together(pool, claim)
+    # The function returns a slot with only those of its GPUs that the demand may use.
+    usable: Callable[[str], Slot] = pool.slot if demand.rules is None else lambda slot_id: usable_part(pool.slot(slot_id), demand)
     best: tuple[tuple[int, int, int], str] | None = None
     for group in _reservable_groups(pool, demand):
         fitting = chain.from_iterable(group.fitting(demand.memory_mib, demand.cpu_units))  # on these slots, only GPUs are missing
-        candidates = (
-            slot_id for slot_id in chain(fitting, group.roomiest()) if covers(usable_part(pool.slot(slot_id), demand).whole, demand)
-        )
+        candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if covers(usable(slot_id).whole, demand))
         for candidate in candidates if is_unsorted(demand) else islice(candidates, 1):
-            slot = usable_part(pool.slot(candidate), demand)
+            slot = usable(candidate)
             near = (_near_gpus(slot, demand), min(slot.memory_mib, demand.memory_mib), min(slot.cpu_units, demand.cpu_units))
             if best is None or near > best[0]:
                 best = near, candidate
@@ -48,8 +48,7 @@ def reserve(pool: Pool, claim: Claim) -> Reservation | None:
     if opening is None:
         return Reservation(claim, {best[1]: demand})
     wanted = {opening.slot_id: demand}
-    nearest = usable_part(pool.slot(best[1]), demand)
-    if best[1] != opening.slot_id and earliest_room_s(nearest, pool.endings(best[1]), demand) < opening.at_s:
+    if best[1] != opening.slot_id and earliest_room_s(usable(best[1]), pool.endings(best[1]), demand) < opening.at_s:
         wanted[best[1]] = demand
     return Reservation(claim, wanted, opening)
 

@@ -173,17 +173,16 @@ def _in_steady_time(tx: Tx[Store], task: Task, observed: Observed) -> Observed:
 
     If a time is before the placement, somebody has set the wall clock since then.
     """
-    given, ahead_s, now_s, first_s = (
-        (observed.started_at_s, observed.stopped_at_s),
-        tx.steps.ahead_s,
-        tx.now_s,
-        task.placed_at_s or 0.0,
-    )
+    ahead_s, now_s, first_s = tx.steps.ahead_s, tx.now_s, task.placed_at_s or 0.0
     earliest_s = first_s - CLOCKS_DIFFER_S + ahead_s
-    steady = tuple(
-        [at_s if at_s is None else min(at_s - ahead_s, now_s) if at_s > earliest_s else first_s for at_s in given],
-    )
-    return observed if steady == given else replace(observed, started_at_s=steady[0], stopped_at_s=steady[1])
+    started_s, stopped_s = observed.started_at_s, observed.stopped_at_s
+    if started_s is not None:
+        started_s = min(started_s - ahead_s, now_s) if started_s > earliest_s else first_s
+    if stopped_s is not None:
+        stopped_s = min(stopped_s - ahead_s, now_s) if stopped_s > earliest_s else first_s
+    if started_s == observed.started_at_s and stopped_s == observed.stopped_at_s:
+        return observed
+    return replace(observed, started_at_s=started_s, stopped_at_s=stopped_s)
 
 
 def _with_gpu_faults(tx: Tx[Store], host_id: str, runs: list[Observed]) -> list[Observed]:

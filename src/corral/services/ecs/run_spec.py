@@ -58,6 +58,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
     After the start, the server sends the `spec` of this order again for health checks and for ExecuteCommand.
     """
     container = spec.containers[run.container]
+    definition = container.definition
     secrets, no_secrets = _secret_values(tx, task, container) if container.secrets else ({}, None)
     named = (*container.environment_files, *container.private_files)
     files, no_files = environment_file_slices(tx, task, spec, named) if named else ([], None)
@@ -79,7 +80,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         environment={**container.environment, **own_environment},
         gpu_ids=list(run.gpu_ids),
         gpu_indexes=gpu_indexes(tx, task, run),
-        working_directory=container.definition.get("workingDirectory"),
+        working_directory=definition.get("workingDirectory"),
         stop_grace_s=container.stop_grace_s,
         ships_logs=log is not None,
         health=container.health_check,
@@ -88,10 +89,10 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         pull_always=pull is not None,
         registry_auth=pull.auth if pull is not None else "",
         image_may_ask=settings is not None and run.gpus == 0 and task.launch_type == "EC2" and not container.sets_visible_devices,
-        memory_mib=container.definition.get("memory") or (task.demand.memory_mib if spec.memory else None),
-        cpu_units=container.definition["cpu"],
-        environment_files=files[: len(container.environment_files)],
-        private_files=files[len(container.environment_files) :],
+        memory_mib=definition.get("memory") or (task.demand.memory_mib if spec.memory else None),
+        cpu_units=definition["cpu"],
+        environment_files=files[: len(container.environment_files)] if files else files,
+        private_files=files[len(container.environment_files) :] if files else files,
         fixed_variables=list(own_environment) if container.private_files else [],
         fence_s=fence_s(task.details.get("tags", ())),
         output_file=_output_file(tx.settings, task, run) if log is not None else "",
