@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from answers.recorder import handled
+from core.test_core import FullStore
 from corral.core.commands import Command
 from corral.core.errors import ApiError
 from corral.fleet import hosts, instances
@@ -25,6 +26,7 @@ from corral.services.corral.handlers import HANDLERS as OWN
 from corral.services.ecs import host_reports
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.host_loss import FENCE_MARGIN_S
+from corral.store import Store
 from each import check_each
 from services.test_instance_slots import P3
 from simulation.clients import CALLER
@@ -37,8 +39,8 @@ MACHINE = {"machine-id": "m", "board-uuid": "b"}
 class Fleet(Small):
     """A core with joined hosts, and the orders that they get."""
 
-    def __init__(self, *gpus: int, **settings: Any) -> None:
-        super().__init__(settings=Settings(**settings))
+    def __init__(self, *gpus: int, store: Store | None = None, **settings: Any) -> None:
+        super().__init__(settings=Settings(**settings), store=store)
         self.orders: list[tuple[str, Any]] = []
         for number, has in enumerate(gpus):
             self.joins(number)
@@ -379,6 +381,46 @@ def test_a_host_that_was_installed_again_connects_anew_when_its_old_self_is_forg
     assert fleet.beat(1, same[0].gpu_id) == ["h1"]
     fleet.hello_of(1, 0, gpus=same, boot="another")
     assert {row[0] for row in fleet.store.execute("SELECT host_id FROM gpu")} == {"h1"}
+
+
+def test_heartbeats_write_nothing_and_hosts_have_no_timers() -> None:
+    fleet = Fleet(1, 1, 1)
+    written = 0
+    for second in range(100):
+        fleet.clock.advance(0.99)
+        beats = fleet.beat(second % 3)
+        assert beats == []
+        written += fleet.store.has_written()
+    assert written <= 10, "once for all hosts, when the first of them could be silent"
+    assert not fleet.store.execute("SELECT key FROM due WHERE key LIKE 'host:%'").fetchall()
+    last_s = fleet.clock.now_s()
+    assert fleet.described()["box0"]["seenS"] == pytest.approx(last_s, abs=0.1)
+    for passed_s, state in ((SILENT_S - 0.1, "UP"), (0.1, "SILENT")):
+        fleet.clock.advance(passed_s)
+        fleet.ask(lambda tx: None)
+        assert fleet.described()["box0"]["state"] == state
+    [(row_s,)] = fleet.store.execute("SELECT seen_at FROM host WHERE id = 'h0'").fetchall()
+    assert row_s == pytest.approx(last_s, abs=0.1), "the row says when the host was last heard"
+
+
+def test_a_host_that_reports_while_the_disk_is_full_is_not_lost() -> None:
+    for is_connected in (True, False):
+        fleet = Fleet(1, store=FullStore(None), lost_after={"default": 60.0})
+        task, said = fleet.start(), replace(fleet.hello(0, 1), host_id="h0", name="box0")
+        handlers = {
+            True: lambda tx: hosts.heartbeats(tx, ["h0"]),
+            False: lambda tx, said=said: host_reports.hello(tx, said),  # the server cannot store it, and the host tries again
+        }
+        store = cast("FullStore", fleet.store)
+        store.full = store.is_readable = True
+        for _ in range(60):
+            fleet.clock.advance(5.0)
+            fleet.core.transact([Command(handlers[is_connected], lambda answer: None)])
+        store.full = False
+        for _ in range(5):
+            fleet.ask(lambda tx: None)
+            assert (fleet.described()["box0"]["state"], fleet.task(task).stopped_reason) == ("UP", None), is_connected
+            fleet.clock.advance(1.0)
 
 
 def test_a_host_is_not_lost_because_the_server_was_suspended() -> None:

@@ -44,9 +44,9 @@ class FallingIds:
 class Small:
     """A core with hosts that never speak unless they are told to."""
 
-    def __init__(self, *gpus: int, settings: Settings | None = None) -> None:
+    def __init__(self, *gpus: int, settings: Settings | None = None, store: Store | None = None) -> None:
         core_clock = VirtualClock()
-        self.store = Store(None)
+        self.store = store or Store(None)
         settings = settings or Settings()
         self.core: Core[Store] = Core(self.store, settings=settings, clock=core_clock, ids=FallingIds(), reconcilers=STATE)
         self.clock = core_clock

@@ -15,23 +15,27 @@ from corral.model.gpu import Foreign
 from corral.model.run import RunState
 from corral.store import Store
 
+SILENCE = "silence:"  # the key of the reconciler that finds the hosts which do not report any more
+
 
 def heartbeats(tx: Tx[Store], host_ids: Iterable[str], lacking: Mapping[str, Iterable[str]] = MappingProxyType({})) -> list[str]:
-    """Store that these hosts have reported. Return those that must connect anew.
+    """Note that these hosts have reported. Return those that must connect anew. This writes nothing, unless a silent host returns.
 
     These are the hosts whose tasks were given up as lost, and those that can have GPUs now which another host had when they
     connected. `lacking` maps such hosts to these GPUs.
     """
     lost = tx.store.hosts.lost_ids()
     can_move = {host_id for host_id, gpu_ids in lacking.items() if any(map(tx.store.hosts.is_free_to_move, gpu_ids))}
-    known = [each for each in host_ids if each not in lost and not tx.store.joined_hosts.is_revoked(each)]
+    reported = set(host_ids)
+    known = reported - lost - tx.store.joined_hosts.revoked_among(reported)
     returned = tx.store.hosts.silent_ids().intersection(known)
     tx.store.hosts.seen(known, tx.now_s)
+    if returned:
+        tx.due(SILENCE, tx.now_s + SILENT_S)
     for host_id in sorted(returned):
-        tx.due(f"host:{host_id}", tx.now_s + SILENT_S)
         wake_pools(tx, host_id)
         host_changed(tx, host_id)
-    return sorted((lost | can_move).intersection(host_ids))
+    return sorted((lost | can_move) & reported)
 
 
 def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreign]]) -> None:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from corral.core.transactions import OncePerTransaction, Reconciler, Together, Tx
-from corral.reconcile.hosts import end_drain, reconcile_host
+from corral.reconcile.hosts import end_drain, find_silent_hosts, reconcile_host
 from corral.reconcile.instances import drop_terminated_instances, reconcile_daemons, reconcile_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
 from corral.reconcile.metrics import expire_alarm_history, roll_up_metrics
@@ -35,6 +35,7 @@ def _once_needed(module: str, name: str) -> Reconciler:
 STATE: dict[str, Reconciler] = {
     "pool": reconcile_pool,
     "host": reconcile_host,
+    "silence": find_silent_hosts,
     "drain": end_drain,
     "instance": reconcile_instance,
     "terminated": drop_terminated_instances,

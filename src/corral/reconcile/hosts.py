@@ -1,10 +1,12 @@
-"""The reconciler `host` finds hosts that have stopped reporting, and `drain` stops the tasks of drained hosts at their deadline."""
+"""The reconciler `silence` finds hosts that have stopped reporting, `host` records that one is silent or lost, and `drain` stops
+the tasks of drained hosts at their deadline."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from corral.core.transactions import Tx
+from corral.fleet.hosts import SILENCE
 from corral.fleet.instances import host_changed
 from corral.model.agent_protocol import SILENT_S
 from corral.model.ecs_service import service_of_task
@@ -14,6 +16,20 @@ from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
 LATE_S = 2 * SILENT_S  # a silent host is looked at every SILENT_S; after a longer time, the server was not running
+
+
+def find_silent_hosts(tx: Tx[Store], _: str) -> None:
+    """Run `host` for each host that has not reported for SILENT_S, and this reconciler again when the next one can be silent.
+
+    So hosts that report need neither a timer nor a row of their own.
+    """
+    silent_at_s = {host_id: seen_at_s + SILENT_S for host_id, seen_at_s in tx.store.hosts.last_seen().items()}
+    for host_id, at_s in silent_at_s.items():
+        if at_s <= tx.now_s:
+            tx.mark(f"host:{host_id}")
+    later = [at_s for at_s in silent_at_s.values() if at_s > tx.now_s]
+    if later:
+        tx.due(SILENCE, min(later))
 
 
 def reconcile_host(tx: Tx[Store], host_id: str) -> None:
@@ -34,7 +50,7 @@ def reconcile_host(tx: Tx[Store], host_id: str) -> None:
         host_changed(tx, host_id)
         _lose_in_time(tx, host)
     else:
-        tx.due(f"host:{host_id}", silent_at_s)
+        tx.due(SILENCE, silent_at_s)
 
 
 def _lose_in_time(tx: Tx[Store], host: dict[str, Any]) -> None:

@@ -47,8 +47,12 @@ class NamedGpu(NamedTuple):
 
 
 class Hosts:
-    def __init__(self, database: Database, instances: Instances) -> None:
+    def __init__(self, database: Database, instances: Instances, writer: Hosts | None) -> None:
+        """`writer` has the rows of the writer, if this store only reads."""
         self._database = database
+        # Host id → when it has last reported. The row of a host gets this time only when the host becomes silent, so that
+        # heartbeats write nothing. At its start, a server takes all connected hosts for those that have just reported.
+        self._heard: dict[str, float] = {} if writer is None else writer._heard
         self._instances = instances
         self._options: dict[str, StoredOptions] | None = None  # None: read them again
         self._silence_noted: dict[str, float] = {}  # host id → the last time of `note_silence` in this process
@@ -60,6 +64,7 @@ class Hosts:
         unless it moves (`_take`). If the host belongs to another cluster than before, its own instance stays where it is, until
         `Instances.move_host` moves it.
         """
+        self._heard[hello.host_id] = now_s  # also if the disk is full, so that the host is not lost then
         execute = self._database.execute
         gpus = [gpu for gpu in hello.gpus if self._host_of(gpu.gpu_id) in (None, hello.host_id) or self.is_free_to_move(gpu.gpu_id)]
         execute(
@@ -159,18 +164,28 @@ class Hosts:
 
     def get(self, host_id: str) -> dict[str, Any] | None:
         row = self._database.execute(f"SELECT {', '.join(HOST_FIELDS)} FROM host WHERE id = ?", (host_id,)).fetchone()
-        return None if row is None else dict(zip(HOST_FIELDS, row))
+        return None if row is None else self._fields(row)
 
     def all(self) -> list[dict[str, Any]]:
         rows = self._database.execute(f"SELECT {', '.join(HOST_FIELDS)} FROM host ORDER BY id")
-        return [dict(zip(HOST_FIELDS, row)) for row in rows]
+        return [self._fields(row) for row in rows]
+
+    def _fields(self, row: Sequence[Any]) -> dict[str, Any]:
+        found = dict(zip(HOST_FIELDS, row))
+        found["seen_at"] = max(found["seen_at"], self._heard.get(found["id"], 0.0))
+        return found
 
     def seen(self, host_ids: Iterable[str], now_s: float) -> None:
-        """Store that these hosts have reported. Those that were silent are connected again."""
+        """Note that these hosts have reported. Those that were silent are connected again."""
         ids = list(host_ids)
         for host_id in self.silent_ids().intersection(ids):
             self._set_connected(host_id, True)
-        self._database.executemany("UPDATE host SET seen_at = ? WHERE id = ?", [(now_s, host_id) for host_id in ids])
+        self._heard.update(dict.fromkeys(ids, now_s))
+
+    def last_seen(self) -> dict[str, float]:
+        """Return when each connected host has last reported."""
+        rows = self._database.execute("SELECT id, seen_at FROM host WHERE connected = 1")
+        return {host_id: max(seen_at_s, self._heard.get(host_id, 0.0)) for host_id, seen_at_s in rows}
 
     def silent(self, host_id: str) -> None:
         """Mark a host as disconnected. It gets no new tasks. Its tasks keep their GPUs."""
@@ -236,14 +251,15 @@ class Hosts:
             self._database.execute("DELETE FROM gpu WHERE host_id = ?", (host_id,))
             self._instances.drop_own(own_id)
             self._database.execute("DELETE FROM host WHERE id = ?", (host_id,))
+            self._heard.pop(host_id, None)
         if found:
             self._forget_options()
             self._database.undo_log.on_rollback(self._forget_options)
         return [host_id for host_id, _ in found]
 
     def _set_connected(self, host_id: str, connected: bool) -> None:
-        sql = "UPDATE host SET connected = ?1 WHERE id = ?2 AND connected != ?1"
-        if self._database.execute(sql, (connected, host_id)).rowcount:
+        sql = "UPDATE host SET connected = ?1, seen_at = max(seen_at, ?3) WHERE id = ?2 AND connected != ?1"
+        if self._database.execute(sql, (connected, host_id, self._heard.get(host_id, 0.0))).rowcount:
             self._renew(host_id)
 
     def _renew(self, host_id: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
+import orjson
 
 from corral.core.database import Database, Row
 from corral.model.joined_host import JoinedHost, JoinToken
@@ -44,6 +45,10 @@ class JoinedHosts:
     def is_revoked(self, host_id: str) -> bool:
         sql = "SELECT 1 FROM joined_host WHERE id = ? AND revoked_at IS NOT NULL"
         return self._database.execute(sql, (host_id,)).fetchone() is not None
+
+    def revoked_among(self, host_ids: Iterable[str]) -> set[str]:
+        sql = "SELECT id FROM joined_host WHERE revoked_at IS NOT NULL AND id IN (SELECT value FROM json_each(?))"
+        return {host_id for (host_id,) in self._database.execute(sql, (orjson.dumps(list(host_ids)).decode(),))}
 
     def named(self, name: str) -> JoinedHost | None:
         """Return the joined host with this name that is neither revoked nor forgotten, or else the one that was so last."""

@@ -83,6 +83,7 @@ class Store(Database):
 
     fleet: Fleet
     claims: Claims
+    hosts: Hosts
     buckets: Buckets
     queues: Queues
     iam: IamIndex
@@ -175,7 +176,7 @@ class Store(Database):
         self.fleet = Fleet(self.undo_log)
         self.claims = Claims(self, self.fleet, self.claims if self.reads_only else None)
         self.instances = Instances(self, self.fleet, self.claims)
-        self.hosts = Hosts(self, self.instances)
+        self.hosts = Hosts(self, self.instances, self.hosts if self.reads_only else None)
         self.tasks = Tasks(self, self.fleet, self.claims, self.instances)
         self.task_queue = TaskQueue(self)
         self.clusters = Clusters(self)

@@ -63,7 +63,7 @@ FIRST_MESSAGE_MAX_BYTES = 16 * MIB  # of a joined host
 SILENT_LINKS_MAX = 32  # the most links of a joined host whose first message has not arrived yet
 REASON_MAX = 1_000  # characters
 SAMPLES_KEPT = 120  # samples of each GPU
-HEARTBEATS_S = 1.0  # the interval between two transactions that store which hosts have reported
+HEARTBEATS_S = 1.0  # the interval between two transactions that note which hosts have reported
 CONNECT_ANEW = "it must connect again: its tasks were given up, because it did not report, or GPUs of another host are now its own"
 NOTHING = Report()
 
@@ -323,7 +323,7 @@ class Agents:
                     connection.link.close(f"nothing has arrived for {LOST_S:g} s")
 
     def _has_reported(self, host_id: str) -> None:
-        """Store soon that a host has reported, together with other hosts."""
+        """Note soon that a host has reported, together with other hosts."""
         if not self._heard:
             asyncio.get_running_loop().call_later(HEARTBEATS_S, self._store_heartbeats)
         self._heard.add(host_id)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.decide.tasks.lifecycle import observe, stoppable
-from corral.fleet.hosts import gpus_failed, wake_pools
+from corral.fleet.hosts import SILENCE, gpus_failed, wake_pools
 from corral.fleet.instances import host_changed, host_joined
 from corral.model.agent_protocol import SILENT_S, Hello
 from corral.model.run import Observed, RunState, run_of_attempt
@@ -47,7 +47,7 @@ def hello(tx: Tx[Store], message: Hello) -> None:
     _release_gpus(tx, message)
     tx.store.hosts.put(message, tx.now_s)
     host_joined(tx, message.host_id)
-    tx.due(f"host:{message.host_id}", tx.now_s + SILENT_S)
+    tx.due(SILENCE, tx.now_s + SILENT_S)
     ordered = {run.attempt_id for task in tx.store.tasks.on_host(message.host_id) for run in task.runs if not run.waits}
     alive = [observed.run_id for observed in message.runs if observed.stopped_at_s is None]
     old = set(tx.store.hosts.old_runs(message.host_id))
