@@ -352,6 +352,10 @@ def test_a_revoked_host_is_disconnected_at_once_and_can_join_again(server: Serve
         rest(session)
     eventually(lambda: "its certificate was revoked" in host.log(), "the agent was refused")
     assert server.described("bad")["state"] == "REVOKED"
+    for _ in range(5):
+        with connect(server, host_context(host.folder, AGENT)) as agent:
+            send(agent, {"hello": "x" * 50_000})  # the server has not read it when it refuses the host
+            assert "its certificate was revoked" in why_ended(agent)
     with connect(server, host_context(host.folder, SESSION)) as session:
         assert b"its certificate was revoked" in rest(session)
     assert server.state(arn) == "RUNNING"  # its lease stays

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
@@ -40,6 +41,7 @@ BACKLOG = 4096
 RESTART_S = 0.2
 OLD_DOOR_S, POLL_S = 5.0, 0.02  # how long the door of an earlier server may take to end, and how often this server looks
 FREE_S = 0.2  # a door that ends releases the lock and the port one after the other
+REFUSED_S, REFUSED_MAX = 5.0, 8  # how long, and for how many connections of a host at once, the server waits after a refusal
 REVOKED = "its certificate was revoked, or is not one of this server: join again with a token of `corral token create`"
 EXPIRED = "its certificate has expired, and the host must renew it"
 ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z.-]+):)?(?P<port>[0-9]{1,5})")
@@ -62,6 +64,7 @@ class Door:
         self._gateways = gateways
         self._process: subprocess.Popen[bytes] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refused = Counter[str]()  # host → how many of its refused connections have not ended yet
         self.address = shown_address(listener)
         self.pin = authority.pin
 
@@ -147,8 +150,7 @@ class Door:
                 return
             if refusal := self._refusal(preamble):
                 if preamble.kind != "gateway":  # its clients expect HTTP
-                    with suppress(BlockingIOError):
-                        connection.send(frame(END, refusal.encode()))
+                    await self._say_refusal(connection, preamble.host, refusal)
                 connection.close()
             elif preamble.kind == "gateway":
                 await self._gateways.adopt(connection, RemoteHost(preamble.host, preamble.address))
@@ -161,6 +163,24 @@ class Door:
         except Exception:
             log.exception("a connection of the door failed")
             connection.close()
+
+    async def _say_refusal(self, connection: socket.socket, host_id: str, refusal: str) -> None:
+        """Send the reason, and wait for the end of the connection.
+
+        If the server closed the connection before it has read the hello of the host, the reset could overtake the reason.
+        """
+        connection.send(frame(END, refusal.encode()))
+        if self._refused[host_id] >= REFUSED_MAX:
+            return
+        self._refused[host_id] += 1
+        try:
+            async with asyncio.timeout(REFUSED_S):
+                while await asyncio.get_running_loop().sock_recv(connection, PREAMBLE_MAX_BYTES):
+                    pass
+        finally:
+            self._refused[host_id] -= 1
+            if not self._refused[host_id]:
+                del self._refused[host_id]
 
     def _refusal(self, preamble: Preamble) -> str:
         host = self._hosts.get(preamble.host)
