@@ -14,6 +14,7 @@ def main() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `corral join` starts itself again with Ctrl-C blocked
     from corral.cli.commands import main as run_command
 
     run_command(prog_name="corral")

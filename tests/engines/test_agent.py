@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -216,6 +217,31 @@ def test_a_second_agent_is_refused(node, core):
     _, error = second.communicate()
     assert second.returncode == 1
     assert "another agent is running" in error
+
+
+def test_an_agent_waits_for_the_end_of_a_killed_one(node, core):
+    first = node.start_agent("--gpus", "none")
+    core.greeted()
+    second = node.start_agent("--gpus", "none")
+    assert "for the end of another agent" in second.stderr.readline()
+    first.kill()
+    core.go_away()
+    core.listen()
+    core.greeted()
+
+
+def test_an_interrupt_while_the_agent_starts_prints_nothing(node):
+    """`corral join` starts the agent with Ctrl-C blocked. The agent is no fork (-B), because it must import its modules."""
+    command = [sys.executable, "-B", "-m", "corral.node", "--data", str(node.data), "--gpus", "none"]
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    node.agents.append(agent)
+    agent.send_signal(signal.SIGINT)
+    assert agent.communicate(timeout=60)[1] == ""
+    assert agent.returncode == 0
 
 
 def test_a_wrong_flag_is_refused_before_any_file_is_written(tmp_path):

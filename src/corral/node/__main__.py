@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,8 @@ from corral.process.options import parse_options
 
 if TYPE_CHECKING:
     from corral.node.gateway_keeper import GatewayKeeper
+
+LOCK_MAX_S, LOCK_POLL_S = 5.0, 0.02
 
 log = logging.getLogger("corral.node")
 
@@ -111,7 +114,30 @@ async def _connect(gateway: GatewayKeeper, connect: Connect) -> link.Link:
     return await connect()
 
 
+def _hold_lock(data: Path) -> None:
+    """Take the lock of the folder, and hold it until this process ends.
+
+    An agent that was killed holds its lock for a moment longer, because it takes time to free the memory of a process.
+    """
+    give_up_s, says_so = time.monotonic() + LOCK_MAX_S, False
+    while node_folder.try_lock(data / "agent.lock") is None:
+        if time.monotonic() > give_up_s:
+            raise Refused(f"another agent is running in {data}; stop it first")
+        if not says_so:
+            log.info("waiting up to %g s for the end of another agent in %s", LOCK_MAX_S, data)
+            says_so = True
+        time.sleep(LOCK_POLL_S)
+
+
 def main(arguments: list[str] | None = None) -> int:
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `corral join` has blocked Ctrl-C during the imports
+        return _run(arguments)
+    except KeyboardInterrupt:  # `serve` has not begun yet
+        return 0
+
+
+def _run(arguments: list[str] | None) -> int:
     options = parse_options(sys.argv[1:] if arguments is None else arguments, AgentOptions)
     log_to_stderr("%(message)s")
     data = Path(options.data).resolve() / "node"
@@ -123,9 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(",".join(find_devices(options.find_gpus, detect(options.gpus, host.host_id).devices())))
             return 0
         add_times_to_output()
-        lock = node_folder.try_lock(data / "agent.lock")  # held until this process ends
-        if lock is None:
-            raise Refused(f"another agent is running in {data}; stop it first")
+        _hold_lock(data)
         if (data.parent / VERSIONS).exists():
             from corral.node.upgrade import follow_upgrade
 

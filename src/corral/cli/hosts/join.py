@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -101,7 +102,7 @@ def _hide_token(token: str) -> None:
     os.write(writer, token.encode()[:4096] + b"\n")
     os.close(writer)
     os.dup2(reader, 0)
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "corral", *words])
+    _replace_process([sys.executable, "-P", "-m", "corral", *words])
 
 
 def _chosen(data: Path, given: dict[str, Any], remembered: list[str]) -> dict[str, Any]:
@@ -155,4 +156,10 @@ def _run_agent(data: Path, chosen: dict[str, Any]) -> None:
     for name, value in chosen.items():
         command += [] if name == "gpus" else ["--" + name.replace("_", "-"), value]
     print_message("This machine runs tasks until this command ends (Ctrl-C). Tasks that run then continue.")
+    _replace_process(command)
+
+
+def _replace_process(command: list[str]) -> None:
+    """Start a Python program in this process. Ctrl-C waits until the program expects it: Python's start would print a traceback."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.execv(command[0], command)
