@@ -95,7 +95,9 @@ def test_not_enough_capacity_says_what_is_needed_and_how_to_map_the_type(ec2: An
     assert "needs 16 GPUs, and this machine has 8 GPUs" in text and "[instance-types] p2.16xlarge = {gpus = 8}" in text
     run(ec2, "p3.8xlarge")
     code, text = refused(lambda: run(ec2, "p3.8xlarge", 2))
-    assert code == "InsufficientInstanceCapacity" and "needs 4 GPUs; 0 of" in text
+    assert code == "InsufficientInstanceCapacity" and "there is room for 1 of them" in text
+    code, text = refused(lambda: run(ec2, "p3.16xlarge"))
+    assert code == "InsufficientInstanceCapacity" and "needs 8 GPUs; 4 of 8 GPUs free" in text
     assert len([each for each in instances(ec2) if each["State"]["Name"] == "running"]) == 1, "a refused launch leaves nothing"
     reply = ec2.run_instances(ImageId=IMAGE, InstanceType="p3.2xlarge", MinCount=1, MaxCount=20)
     assert len(reply["Instances"]) == 4, "as many as fit"

@@ -51,6 +51,7 @@ def test_a_second_machine_joins(own: Cli, tmp_path: Path) -> None:
         check_doctor(own, folder, door)
         assert "box2" in own("ps", "--all").stdout
         stop(running)
+        interrupted(own, folder)
         again = own.begin("join", "--data", str(folder))  # with the remembered options
         again.until("stderr", "This machine runs tasks")
         eventually(lambda: len(own.json("hosts")) == 2 and box(own) == "UP", "it is up again")
@@ -93,8 +94,20 @@ def refused(own: Cli, folder: Path, door: str, token: str) -> None:
     )
     assert "There is no token nope" in own("token", "revoke", "nope", code=1).stderr
     assert "Host nope was not found" in own("hosts", "revoke", "nope", code=1).stderr
+    assert "Host nope was not found" in own("hosts", "upgrade", "nope", code=1).stderr
     local = next(each["name"] for each in own.json("hosts") if not each["joined"])
     assert "is the machine of the server" in own("hosts", "revoke", local, code=1).stderr
+    said = own("hosts", "upgrade", "nope", local, code=1).stderr
+    assert "nope: Host nope was not found" in said and f"{local}: " in said
+
+
+def interrupted(own: Cli, folder: Path) -> None:
+    """Ctrl-C in the first moment of the agent."""
+    running = own.begin("join", "--data", str(folder))
+    running.until("stderr", "This machine runs tasks")
+    running.interrupt()
+    _, _, said = running.end()
+    assert "Traceback" not in said
 
 
 def box(own: Cli) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import Endpoint, call, find_endpoint, get_status
+from corral.cli.client.endpoint import Endpoint, NotCorral, call, find_endpoint, get_status
 from corral.cli.hosts.token import seconds
+from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import ago, count, parsed_date, print_json, print_message, print_table, print_text
 
 LOCAL = "this machine"
@@ -163,7 +164,14 @@ def upgrade(outer: DataFolder, names: tuple[str, ...], data: DataFolder) -> None
         print_text("No joined host is UP.")
     failed = False
     for name in chosen:
-        ordered, _ = call(endpoint, "UpgradeHost", {"host": name})
+        try:
+            ordered, _ = call(endpoint, "UpgradeHost", {"host": name})
+        except NotCorral:
+            raise
+        except CliError as refusal:
+            print_message(f"{name}: {refusal.message}")
+            failed = True
+            continue
         if ordered["agent"] == ordered["version"]:
             print_text(f"{ordered['name']} has {ordered['version']} already")
             continue

@@ -71,7 +71,7 @@ def run_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, An
         placed = instances.place_now(tx, replace(request, details={**details, "_index": index, **token}))
         if isinstance(placed, Unplaceable):
             if index < least:
-                raise errors.InsufficientInstanceCapacity(_no_room(tx, request, placed, least))
+                raise errors.InsufficientInstanceCapacity(_no_room(tx, request, placed, least, len(launched)))
             break
         launched.append(placed)
     client_tokens.remember(tx, caller, "RunInstances", params, [instance.id for instance in launched])
@@ -83,13 +83,15 @@ def _reservation(caller: Caller, launched: list[Instance]) -> dict[str, Any]:
     return found[0] if found else {"Instances": []}
 
 
-def _no_room(tx: Tx[Store], request: InstanceRequest, why: Unplaceable, count: int) -> str:
+def _no_room(tx: Tx[Store], request: InstanceRequest, why: Unplaceable, count: int, fitting: int) -> str:
+    """Return the text of the error. `fitting` instances have got room, which the failed request gives back."""
     never = instances.fits_ever(tx, request)
     if never is not None:
         return f"There is not enough capacity for {request.type}: {never}"
     several, subject = (f"{count} instances of {request.type}", "each") if count > 1 else (request.type, "it")
+    reason = f"there is room for {fitting} of them" if fitting else _clause(subject, why)
     return (
-        f"There is not enough capacity for {several} now: {_clause(subject, why)}. Stop tasks or terminate instances that hold "
+        f"There is not enough capacity for {several} now: {reason}. Stop tasks or terminate instances that hold "
         "GPUs, launch fewer instances, or use an Auto Scaling group, which waits for free GPUs."
     )
 
