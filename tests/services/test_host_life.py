@@ -21,6 +21,7 @@ from corral.model.settings import Settings
 from corral.model.stop_reasons import HOST_DRAINED, HOST_FORGOTTEN
 from corral.model.task import ecs_arn
 from corral.node.fingerprint import fingerprint
+from corral.server.pages.metrics_page import read_facts
 from corral.services.corral import joining
 from corral.services.corral.handlers import HANDLERS as OWN
 from corral.services.ecs import host_reports
@@ -401,6 +402,18 @@ def test_heartbeats_write_nothing_and_hosts_have_no_timers() -> None:
         assert fleet.described()["box0"]["state"] == state
     [(row_s,)] = fleet.store.execute("SELECT seen_at FROM host WHERE id = 'h0'").fetchall()
     assert row_s == pytest.approx(last_s, abs=0.1), "the row says when the host was last heard"
+
+
+def test_the_page_of_metrics_reads_all_hosts_at_once() -> None:
+    def statements(hosts: int) -> int:
+        fleet, seen = Fleet(*[1] * hosts), list[str]()
+        fleet.start()
+        fleet.store.connection.set_trace_callback(seen.append)
+        fleet.transact(read_facts)
+        fleet.store.connection.set_trace_callback(None)
+        return len(seen)
+
+    assert statements(2) == statements(20)
 
 
 def test_a_host_that_reports_while_the_disk_is_full_is_not_lost() -> None:

@@ -46,6 +46,22 @@ class NamedGpu(NamedTuple):
     instance_id: str  # the instance that owns the GPU
 
 
+class GpuFacts(NamedTuple):
+    """A present GPU with its host and its owner, and whether it has failed or is used by a process that belongs to no task."""
+
+    host_name: str
+    host_id: str
+    gpu_id: str
+    position: int
+    model: str
+    memory_mib: int
+    is_simulated: int
+    is_excluded: int
+    instance_id: str
+    has_failed: int
+    is_foreign: int
+
+
 class Hosts:
     def __init__(self, database: Database, instances: Instances, writer: Hosts | None) -> None:
         """`writer` has the rows of the writer, if this store only reads."""
@@ -267,6 +283,21 @@ class Hosts:
             self._instances.renew_slot(instance.id)
 
     # GPUs
+
+    def gpu_facts(self) -> list[GpuFacts]:
+        """Describe all present GPUs, also those that --exclude-gpus excludes, sorted by host name and position."""
+        rows = self._database.execute(
+            "SELECT host.name, gpu.host_id, gpu.id, position, model, memory_mib, simulated, excluded, instance_id, "
+            f"{FAILED}, foreign_use != '' FROM gpu JOIN host ON host.id = gpu.host_id WHERE present = 1 "
+            "ORDER BY host.name, position"
+        )
+        return [GpuFacts(*row) for row in rows]
+
+    def all_holders(self) -> tuple[dict[str, list[str]], set[str]]:
+        """Return GPU id → ids of the tasks that lease the GPU, for all leased GPUs, and the GPUs that tasks share."""
+        rows = self._database.execute("SELECT gpu_id, task_id FROM lease JOIN run ON run.id = run_id ORDER BY gpu_id, task_id")
+        shared = self._database.execute("SELECT DISTINCT gpu_id FROM lease WHERE mode = 'shared'")
+        return _lists(dict.fromkeys(rows)), {gpu_id for (gpu_id,) in shared}
 
     def named_gpus(self, gpu_ids: Iterable[str]) -> list[NamedGpu]:
         """Return those of these GPUs that are present and that --exclude-gpus does not exclude, sorted by host and position."""

@@ -405,6 +405,11 @@ class Instances:
         )
         return holds_of(dict(rows.fetchall()))
 
+    def held_gpus(self) -> set[str]:
+        """Return the GPUs that a user has reserved."""
+        rows = self._database.execute("SELECT name, value FROM instance_attribute WHERE name LIKE ?", (f"{HOLD_PREFIX}%",))
+        return set(holds_of(dict(rows.fetchall())))
+
     # Slots
 
     def renew_slot(self, instance_id: str) -> None:

@@ -5,8 +5,10 @@ Prometheus must send a bearer token, which `corral metrics --token` prints. The 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +22,6 @@ from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
 from corral.fleet.own_metrics import service_of
 from corral.model.agent_protocol import SAMPLE_MAX_AGE_S
-from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GPU_METRICS, GpuSample, gpu_values
 from corral.model.histogram import Histogram, RequestTimes
 from corral.model.instance import ec2_id, host_instance_id
@@ -29,6 +30,7 @@ from corral.server.authentication import Authentication
 from corral.server.authorization import RequiredOperation
 from corral.server.lanes import Lane
 from corral.store import Store
+from corral.store.hosts import GpuFacts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
@@ -43,9 +45,9 @@ MethodNotAllowed = api_error("MethodNotAllowed", 405)
 class MetricFacts(Struct, frozen=True):
     """The data of the state store for one scrape."""
 
-    gpus: list[tuple[Labels, GpuDevice]]
-    failed_gpus: set[str]
-    gpu_states: dict[tuple[str, str], int]  # (host name, state) → number of GPUs
+    gpus: list[GpuFacts]
+    holders: dict[str, Task | None]  # leased GPU → its task; None: tasks share the GPU
+    held: set[str]  # GPUs that a user has reserved
     hosts: list[tuple[str, bool]]  # (name, is connected)
     tasks: dict[str, int]  # state → number
     claims: list[tuple[str, int]]  # (pool, number of tasks, instance launches and lines of Batch jobs that wait for capacity)
@@ -75,7 +77,7 @@ class MetricsPage:
     async def text(self) -> str:
         facts: MetricFacts = await self._lanes["state"].submit(read_facts, read_only=True)
         page = Exposition()
-        self._write_gpus(page, facts)
+        await asyncio.get_running_loop().run_in_executor(None, self._write_gpus, page, facts)  # there may be thousands of GPUs
         self._write_work(page, facts)
         self._write_server(page)
         return page.text()
@@ -83,21 +85,23 @@ class MetricsPage:
     def _write_gpus(self, page: Exposition, facts: MetricFacts) -> None:
         values: dict[str, list[tuple[Labels, float]]] = {metric.name: [] for metric in GPU_METRICS}
         oldest_s = self._clock.now_s() - SAMPLE_MAX_AGE_S
-        for labels, device in facts.gpus:
-            past = self._history.get(device.gpu_id)
+        gpus = [(_gpu_labels(gpu, facts.holders), gpu) for gpu in facts.gpus]
+        states = Counter((gpu.host_name, _gpu_state(gpu, facts)) for gpu in facts.gpus)
+        for labels, gpu in gpus:
+            past = self._history.get(gpu.gpu_id)
             if not past or past[-1][0] < oldest_s:
                 continue  # the host is silent, or the driver cannot reach the GPU
             _, sample = past[-1]
-            for metric, value in gpu_values(sample, device.memory_mib):
+            for metric, value in gpu_values(sample, gpu.memory_mib):
                 values[metric.name].append((labels, value))
         for metric in GPU_METRICS:
             page.gauge(metric.name, metric.help, values[metric.name])
         page.gauge("corral_gpu_healthy", "1 if the GPU works, 0 if it has failed and gets no tasks.",
-                   [(labels, float(device.gpu_id not in facts.failed_gpus)) for labels, device in facts.gpus])  # fmt: skip
+                   [(labels, float(not gpu.has_failed)) for labels, gpu in gpus])  # fmt: skip
         page.gauge(
             "corral_gpus",
             "GPUs by state: free, used (by a task), failed, foreign (used by another program), held (by a user) or excluded.",
-            [({"Hostname": host, "state": state}, count) for (host, state), count in sorted(facts.gpu_states.items())],
+            [({"Hostname": host, "state": state}, count) for (host, state), count in sorted(states.items())],
         )
 
     def _write_work(self, page: Exposition, facts: MetricFacts) -> None:
@@ -172,35 +176,14 @@ class MetricsRequest(Struct, eq=False):
 
 
 def read_facts(tx: Tx[Store]) -> MetricFacts:
-    store, gpus, states, hosts = tx.store, list[tuple[Labels, GpuDevice]](), dict[tuple[str, str], int](), list[tuple[str, bool]]()
-    failed: set[str] = set()
-    for host in store.hosts.all():
-        host_id, name = host["id"], host["name"]
-        hosts.append((name, bool(host["connected"])))
-        holders, owners = store.hosts.holders(host_id), store.hosts.gpu_owners(host_id)
-        foreign, held = store.hosts.foreign(host_id), store.instances.holds_on_host(host_id)
-        faults, shared = store.hosts.faults(host_id), store.hosts.allocated_mib(host_id)
-        for device in [*store.hosts.gpus(host_id), *store.hosts.gpus(host_id, excluded=True)]:
-            holding = holders.get(device.gpu_id, [])
-            is_shared = device.gpu_id in shared
-            task = store.tasks.get(holding[0]) if holding and not is_shared else None
-            labels = _gpu_labels(device, name, owners[device.gpu_id], host_id, task)
-            gpus.append(({**labels, "shared": "true"} if is_shared else labels, device))
-            failed |= {device.gpu_id} & faults.keys()
-            state = (
-                "failed" if device.gpu_id in faults
-                else "used" if holding
-                else "excluded" if device.excluded
-                else "held" if device.gpu_id in held
-                else "foreign" if device.gpu_id in foreign
-                else "free"
-            )  # fmt: skip
-            states[name, state] = states.get((name, state), 0) + 1
+    """Read what the page needs. The state lane waits for this, so labels and states follow in another thread."""
+    store = tx.store
+    holders, shared = store.hosts.all_holders()
     return MetricFacts(
-        gpus=sorted(gpus, key=lambda each: (each[0]["Hostname"], each[1].index)),
-        failed_gpus=failed,
-        gpu_states=states,
-        hosts=hosts,
+        gpus=store.hosts.gpu_facts(),
+        holders={gpu_id: None if gpu_id in shared else store.tasks.get(task_ids[0]) for gpu_id, task_ids in holders.items()},
+        held=store.instances.held_gpus(),
+        hosts=[(host["name"], bool(host["connected"])) for host in store.hosts.all()],
         tasks=store.tasks.counts(),
         claims=[(pool, store.fleet.pool(pool).waiting()) for pool in store.fleet.pools_with_claims()],
         queues=list(_queues(tx)),
@@ -208,7 +191,18 @@ def read_facts(tx: Tx[Store]) -> MetricFacts:
     )
 
 
-def _gpu_labels(device: GpuDevice, host_name: str, owner: str, host_id: str, task: Task | None) -> Labels:
+def _gpu_state(gpu: GpuFacts, facts: MetricFacts) -> str:
+    return (
+        "failed" if gpu.has_failed
+        else "used" if gpu.gpu_id in facts.holders
+        else "excluded" if gpu.is_excluded
+        else "held" if gpu.gpu_id in facts.held
+        else "foreign" if gpu.is_foreign
+        else "free"
+    )  # fmt: skip
+
+
+def _gpu_labels(gpu: GpuFacts, holders: Mapping[str, Task | None]) -> Labels:
     """Return the labels of dcgm-exporter, and labels for the instance, task, cluster, service and container that use the GPU.
 
     A GPU that tasks share has the label `shared` instead of the labels of a task, because its load belongs to several tasks.
@@ -217,19 +211,22 @@ def _gpu_labels(device: GpuDevice, host_name: str, owner: str, host_id: str, tas
     `corral metrics --config` prints adds `modelName`.
     """
     labels = {
-        "gpu": str(device.index), "UUID": device.gpu_id, "device": f"nvidia{device.index}", "model_name": device.model,
-        "Hostname": host_name,
+        "gpu": str(gpu.position), "UUID": gpu.gpu_id, "device": f"nvidia{gpu.position}", "model_name": gpu.model,
+        "Hostname": gpu.host_name,
     }  # fmt: skip
-    if device.simulated:
+    if gpu.is_simulated:
         labels["simulated"] = "true"
-    if owner != host_instance_id(host_id):
-        labels["instance_id"] = ec2_id(owner)
+    if gpu.instance_id != host_instance_id(gpu.host_id):
+        labels["instance_id"] = ec2_id(gpu.instance_id)
+    task = holders.get(gpu.gpu_id)
     if task is not None:
-        containers = [run.container for run in task.runs if device.gpu_id in run.gpu_ids]
+        containers = [run.container for run in task.runs if gpu.gpu_id in run.gpu_ids]
         labels |= {"container": containers[0] if containers else "", "task": task.id, "family": task.family}
         labels |= {"cluster": task.cluster, "region": task.region}
         if (service := service_of(task)) is not None:
             labels["service"] = service
+    elif gpu.gpu_id in holders:
+        labels["shared"] = "true"
     return labels
 
 
