@@ -44,7 +44,6 @@ from corral.server.registry import is_for_registry
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
 from corral.server.service_loading import ServiceLoader
-from corral.server.task_endpoints import TaskEndpoints
 from corral.server.tls import AUTHORITY_PATH
 from corral.server.upgrade_files import PATH as UPGRADE_PATH
 
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from corral.server.pages.metrics_page import MetricsPage
     from corral.server.pages.objects_page import ObjectsPage
     from corral.server.registry.dispatch import Registry
+    from corral.server.task_endpoints import TaskEndpoints
 
 PUBLIC_ACTIONS = frozenset(
     {
@@ -60,6 +60,7 @@ PUBLIC_ACTIONS = frozenset(
     }
 )  # fmt: skip  # these requests need no signature
 UNKNOWN_ACTION = "unknown"
+TASK_PATHS = ("/v2/credentials/", "/v3/", "/v4/", "/api/")  # `task_endpoints.py` serves them
 SIGNING_CERTIFICATES = "/SimpleNotificationService-"
 HEALTH_PATH, OBJECTS_PATH, FUNCTIONS_PATH = "/_corral/health", "/_corral/objects", "/_corral/functions/"
 WAIT_MAX_S = 60.0
@@ -117,7 +118,7 @@ class FrontDoor:
         ids: Ids,
         blobs: Blobs,
         intake: BodyReceiver,
-        task_endpoints: TaskEndpoints,
+        open_task_endpoints: Callable[[], TaskEndpoints],
         last_uses: LastUses,
         memory: UnverifiedMemory,
         times: RequestTimes,
@@ -135,7 +136,7 @@ class FrontDoor:
         self._calls = CallRunner(settings, lanes, ids, memory, blobs, audit)
         self._origins = BucketCors(lanes["state"], settings, ids)
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
-        self._task_endpoints = task_endpoints
+        self._open_task_endpoints = open_task_endpoints
         self._permissions = Authorizer(lanes["state"], settings, ids)
         self._wait_handles = wait_handles.WaitHandles(lanes["state"], settings, ids)
         self._last_uses = last_uses
@@ -237,7 +238,7 @@ class FrontDoor:
         elif request.path.startswith(wait_handles.PREFIXES):
             page = self._wait_handles.exchange(request)
         else:
-            page = self._task_endpoints.exchange(request)
+            page = self._open_task_endpoints().exchange(request) if request.path.startswith(TASK_PATHS) else None
         if page is not None:
             request.body, taken = await whole_body(request.headers, receive, connection, PAGE_BODY_MAX_BYTES)
             give_back(connection, taken)

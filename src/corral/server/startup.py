@@ -94,7 +94,6 @@ from corral.server.last_server import unfinished_server
 from corral.server.last_uses import LastUses
 from corral.server.lenders import Lenders
 from corral.server.metric_publisher import MetricPublisher
-from corral.server.task_endpoints import TaskEndpoints
 from corral.server.tls.opener import TlsChoice, open_tls
 from corral.server.upgrade_files import UpgradeFiles
 from corral.store import Store
@@ -105,6 +104,7 @@ from corral.version import full_version
 if TYPE_CHECKING:
     from corral.server.exec.data_channel import DataChannel
     from corral.server.pages.metrics_page import MetricsPage
+    from corral.server.task_endpoints import TaskEndpoints
 
 LOG = logging.getLogger("corral.server")
 LOG_MAX_BYTES = 10 * 1024 * 1024  # at start, a log file larger than this is rotated
@@ -290,6 +290,12 @@ async def _serve(options: ServerOptions) -> None:
 
         return MetricsPage(lanes, agents.history, clock, times, began_s)
 
+    @cache
+    def open_task_endpoints() -> TaskEndpoints:
+        from corral.server.task_endpoints import TaskEndpoints  # imported here, because few containers read their metadata
+
+        return TaskEndpoints(state, agents, blobs)
+
     audit = Audit(trail, configuration.values["audit.data"], names, clock)
     began_s, limits, times = clock.now_s(), ConnectionLimits(connections_allowed()), RequestTimes()
     front_door = FrontDoor(
@@ -308,7 +314,7 @@ async def _serve(options: ServerOptions) -> None:
         names,
         blobs,
         BodyReceiver(blobs),
-        TaskEndpoints(state, agents, blobs),
+        open_task_endpoints,
         last_uses,
         limits.memory,
         times,

@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import accumulate, chain, takewhile
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from msgspec.structs import replace
 
 from corral import __version__
-from corral.decide.placement.instance_query import SubjectValues, parse_instance_query
 from corral.model.instance import ec2_id
 from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadPart
 from corral.model.task import ALL_GPUS, BINPACK, RANDOM, SPREAD, Demand, PlacementRules
+
+if TYPE_CHECKING:
+    from corral.decide.placement.instance_query import InstanceQuery, SubjectValues
 
 ZONE = "ecs.availability-zone"  # a host is in every region, so the zone of its own slot depends on the region of the cluster
 GPU_MODEL = "corral.gpu-model"  # the attribute with the models of the GPUs of a container instance
@@ -90,7 +93,7 @@ def _sorting(rules: PlacementRules) -> CompiledRules:
 
 def allows(rules: PlacementRules) -> Callable[[Slot], bool]:
     """Return a function that says whether the constraints allow a slot."""
-    queries = [parse_instance_query(expression) for expression in rules.member_of]
+    queries = _queries(rules)
     by_model = names_gpu_model(rules)
 
     def is_allowed(slot: Slot) -> bool:
@@ -137,8 +140,16 @@ def usable_part(slot: Slot, demand: Demand) -> Slot:
     )
 
 
+def _queries(rules: PlacementRules) -> list[InstanceQuery]:
+    if not rules.member_of:
+        return []
+    from corral.decide.placement.instance_query import parse_instance_query  # imported here, because few tasks have constraints
+
+    return [parse_instance_query(expression) for expression in rules.member_of]
+
+
 def _allowed_models(slot: Slot, of_gpus: Mapping[str, str], rules: PlacementRules) -> set[str]:
-    queries = [parse_instance_query(expression) for expression in rules.member_of]
+    queries = _queries(rules)
     found = set()
     for model in {*of_gpus.values(), *slot.lent_models}:
         values = values_of(replace(slot, attributes={**slot.attributes, GPU_MODEL: model}), rules.scope)

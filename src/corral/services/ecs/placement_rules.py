@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from corral.decide.placement.instance_query import InstanceQueryError, parse_instance_query
 from corral.model.task import BINPACK, RANDOM, SPREAD, UNKNOWN_STRATEGY, PlacementRules
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 
@@ -52,8 +51,14 @@ def placement_rules(
         distinct=distinct,
         strategy=steps,
         group=f"{scope}/{group}" if distinct or any(kind == SPREAD for kind, _ in steps) else "",
-        depends_on_tasks=distinct or any(parse_instance_query(expression).depends_on_tasks for expression in expressions),
+        depends_on_tasks=distinct or any(_depends_on_tasks(expression) for expression in expressions),
     )
+
+
+def _depends_on_tasks(expression: str) -> bool:
+    from corral.decide.placement.instance_query import parse_instance_query  # few tasks have constraints
+
+    return parse_instance_query(expression).depends_on_tasks
 
 
 def check_definition_constraints(constraints: Iterable[dict[str, Any]]) -> None:
@@ -83,6 +88,8 @@ def _expressions(constraints: Iterable[dict[str, Any]]) -> Iterable[str]:
 
 
 def check_expression(expression: str) -> str:
+    from corral.decide.placement.instance_query import InstanceQueryError, parse_instance_query  # few tasks have constraints
+
     try:
         parse_instance_query(expression)
     except InstanceQueryError as error:
