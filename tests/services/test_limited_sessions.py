@@ -15,7 +15,9 @@ from corral.access.principals import policies_of_caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.model.principal import root_user
+from corral.model.stack import Stack, StackStatus, StackVersion
 from corral.operations.services import needed_permissions
+from corral.services.cloudformation.stack_events import caller_of, stored_caller
 from corral.services.sts import handlers as sts
 from corral.store import Store
 from services.test_authorization import ACCOUNT, ANN, allow, deny, document, put, put_policy, tx, why
@@ -23,6 +25,8 @@ from services.test_authorization import ACCOUNT, ANN, allow, deny, document, put
 __all__ = ["tx"]
 ROOT = Caller(ACCOUNT, "us-east-1", root_user(ACCOUNT))
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/train"
+CLOUDFORMATION = "cloudformation.amazonaws.com"
+CLOUDFORMATION = "cloudformation.amazonaws.com"
 UNTRUSTED = "because no role trust policy allows the sts:AssumeRole action"
 ACCOUNT_TRUSTED = {"Effect": "Allow", "Principal": {"AWS": ACCOUNT}, "Action": ["sts:AssumeRole", "sts:TagSession"]}
 
@@ -183,6 +187,25 @@ def test_a_session_of_a_user_has_its_permissions(tx: Tx[Store]) -> None:
 
 
 PRESENT = {"Bool": {"aws:MultiFactorAuthPresent": "false"}, "DateLessThan": {"aws:TokenIssueTime": "2024-01-01T00:00:00Z"}}
+
+
+@pytest.mark.parametrize("owner", ["root", "user/bob"])
+def test_the_steps_of_a_stack_have_the_permissions_of_its_caller_or_its_role(tx: Tx[Store], owner: str) -> None:
+    put(tx, "user", "ann", allow("ecs:ListTasks", Condition={"ForAnyValue:StringEquals": {"aws:CalledVia": CLOUDFORMATION}}))
+    stack = Stack("arn", "us-east-1", "s", StackStatus.UPDATE_IN_PROGRESS, stored_caller(ANN), StackVersion(1), 0.0, owner)
+    step = caller_of(stack)
+    assert step.owner == owner and step.is_restricted  # the owner gives no permissions
+    assert why(tx, step, "ecs:ListTasks", "*") is None and why(tx, step, "ecs:StopTask", "*") is not None
+    assert why(tx, ANN, "ecs:ListTasks", "*") is not None
+    role(tx, allow("ecs:StopTask"))
+    with_role = caller_of(stack.but(version=StackVersion(1, role_arn=ROLE)))
+    assert with_role.principal.arn == f"arn:aws:sts::{ACCOUNT}:assumed-role/train/AWSCloudFormation"
+    assert why(tx, with_role, "ecs:StopTask", "*") is None and why(tx, with_role, "ecs:ListTasks", "*") is not None
+    by_root = caller_of(stack.but(caller=stored_caller(ROOT), version=StackVersion(1, role_arn=ROLE)))
+    assert by_root.owner == owner and not by_root.is_restricted
+    limited = session(tx, ROOT, Policy=document(allow("ecs:ListTasks")))
+    by_limited = caller_of(stack.but(caller=stored_caller(limited)))
+    assert why(tx, by_limited, "ecs:StopTask", "*") is not None
 
 
 def test_policies_of_a_session_that_are_refused(tx: Tx[Store]) -> None:

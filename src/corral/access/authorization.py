@@ -30,7 +30,7 @@ from corral.decide.policies.policy import (
     evaluate,
     service_principal,
 )
-from corral.model.principal import ANONYMOUS, ROOT, role_session
+from corral.model.principal import ANONYMOUS, role_session
 from corral.store import Store
 
 ReadFacts = Callable[[], ResourceFacts | None]
@@ -121,10 +121,8 @@ def _facts(tx: Tx[Store], caller: Caller, needed: Permission) -> ResourceFacts |
 
 
 def _is_own(caller: Caller, facts: ResourceFacts | None) -> bool:
-    """Whether a resource belongs to the owner of the caller. If its service does not tell, it belongs to the root user."""
-    if facts is None:
-        return caller.principal.owner == ROOT
-    return facts.owner is None or facts.owner == caller.principal.owner
+    """Whether a resource belongs to the owner of the caller. If its service does not tell, it does not."""
+    return facts is not None and (facts.owner is None or facts.owner == caller.principal.owner)
 
 
 def may(tx: Tx[Store], caller: Caller, permission: Permission) -> bool:

@@ -17,6 +17,7 @@ class Caller(Struct, frozen=True, eq=False):
     wait_s: float = 0.0  # from X-Corral-Wait: how long the response may wait for a change
     confined: bool = False  # True for a program in a container; it needs a policy for operations that are not open to containers
     terms: SessionTerms | None = None  # of the session of the caller
+    via: tuple[str, ...] = ()  # the services that make the request for the caller, such as cloudformation.amazonaws.com
     creates_for: str = ""  # the owner of what the request creates, if it is not the caller's: a stack creates for its own owner
     task_id: str | None = None  # the task to which the credentials belong, directly or through AssumeRole
     access_key_id: str = ""

@@ -48,6 +48,8 @@ class RequestContext(Mapping[str, Sequence[str]]):
         if compute is not None:
             value = compute(self)
             return default if value is None else (value,)
+        if key == "aws:calledvia":
+            return self.caller.via or default
         found = self._permission.context.get(key)
         if found is not None:
             return found
@@ -98,6 +100,8 @@ def _principal_account(context: RequestContext) -> str | None:
 KEYS: Mapping[str, Callable[[RequestContext], str | None]] = {
     OWNER: _owner,
     CALLER: lambda context: context.caller.principal.owner or None,
+    "aws:calledviafirst": lambda context: context.caller.via[0] if context.caller.via else None,
+    "aws:calledvialast": lambda context: context.caller.via[-1] if context.caller.via else None,
     "aws:currenttime": lambda context: _time(context.wall_s),
     "aws:epochtime": lambda context: str(int(context.wall_s)),
     "aws:principalaccount": _principal_account,
@@ -113,5 +117,5 @@ KEYS: Mapping[str, Callable[[RequestContext], str | None]] = {
     "aws:sourceidentity": lambda context: (context.caller.terms.source_identity or None) if context.caller.terms else None,
     "aws:tokenissuetime": lambda context: _time(context.caller.terms.issued_at_s) if context.caller.terms else None,
     "aws:username": lambda context: context.policies.user or None,
-    "aws:viaawsservice": lambda context: "false",
+    "aws:viaawsservice": lambda context: "true" if context.caller.via else "false",
 }

@@ -6,6 +6,7 @@ import re
 from calendar import timegm
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 
 from msgspec import Struct
@@ -146,13 +147,21 @@ def fill(text: str, context: Context, *, variables: bool, pattern: bool) -> str:
     """Replace the variables in a text by their values. In a pattern for `fnmatch`, the values are escaped."""
     if not variables or "${" not in text:
         return text.replace("[", "[[]") if pattern else text
-    filled, at = list[str](), 0
-    for found in VARIABLE.finditer(text):
-        before, value = text[at : found.start()], _value(found, context)
+    filled = list[str]()
+    for before, found in _split(text):
+        value = _value(found, context) if found is not None else ""
         filled += [before.replace("[", "[[]"), SPECIAL.sub(r"[\g<0>]", value)] if pattern else [before, value]
+    return "".join(filled)
+
+
+@lru_cache(maxsize=4096)
+def _split(text: str) -> tuple[tuple[str, re.Match[str] | None], ...]:
+    """Split a text with variables: the text before each variable, and the variable. The last one has no variable."""
+    parts, at = list[tuple[str, re.Match[str] | None]](), 0
+    for found in VARIABLE.finditer(text):
+        parts.append((text[at : found.start()], found))
         at = found.end()
-    rest = text[at:]
-    return "".join((*filled, rest.replace("[", "[[]") if pattern else rest))
+    return *parts, (text[at:], None)
 
 
 def _value(found: re.Match[str], context: Context) -> str:

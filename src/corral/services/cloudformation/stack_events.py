@@ -24,6 +24,7 @@ from corral.model.stack import (
 from corral.services.cloudformation.no_echo import hide, secrets_of
 from corral.store import Store
 
+SERVICE_PRINCIPAL = "cloudformation.amazonaws.com"
 ROLE_SESSION = "AWSCloudFormation"  # the name of the session in which a stack uses its role
 OF_ROLE = SessionTerms(is_restricted=True)
 EVENT_GAP_S = 0.001  # the smallest difference between the times of two events of a stack
@@ -37,7 +38,7 @@ def caller_of(stack: Stack) -> Caller:
     given = stack.caller
     caller = Caller(**{name: getattr(given, name) for name in given.__struct_fields__}, creates_for=stack.owner)
     if not stack.version.role_arn or not caller.is_restricted:
-        return caller
+        return replace(caller, via=(SERVICE_PRINCIPAL,))
     role = stack.version.role_arn.rpartition("/")[2]
     return replace(caller, principal=role_session(given.account, role, ROLE_SESSION, given.principal.owner), terms=OF_ROLE)
 
