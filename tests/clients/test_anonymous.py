@@ -46,24 +46,6 @@ def test_a_bucket_without_a_policy_is_closed(corral: Any, client: Any, anonymous
     assert client("s3").get_object(Bucket="closed", Key="k")["Body"].read() == b"secret"
 
 
-def test_the_policy_of_a_bucket_opens_it(corral: Any, client: Any, anonymous: Any) -> None:
-    s3 = client("s3")
-    s3.create_bucket(Bucket="open")
-    s3.put_object(Bucket="open", Key="k", Body=b"for all")
-    s3.delete_public_access_block(Bucket="open")
-    s3.put_bucket_policy(Bucket="open", Policy=json.dumps({"Version": "2012-10-17", "Statement": STATEMENT}))
-    assert anonymous.get_object(Bucket="open", Key="k")["Body"].read() == b"for all"
-    assert anonymous.head_object(Bucket="open", Key="k")["ContentLength"] == 7
-    assert refused(anonymous.list_objects_v2, Bucket="open")[0] == "AccessDenied"
-    assert refused(anonymous.put_object, Bucket="open", Key="k", Body=b"x")[0] == "AccessDenied"
-    writes = {**STATEMENT, "Action": "s3:PutObject", "Resource": "arn:aws:s3:::open/inbox/*"}
-    s3.put_bucket_policy(Bucket="open", Policy=json.dumps({"Version": "2012-10-17", "Statement": [STATEMENT, writes]}))
-    anonymous.put_object(Bucket="open", Key="inbox/a", Body=b"hello")
-    assert s3.get_object(Bucket="open", Key="inbox/a")["Body"].read() == b"hello"
-    s3.put_public_access_block(Bucket="open", PublicAccessBlockConfiguration={"RestrictPublicBuckets": True})
-    assert refused(anonymous.get_object, Bucket="open", Key="k")[0] == "AccessDenied"
-
-
 @pytest.mark.parametrize("call", ["sqs.list_queues", "ecs.list_tasks", "lambda.list_functions", "sts.get_caller_identity"])
 def test_other_services_need_a_signature(corral: Any, call: str) -> None:
     service, name = call.split(".")

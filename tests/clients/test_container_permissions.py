@@ -34,6 +34,7 @@ OPEN = {  # change it knowingly: every container may do this without a policy
     "corral": "",
     "autoscaling": "",
     "cloudformation": "",
+    "cloudtrail": "",
     "cloudwatch": "GetMetricData GetMetricStatistics ListMetrics PutMetricData",
     "ec2": "",
     "ecr": "",
