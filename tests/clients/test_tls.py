@@ -9,6 +9,8 @@ import re
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import urllib.request
 import warnings
 from collections.abc import Iterator
@@ -101,6 +103,23 @@ def test_clients_of_aws_over_tls(corral: Corral, about: dict[str, Any]) -> None:
     assert corral.client("sqs").get_queue_url(QueueName="tls")["QueueUrl"].startswith("http://127.0.0.1:")
     with pytest.raises(ClientError, match="NoSuchKey"):
         s3.get_object(Bucket="tls", Key="none")
+
+
+# Reads an object as a worker does. The second read uses the connection of the first, and not `get_object`.
+READER = """
+from corral.worker.object_reader import ObjectReader
+reader = ObjectReader(4)
+print([len(reader.read("worker", "a")) for _ in range(2)], reader._has_connected)
+"""
+
+
+def test_workers_over_tls(corral: Corral, about: dict[str, Any]) -> None:
+    s3 = corral.client("s3")
+    s3.create_bucket(Bucket="worker")
+    s3.put_object(Bucket="worker", Key="a", Body=BODY)
+    variables = corral.environment | {"AWS_ENDPOINT_URL": about["tlsUrl"], "AWS_CA_BUNDLE": bundle(corral)}
+    done = subprocess.run([sys.executable, "-c", READER], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == f"[{len(BODY)}, {len(BODY)}] True\n"
 
 
 def test_which_connections_have_tls(corral: Corral, port: int) -> None:

@@ -21,7 +21,7 @@ from botocore.exceptions import ConnectionError, HTTPClientError
 from botocore.httpsession import URLLib3Session
 from botocore.utils import percent_encode
 
-from .queue_lookup import client, credentials
+from .queue_lookup import certificates, client, credentials
 from .signed_http import CannotConnect, SignedHttp, can_send
 
 OK = 200
@@ -51,7 +51,7 @@ class ObjectReader:
     def __init__(self, connections: int) -> None:
         self._s3: Any = client("s3", None, connections=connections, signature_version="s3v4")
         self._credentials: Any = credentials(None)
-        self._http = URLLib3Session(max_pool_connections=connections)
+        self._http = URLLib3Session(verify=certificates(), max_pool_connections=connections)
         self._endpoints: dict[str, BucketEndpoint | None] = {}  # None: only `get_object` can read this bucket
         self._without_tls: dict[BucketEndpoint, SignedHttp] = {}
         # False without credentials, and if only `get_object` can connect, for example because the network needs a proxy.

@@ -56,6 +56,12 @@ def credentials(region: str | None) -> Any:
         return _session(_region(region)).get_credentials()
 
 
+def certificates() -> Any:
+    """Return the file with the certificates that verify servers, as boto3 chooses it, or True for its own."""
+    with _MAKING:
+        return _session(_region(None))._session.get_config_variable("ca_bundle") or True
+
+
 def _region(region: str | None) -> str | None:
     """Return `region`, or the region in the environment. ECS sets AWS_REGION, which boto3 does not read."""
     return region or os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION")
