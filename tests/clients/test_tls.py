@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from botocore.config import Config
@@ -35,7 +36,10 @@ BODY = os.urandom(3_000_000)
 @pytest.fixture(scope="module")
 def corral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     data = tmp_path_factory.mktemp("tls") / "data"
-    running = Corral(data, "none", "--tls", "true", "--tls-names", NAME, "--runtime", "process")
+    with socket.create_server((NAME, 0)) as free:
+        further = free.getsockname()[1]  # the port in the URL; the port of the API has TLS, too
+    options = ("--tls", "true", "--tls-names", NAME, "--tls-port", str(further))
+    running = Corral(data, "none", *options, "--runtime", "process")
     try:
         yield running.start()
     finally:
@@ -50,7 +54,7 @@ def about(corral: Corral) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def port(about: dict[str, Any]) -> int:
-    return int(about["tlsUrl"].rpartition(":")[2])
+    return int(about["url"].rpartition(":")[2])
 
 
 def bundle(corral: Corral) -> str:
@@ -87,6 +91,7 @@ def answer(connection: http.client.HTTPConnection, path: str = "/_corral/health"
 
 def test_clients_of_aws_over_tls(corral: Corral, about: dict[str, Any]) -> None:
     url = about["tlsUrl"]
+    assert url.rpartition(":")[2] != about["url"].rpartition(":")[2]
     assert url.startswith(f"https://{NAME}:") and corral.own("GetStatus")["tlsUrl"] == url
     s3, sqs = secure_client(corral, "s3", url), secure_client(corral, "sqs", url)
     s3.create_bucket(Bucket="tls")
@@ -101,6 +106,17 @@ def test_clients_of_aws_over_tls(corral: Corral, about: dict[str, Any]) -> None:
     sqs.send_message(QueueUrl=queue, MessageBody="hello")
     assert sqs.receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "hello"
     assert corral.client("sqs").get_queue_url(QueueName="tls")["QueueUrl"].startswith("http://127.0.0.1:")
+    queue_arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    allow = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": queue_arn}
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"Policy": json.dumps({"Version": "2012-10-17", "Statement": [allow]})})
+    sns = secure_client(corral, "sns", url)
+    topic = sns.create_topic(Name="tls")["TopicArn"]
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue_arn)
+    sns.publish(TopicArn=topic, Message="signed")
+    [message] = sqs.receive_message(QueueUrl=queue, WaitTimeSeconds=20)["Messages"]
+    signed_by = urlsplit(json.loads(message["Body"])["SigningCertURL"]).path
+    with urllib.request.urlopen(url + signed_by, context=tls(corral)) as response:
+        assert response.read().startswith(b"-----BEGIN CERTIFICATE-----")
     with pytest.raises(ClientError, match="NoSuchKey"):
         s3.get_object(Bucket="tls", Key="none")
 
