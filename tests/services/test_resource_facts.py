@@ -91,6 +91,31 @@ def test_the_resources_of_ecs() -> None:
         assert len(found) == ends if isinstance(ends, int) else [each.split(":", 5)[-1] for each in found] == ends, operation
 
 
+def test_a_service_with_the_definition_of_another_owner_needs_the_permission_to_run_it() -> None:
+    """Otherwise, a user could read the secrets of a definition by commands in the tasks of a service."""
+    world = ServiceWorld(gpus=1)
+    world.call("RegisterTaskDefinition", "ecs", family="roots", containerDefinitions=[CONTAINER])
+    call(world, "ecs", "RegisterTaskDefinition", family="mine", containerDefinitions=[CONTAINER])
+    for operation in ("CreateService", "UpdateService", "CreateTaskSet"):
+        for family, extra in (("mine", []), ("roots", [f"{ARN}task-definition/roots:1"])):
+            given = {"service": "s", "serviceName": "s", "taskDefinition": family}
+            needed = world.run(lambda tx, name=operation, given=given: needed_permissions(tx, USER, "ecs", name, given))
+            assert [each.resource for each in needed if each.action == "ecs:RunTask"] == extra, (operation, family)
+
+
+def test_arrays_of_users_do_not_mix() -> None:
+    world = ServiceWorld(gpus=2)
+    for caller in (USER, CALLER):
+        world.run(lambda tx, caller=caller: SERVICES["ecs"].operations["RegisterTaskDefinition"](
+            tx, {"family": "one", "containerDefinitions": [CONTAINER]}, caller))  # fmt: skip
+        tags = [{"key": "corral:array", "value": "a 0 1 2"}]
+        run = {"taskDefinition": "one", "count": 2, "tags": tags}
+        world.run(lambda tx, caller=caller, run=run: SERVICES["ecs"].operations["RunTask"](tx, run, caller))
+    assert world.store.execute("SELECT key FROM task_array ORDER BY key").fetchall() == [
+        (f"{CALLER.region}/a",), (f"{CALLER.region}/{ALICE}/a",),
+    ]  # fmt: skip
+
+
 def test_the_resources_of_batch() -> None:
     world = EnvironmentWorld(gpus=1)
     world.queue("roots")

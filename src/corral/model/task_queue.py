@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from corral.model.principal import ROOT
 from corral.model.queue_options import ARRAY_PREFIX
 from corral.model.task import Changeable
 
@@ -39,7 +40,7 @@ class QueuedTask(Changeable, frozen=True):
 class TaskArray(Changeable, frozen=True):
     """An array: tasks that were launched with the same array id. A member is one task, or a chain of requeued tasks."""
 
-    key: str  # REGION/ID
+    key: str  # REGION/ID of the root user, or REGION/user/NAME/ID
     limit: int  # how many members can be admitted at the same time; 0: no limit
     waiting: int = 0  # members that are WAITING or READY
     admitted: int = 0
@@ -48,7 +49,7 @@ class TaskArray(Changeable, frozen=True):
 
     @property
     def id(self) -> str:
-        return self.key.partition("/")[2]
+        return self.key.rpartition("/")[2]
 
     @property
     def size(self) -> int:
@@ -76,9 +77,9 @@ class EndNotice(Changeable, frozen=True):
     reason: str  # the text about the task that failed; empty if none failed
 
 
-def array_key(region: str, array_id: str) -> str:
-    """Return the key of an array: ids of arrays are unique in a region."""
-    return f"{region}/{array_id}"
+def array_key(region: str, owner: str, array_id: str) -> str:
+    """Return the key of an array: ids of arrays are unique in a region, among the arrays of an owner."""
+    return f"{region}/{array_id}" if owner == ROOT else f"{region}/{owner}/{array_id}"
 
 
 def needed_array(key: str) -> str:

@@ -144,7 +144,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
     prototypes: dict[str, Task] = {}  # Auto Scaling group of a capacity provider → the task, restricted to the group's instances
     # Pools and group of a task that did not fit → its pool, and why it fails (None: it waits). Equal tasks do not fit either.
     unfit: dict[tuple[tuple[str, ...], str], tuple[str, Unplaceable | None]] = {}
-    queue = open_queue(tx, request.region, request.options, may_wait=capacity.waits)
+    queue = open_queue(tx, request.region, request.owner, request.options, may_wait=capacity.waits)
     for at in range(request.count):
         pools, group = capacity.pools_of_task(at), capacity.group_of_task(at)
         if group not in prototypes:

@@ -70,7 +70,8 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     if operation == "DeregisterContainerInstance" and _is_host(tx, short(params["containerInstance"])):
         return [*needed, Permission("corral:ForgetHost", NO_RESOURCE)]
     if operation in DEPLOY and params.get("taskDefinition"):
-        return needed + _pass_roles(tx, caller, _definition(tx, caller, params["taskDefinition"])[1], {})
+        name, document = _definition(tx, caller, params["taskDefinition"])
+        return [*needed, *_use_definition(tx, caller, name), *_pass_roles(tx, caller, document, {})]
     return needed
 
 
@@ -127,6 +128,12 @@ def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> li
     needed = [Permission(f"ecs:{operation}", definition_arn, context), *_pass_roles(tx, caller, document, overrides)]
     role = overrides.get("executionRoleArn") or document.get("executionRoleArn")
     return needed + read_files(tx, caller, {"containerDefinitions": overrides.get("containerOverrides"), "executionRoleArn": role})
+
+
+def _use_definition(tx: Tx[Store], caller: Caller, name: str) -> list[Permission]:
+    """The permission to run the task definition of another owner in a service: the one to run it as a task."""
+    used = lookup.arn(caller.account, caller.region, f"task-definition/{name}")
+    return of_other_owner(caller, facts_of_ecs(tx, caller.region, used).owner, "ecs:RunTask", used)
 
 
 def _definition(tx: Tx[Store], caller: Caller, given: str) -> tuple[str, Params]:

@@ -64,5 +64,5 @@ def failure_text(task_id: str, task: Task | None, ended: TaskOutcome) -> str:
 
 def member_failure_text(task_id: str, queued: QueuedTask, ended: TaskOutcome) -> str:
     """Return the stoppedReason of tasks that wait for an array. A member of the array has failed."""
-    array_id = queued.array.partition("/")[2]
+    array_id = queued.array.rpartition("/")[2]
     return f"Dependency failed: task {queued.index} ({task_id[:SHORT]}) of array {array_id} {ended.text}"

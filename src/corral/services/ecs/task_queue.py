@@ -127,7 +127,7 @@ class LaunchQueue(Struct):
             tx.due(TIMES, self.not_before_s)
 
 
-def open_queue(tx: Tx[Store], region: str, options: QueueOptions, *, may_wait: bool) -> LaunchQueue | None:
+def open_queue(tx: Tx[Store], region: str, owner: str, options: QueueOptions, *, may_wait: bool) -> LaunchQueue | None:
     """Check the options of a request, and find the tasks and arrays for which its tasks wait. Return None without options.
 
     Raise an error if such a task or array is unknown, or if it must succeed but has failed.
@@ -142,7 +142,7 @@ def open_queue(tx: Tx[Store], region: str, options: QueueOptions, *, may_wait: b
     needs: dict[str, bool] = {}
     for given, any_end in [*((each, False) for each in options.after), *((each, True) for each in options.after_any)]:
         find = _unfinished_array if given.startswith(ARRAY_PREFIX) else _unfinished_chain
-        needed = find(tx, region, given, any_end)
+        needed = find(tx, region, owner, given, any_end)
         if needed is not None:
             needs[needed] = needs.get(needed, True) and any_end
     not_before_s = start_time_s(tx, options)
@@ -150,18 +150,18 @@ def open_queue(tx: Tx[Store], region: str, options: QueueOptions, *, may_wait: b
         options=options,
         needs=needs,
         not_before_s=not_before_s if not_before_s is not None and not_before_s > tx.now_s else None,
-        array=_array(tx, region, options, needs),
+        array=_array(tx, region, owner, options, needs),
     )
 
 
-def _array(tx: Tx[Store], region: str, options: QueueOptions, needs: Mapping[str, bool]) -> TaskArray | None:
+def _array(tx: Tx[Store], region: str, owner: str, options: QueueOptions, needs: Mapping[str, bool]) -> TaskArray | None:
     """Return the array to which the tasks of a request belong, or None.
 
     Raise an error if tasks wait for the end of this array, because it then gets no more members, or if it has another limit.
     """
     if options.array is None:
         return None
-    key, limit = array_key(region, options.array.id), options.array.limit
+    key, limit = array_key(region, owner, options.array.id), options.array.limit
     array = tx.store.task_queue.array(key) or TaskArray(key, limit)
     if needed_array(key) in needs or tx.store.task_queue.is_needed(needed_array(key)):
         raise InvalidParameterException(
@@ -175,13 +175,13 @@ def _array(tx: Tx[Store], region: str, options: QueueOptions, needs: Mapping[str
     return array
 
 
-def _unfinished_array(tx: Tx[Store], region: str, given: str, any_end: bool) -> str | None:
+def _unfinished_array(tx: Tx[Store], region: str, owner: str, given: str, any_end: bool) -> str | None:
     """Return array:KEY of an array in the dependencies. Return None if the array has ended.
 
     Raise an error if the array is unknown. Unless `any_end`, also raise an error if a task of the array has failed.
     """
     array_id = given.removeprefix(ARRAY_PREFIX)
-    array = tx.store.task_queue.array(array_key(region, array_id))
+    array = tx.store.task_queue.array(array_key(region, owner, array_id))
     if array is None:
         raise InvalidParameterException(
             f"The tag {_tag(any_end)} names the array '{array_id}', which Corral does not know: launch the tasks of the array "
@@ -194,7 +194,7 @@ def _unfinished_array(tx: Tx[Store], region: str, given: str, any_end: bool) -> 
     return None if array.has_ended else needed_array(array.key)
 
 
-def _unfinished_chain(tx: Tx[Store], region: str, task_id: str, any_end: bool) -> str | None:
+def _unfinished_chain(tx: Tx[Store], region: str, owner: str, task_id: str, any_end: bool) -> str | None:
     """Return the id of a task's chain. Return None if the chain has ended. Unless `any_end`, raise an error if it has failed.
 
     If a task is only in the history, one of its tags names the task that replaced it. Users can also set this tag, so two tasks can
