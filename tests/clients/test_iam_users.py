@@ -377,6 +377,25 @@ def test_the_account(iam, user):
     iam.delete_group(GroupName="all")
 
 
+@pytest.mark.parametrize(
+    ("operation", "given", "reason"),
+    [
+        ("list_saml_providers", {}, "has no identity providers"),
+        ("list_open_id_connect_providers", {}, "has no identity providers"),
+        ("list_mfa_devices", {}, "has no multi-factor authentication"),
+        ("list_server_certificates", {}, "and no other credentials"),
+        ("list_ssh_public_keys", {}, "and no other credentials"),
+        ("get_account_password_policy", {}, "so its users have no passwords"),
+        ("get_login_profile", {"UserName": "ann"}, "so its users have no passwords"),
+        ("list_organizations_features", {}, "belongs to no organization"),
+        ("generate_credential_report", {}, "have the same facts"),
+    ],
+)
+def test_what_is_not_served_has_a_reason(iam, operation, given, reason):
+    code, message = refused(getattr(iam, operation), **given)
+    assert code == "InvalidAction" and message.startswith("Corral does not serve iam:") and reason in message
+
+
 def test_pages(iam, user):
     """Lists about users and groups have pages."""
     groups = ["page-1", "page-2"]

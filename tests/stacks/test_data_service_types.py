@@ -143,13 +143,19 @@ def test_a_bucket_in_another_region():
     assert stack.call("s3:GetBucketLocation", {"Bucket": "bucket"}) == {"LocationConstraint": "eu-central-1"}
 
 
-def test_a_policy_acts_on_its_roles_and_ignores_users_and_groups():
+def test_a_policy_acts_on_its_users_groups_and_roles():
     stack = Stack()
+    stack.create("user", "AWS::IAM::User", {"UserName": "ann"})
+    stack.create("group", "AWS::IAM::Group", {"GroupName": "admins"})
     stack.create("role", ROLE, {"RoleName": "role", "AssumeRolePolicyDocument": TRUST})
     users = {"Users": ["ann"], "Groups": ["admins"], "Roles": [{"Ref": "role"}]}
     stack.create("inline", "AWS::IAM::Policy", {"PolicyName": "inline", "PolicyDocument": ALLOW, **users})
     stack.create("managed", MANAGED, {"ManagedPolicyName": "managed", "PolicyDocument": ALLOW, "Path": "/team/", **users})
     assert stack.call("iam:ListRolePolicies", {"RoleName": "role"})["PolicyNames"] == ["inline"]
+    assert stack.call("iam:ListUserPolicies", {"UserName": "ann"})["PolicyNames"] == ["inline"]
+    assert stack.call("iam:ListGroupPolicies", {"GroupName": "admins"})["PolicyNames"] == ["inline"]
+    entities = stack.call("iam:ListEntitiesForPolicy", {"PolicyArn": "arn:aws:iam::123456789012:policy/team/managed"})
+    assert [len(entities[f"Policy{kind}"]) for kind in ("Users", "Groups", "Roles")] == [1, 1, 1]
     for number in range(7):  # IAM stores at most five versions
         document = {**DENY, "Id": str(number)}
         stack.update("managed", {"ManagedPolicyName": "managed", "PolicyDocument": document, "Path": "/team/", **users})

@@ -42,7 +42,8 @@ from stacks.resource_cases.stack import Stack
 
 VPC, SUBNET, TABLE, GATEWAY = "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::InternetGateway"
 ACL, SG, EIP, ATTACHED = "AWS::EC2::NetworkAcl", "AWS::EC2::SecurityGroup", "AWS::EC2::EIP", "AWS::EC2::VPCGatewayAttachment"
-ROLE = "AWS::IAM::Role"
+ROLE, USER, USER_GROUP = "AWS::IAM::Role", "AWS::IAM::User", "AWS::IAM::Group"
+BOUNDARY = "arn:aws:iam::aws:policy/ReadOnlyAccess"
 IN_VPC = {"VpcId": {"Ref": "vpc"}}
 
 CASES: dict[str, Case] = {
@@ -225,6 +226,57 @@ CASES: dict[str, Case] = {
         changed={"PolicyDocument": DENY},
         replacing={"PolicyName": "other"},
         starts="inline3|role",
+    ),
+    USER: Case(
+        {
+            "UserName": "user",
+            "Groups": [{"Ref": "group"}],
+            "Policies": [{"PolicyName": "p", "PolicyDocument": ALLOW}],
+            "ManagedPolicyArns": ["arn:aws:iam::aws:policy/ReadOnlyAccess"],
+            **TAGS,
+        },
+        needs={"group": USER_GROUP},
+        changed={"Path": "/lab/", "Groups": [], "Policies": [], "PermissionsBoundary": BOUNDARY, **OTHER_TAGS},
+        replacing={"UserName": "user2"},
+        starts="user",
+        shown=("iam:GetUser", {"UserName": "user"}, "user/lab/user"),
+    ),
+    USER_GROUP: Case(
+        {"GroupName": "group", "Policies": [{"PolicyName": "p", "PolicyDocument": ALLOW}]},
+        changed={"Path": "/lab/", "Policies": [{"PolicyName": "q", "PolicyDocument": DENY}], "ManagedPolicyArns": [BOUNDARY]},
+        replacing={"GroupName": "group2"},
+        starts="group",
+        shown=("iam:ListGroupPolicies", {"GroupName": "group"}, "['q']"),
+    ),
+    "AWS::IAM::UserToGroupAddition": Case(
+        {"GroupName": {"Ref": "group"}, "Users": [{"Ref": "user"}]},
+        needs={"group": USER_GROUP, "user": (USER, {"UserName": "user"}), "other": (USER, {"UserName": "other"})},
+        changed={"Users": [{"Ref": "other"}]},
+        shown=("iam:GetGroup", {"GroupName": "group"}, "user/other"),
+    ),
+    "AWS::IAM::AccessKey": Case(
+        {"UserName": {"Ref": "user"}, "Serial": 1},
+        needs={"user": (USER, {"UserName": "user"})},
+        changed={"Status": "Inactive"},
+        replacing={"Serial": 2},
+        starts="AKIA",
+        shown=("iam:ListAccessKeys", {"UserName": "user"}, "Inactive"),
+    ),
+    "AWS::IAM::UserPolicy": Case(
+        {"PolicyName": "inline4", "PolicyDocument": ALLOW, "UserName": {"Ref": "user"}},
+        needs={"user": (USER, {"UserName": "user"})},
+        changed={"PolicyDocument": DENY},
+        replacing={"PolicyName": "other"},
+        starts="inline4|user",
+        shown=("iam:GetUserPolicy", {"UserName": "user", "PolicyName": "inline4"}, "Deny"),
+    ),
+    "AWS::IAM::GroupPolicy": Case(
+        {"PolicyName": "inline5", "PolicyDocument": ALLOW, "GroupName": {"Ref": "group"}},
+        needs={"group": USER_GROUP},
+        changed={"PolicyDocument": DENY},
+        replacing={"PolicyName": "other"},
+        starts="inline5|group",
+        shown=("iam:GetGroupPolicy", {"GroupName": "group", "PolicyName": "inline5"}, "Deny"),
     ),
     "AWS::IAM::InstanceProfile": Case(
         {"InstanceProfileName": "profile", "Roles": [{"Ref": "role"}]},
@@ -475,8 +527,8 @@ def test_each_type_says_which_operation_shows_its_resources():
             assert stored_only_reason(type_.name) == f"{base} {read} shows it."
     reasons = {
         "AWS::EC2::NetworkAclEntry": f"{base} The API of EC2 shows it.",
-        "AWS::IAM::User": f"{base} Only its stack shows it (DescribeStackResource): Corral does not serve iam:GetUser.",
-        "AWS::IAM::UserToGroupAddition": f"{base} Only its stack shows it (DescribeStackResource).",
+        "AWS::IAM::SAMLProvider": f"{base} Only its stack shows it (DescribeStackResource): Corral does not serve "
+        "iam:GetSAMLProvider.",
         "AWS::Lambda::Version": f"{base} Only its stack shows it (DescribeStackResource), and not lambda:GetFunctionConfiguration.",
         "AWS::KMS::Key": f"{base} Only its stack shows it (DescribeStackResource): Corral does not serve kms:DescribeKey.",
         "AWS::Batch::JobQueue": "",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
+from corral.aws.unserved_operations import reason_of
 from corral.core.errors import ApiError, api_error
 
 NESTING_MAX = 64  # the maximum depth of nested structures, lists and maps in a request
@@ -134,7 +135,8 @@ def unknown_operation(service: str, operation: str, protocol: str) -> ApiError:
 def unserved_operation(service: str, operation: str, protocol: str) -> ApiError:
     """Return the error for an operation of AWS that Corral does not implement."""
     code, status = UNSERVED_BY_PROTOCOL.get(protocol, UNKNOWN_DEFAULT)
-    return error_class(code, status)(f"Corral does not serve {service}:{operation}")
+    reason = reason_of(service, operation)
+    return error_class(code, status)(f"Corral does not serve {service}:{operation}" + (f": {reason}." if reason else ""))
 
 
 def unsupported_protocol(service: str, operation: str, protocol: str) -> ApiError:

@@ -155,7 +155,6 @@ FORMS: dict[str, dict[str, str]] = {
     "AWS::EMR::Step": {"Id": "s-{13A}"},
     "AWS::FSx::FileSystem": {"Id": "fs-{17x}", "DNSName": "fs-{17x}.fsx.{region}.amazonaws.com", "LustreMountName": "{8a}"},
     "AWS::GuardDuty::Detector": {"Id": "{32x}"},
-    "AWS::IAM::AccessKey": {"Id": "AKIA{16A}", "SecretAccessKey": "{40a}"},
     "AWS::IAM::OIDCProvider": {"Arn": "arn:aws:iam::{account}:oidc-provider/{17x}"},
     "AWS::KMS::Key": {"KeyId": UUID, "Arn": "arn:aws:kms:{region}:{account}:key/" + UUID},
     "AWS::KMS::ReplicaKey": {"KeyId": "mrk-{32x}", "Arn": "arn:aws:kms:{region}:{account}:key/mrk-{32x}"},

@@ -1,82 +1,107 @@
-"""CloudFormation types of IAM: roles, policies and instance profiles.
-
-Corral has no users and groups. A stack can have resources of these types, but they have no effect. So a policy that names users,
-groups and roles is attached to the roles only.
-"""
+"""CloudFormation types of IAM: users, groups, access keys, roles and instance profiles. Policies: `cloudformation_policies.py`."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from time import gmtime, strftime
 from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.model.access_key import ACTIVE
 from corral.model.iam_rules import SESSION_MIN_S
+from corral.operations.encryption import CannotDecrypt, decrypt
+from corral.services.iam.cloudformation_policies import MISSING, POLICY_TYPES, difference, members, set_policies
 from corral.services.iam.errors import NoSuchEntityException
-from corral.services.iam.policies import VERSIONS_MAX
 from corral.services.iam.service_linked_roles import service_linked_role_name
 from corral.store import Store
 from corral.template_types.api_calls import call
-from corral.template_types.api_types import Params, Setting, Tagging, api_type, changed, json_text, note_of
+from corral.template_types.api_types import Params, Setting, Tagging, api_type, json_text
+from corral.template_types.generated_names import name_from_tags
 from corral.template_types.resource_types import Properties, TemplateType, ValidationError
 
-MISSING = (NoSuchEntityException.code,)
-DOCUMENTS = ("AssumeRolePolicyDocument", "PolicyDocument")
+# Users and groups
 
 
-def _members(properties: Properties, *names: str) -> Params:
-    """Return these properties for a request. Policy documents become text."""
-    given = {name: properties[name] for name in names if name in properties}
-    return {name: json_text(value) if name in DOCUMENTS else value for name, value in given.items()}
+def _set_user(tx: Tx[Store], caller: Caller, user: str, old: Properties, new: Properties) -> None:
+    set_policies(tx, caller, "User", user, old, new)
+    gone, added = difference(old, new, "Groups")
+    for group in gone:
+        _leave(tx, caller, user, group)
+    for group in added:
+        call(tx, caller, "iam", "AddUserToGroup", {"UserName": user, "GroupName": group})
 
 
-def _difference(old: Properties, new: Properties, member: str) -> tuple[list[Any], list[Any]]:
-    """Return the elements that were removed from a list property, and the elements that were added."""
-    before, after = old.get(member) or [], new.get(member) or []
-    return [each for each in before if each not in after], [each for each in after if each not in before]
+def _leave(tx: Tx[Store], caller: Caller, user: str, group: str) -> None:
+    with suppress(NoSuchEntityException):  # a client may have deleted the user or the group already
+        call(tx, caller, "iam", "RemoveUserFromGroup", {"UserName": user, "GroupName": group})
 
 
-# Inline and attached policies of a role. `_detach` and `_delete_inline` ignore a missing policy or role, because a client may have
-# deleted it already.
+def _set_group(tx: Tx[Store], caller: Caller, group: str, old: Properties, new: Properties) -> None:
+    set_policies(tx, caller, "Group", group, old, new)
 
 
-def _attach(tx: Tx[Store], caller: Caller, role: str, arn: str) -> None:
-    call(tx, caller, "iam", "AttachRolePolicy", {"RoleName": role, "PolicyArn": arn})
+def _attributes_of(operation: str, word: str) -> Any:
+    def attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+        return {"Arn": call(tx, caller, "iam", operation, {f"{word}Name": identity})[word]["Arn"]}
+
+    return attributes
 
 
-def _detach(tx: Tx[Store], caller: Caller, role: str, arn: str) -> None:
-    with suppress(NoSuchEntityException):
-        call(tx, caller, "iam", "DetachRolePolicy", {"RoleName": role, "PolicyArn": arn})
+# Users of a group. The resource has a generated id.
 
 
-def _put_inline(tx: Tx[Store], caller: Caller, role: str, policy: Properties) -> None:
-    call(tx, caller, "iam", "PutRolePolicy", {"RoleName": role, **_members(policy, "PolicyName", "PolicyDocument")})
+def _add_users(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    _set_users(tx, caller, "", {}, properties)
+    return name_from_tags(tx, USERS_OF_GROUP, properties)
 
 
-def _delete_inline(tx: Tx[Store], caller: Caller, role: str, name: str) -> None:
-    with suppress(NoSuchEntityException):
-        call(tx, caller, "iam", "DeleteRolePolicy", {"RoleName": role, "PolicyName": name})
+def _set_users(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    is_same = old.get("GroupName") == new.get("GroupName")
+    gone, added = difference(old, new, "Users") if is_same else (old.get("Users", []), new.get("Users", []))
+    for user in gone:
+        _leave(tx, caller, user, old["GroupName"])
+    for user in added:
+        call(tx, caller, "iam", "AddUserToGroup", {"UserName": user, "GroupName": new["GroupName"]})
+
+
+USERS_OF_GROUP = TemplateType(
+    "AWS::IAM::UserToGroupAddition",
+    _add_users,
+    lambda tx, caller, identity: {"Id": identity},
+    _set_users,
+    lambda tx, caller, identity, properties: _set_users(tx, caller, identity, properties, {}),
+    checks_permissions=True,
+)
+
+
+# Access keys
+
+
+def _set_status(tx: Tx[Store], caller: Caller, key_id: str, old: Properties, new: Properties) -> None:
+    status = new.get("Status", ACTIVE)
+    if status != old.get("Status", ACTIVE):
+        call(tx, caller, "iam", "UpdateAccessKey", {"UserName": new["UserName"], "AccessKeyId": key_id, "Status": status})
+
+
+def _key_attributes(tx: Tx[Store], caller: Caller, key_id: str) -> dict[str, Any]:
+    key = tx.store.access_keys.get(key_id)
+    if key is None:
+        raise NoSuchEntityException(f"The Access Key with id {key_id} cannot be found.")
+    try:
+        return {"Id": key_id, "SecretAccessKey": decrypt(tx.settings.secrets_key, key.secret, key_id)}
+    except CannotDecrypt:
+        raise ValidationError(f"The access key {key_id} cannot be decrypted: restore secrets.json of the data folder.") from None
 
 
 # Roles
 
 
-def _set_policies(tx: Tx[Store], caller: Caller, role: str, old: Properties, new: Properties) -> None:
-    gone, added = _difference(old, new, "ManagedPolicyArns")
-    for arn in gone:
-        _detach(tx, caller, role, arn)
-    for arn in added:
-        _attach(tx, caller, role, arn)
-    gone, added = _difference(old, new, "Policies")
-    for policy in gone:
-        _delete_inline(tx, caller, role, policy["PolicyName"])
-    for policy in added:
-        _put_inline(tx, caller, role, policy)
+def _set_role(tx: Tx[Store], caller: Caller, role: str, old: Properties, new: Properties) -> None:
+    set_policies(tx, caller, "Role", role, old, new)
 
 
 def _role_request(caller: Caller, properties: Properties) -> Params:
-    return _members(
+    return members(
         properties, "RoleName", "Path", "AssumeRolePolicyDocument", "Description", "MaxSessionDuration", "PermissionsBoundary"
     )
 
@@ -94,53 +119,11 @@ def _role_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, 
     return {"Arn": role["Arn"], "RoleId": role["RoleId"]}
 
 
-# Managed policies
-
-
-def _policy_arn(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    return f"arn:aws:iam::{caller.account}:policy{properties.get('Path', '/')}{properties['ManagedPolicyName']}"
-
-
-def _set_managed(tx: Tx[Store], caller: Caller, arn: str, old: Properties, new: Properties) -> None:
-    """Store a changed document as the new default version. If there is no room for it, first delete the oldest other version."""
-    if old and "PolicyDocument" in changed(old, new):
-        others = _other_versions(tx, caller, arn)
-        if len(others) + 1 >= VERSIONS_MAX:
-            call(tx, caller, "iam", "DeletePolicyVersion", {"PolicyArn": arn, "VersionId": others[0]})
-        version = {"PolicyArn": arn, "SetAsDefault": True, **_members(new, "PolicyDocument")}
-        call(tx, caller, "iam", "CreatePolicyVersion", version)
-    gone, added = _difference(old, new, "Roles")
-    for role in gone:
-        _detach(tx, caller, role, arn)
-    for role in added:
-        _attach(tx, caller, role, arn)
-
-
-def _other_versions(tx: Tx[Store], caller: Caller, arn: str) -> list[str]:
-    """Return the versions that are not the default version, the oldest first."""
-    found = call(tx, caller, "iam", "ListPolicyVersions", {"PolicyArn": arn})["Versions"]
-    return [each["VersionId"] for each in reversed(found) if not each["IsDefaultVersion"]]
-
-
-def _empty_managed(tx: Tx[Store], caller: Caller, arn: str, properties: Properties) -> None:
-    for role in properties.get("Roles", ()):
-        _detach(tx, caller, role, arn)
-    for version in _other_versions(tx, caller, arn):
-        call(tx, caller, "iam", "DeletePolicyVersion", {"PolicyArn": arn, "VersionId": version})
-
-
-def _managed_attributes(tx: Tx[Store], caller: Caller, arn: str) -> dict[str, Any]:
-    policy = call(tx, caller, "iam", "GetPolicy", {"PolicyArn": arn})["Policy"]
-    names = ("PolicyId", "DefaultVersionId", "IsAttachable", "PermissionsBoundaryUsageCount", "AttachmentCount")
-    dates = {name: strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(tx.steps.wall_s(policy[name]))) for name in ("CreateDate", "UpdateDate")}
-    return {"PolicyArn": arn, **{name: policy[name] for name in names}, **dates}
-
-
 # Instance profiles
 
 
 def _set_profile(tx: Tx[Store], caller: Caller, profile: str, old: Properties, new: Properties) -> None:
-    gone, added = _difference(old, new, "Roles")
+    gone, added = difference(old, new, "Roles")
     for role in gone:
         with suppress(NoSuchEntityException):
             call(tx, caller, "iam", "RemoveRoleFromInstanceProfile", {"InstanceProfileName": profile, "RoleName": role})
@@ -153,32 +136,6 @@ def _profile_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[st
     return {"Arn": profile["Arn"]}
 
 
-# Inline policies. An AWS::IAM::Policy can belong to several roles, an AWS::IAM::RolePolicy belongs to one role.
-
-
-def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    _update_policy(tx, caller, properties["PolicyName"], {}, properties)
-    return str(properties["PolicyName"])
-
-
-def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    kept = set(new.get("Roles", ())) if old.get("PolicyName") == new["PolicyName"] else set()
-    for role in old.get("Roles", ()):
-        if role not in kept:
-            _delete_inline(tx, caller, role, old["PolicyName"])
-    for role in new.get("Roles", ()):
-        _put_inline(tx, caller, role, new)
-
-
-def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    for role in properties.get("Roles", ()):
-        _delete_inline(tx, caller, role, properties["PolicyName"])
-
-
-def _role_policy_request(caller: Caller, properties: Properties) -> Params:
-    return _members(properties, "RoleName", "PolicyName", "PolicyDocument")
-
-
 def _linked_role(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
     if "AWSServiceName" not in properties:
         raise ValidationError("AWS::IAM::ServiceLinkedRole needs the property AWSServiceName.")
@@ -187,6 +144,66 @@ def _linked_role(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
 
 TEMPLATE_TYPES = (
     api_type(
+        "AWS::IAM::User",
+        "iam",
+        identity="UserName",
+        target="UserName",
+        create="CreateUser",
+        request=lambda caller, properties: members(properties, "UserName", "Path", "PermissionsBoundary"),
+        delete="DeleteUser",
+        before_delete=lambda tx, caller, identity, properties: _set_user(tx, caller, identity, properties, {}),
+        missing=MISSING,
+        update="UpdateUser",
+        update_request=lambda identity, old, new: {"UserName": identity, "NewPath": new.get("Path", "/")},
+        settings={
+            "PermissionsBoundary": Setting(
+                "PutUserPermissionsBoundary",
+                lambda arn: {"PermissionsBoundary": arn},
+                "DeleteUserPermissionsBoundary",
+                is_created=True,
+            ),
+        },
+        tagging=Tagging("TagUser", "UntagUser", lambda caller, identity: {"UserName": identity}),
+        applies=("ManagedPolicyArns", "Policies", "Groups"),
+        apply=_set_user,
+        without_effect=("LoginProfile",),
+        attributes=_attributes_of("GetUser", "User"),
+        name_property="UserName",
+    ),
+    api_type(
+        "AWS::IAM::Group",
+        "iam",
+        identity="GroupName",
+        target="GroupName",
+        create="CreateGroup",
+        request=lambda caller, properties: members(properties, "GroupName", "Path"),
+        delete="DeleteGroup",
+        before_delete=lambda tx, caller, identity, properties: _set_group(tx, caller, identity, properties, {}),
+        missing=MISSING,
+        update="UpdateGroup",
+        update_request=lambda identity, old, new: {"GroupName": identity, "NewPath": new.get("Path", "/")},
+        applies=("ManagedPolicyArns", "Policies"),
+        apply=_set_group,
+        attributes=_attributes_of("GetGroup", "Group"),
+        name_property="GroupName",
+    ),
+    USERS_OF_GROUP,
+    api_type(
+        "AWS::IAM::AccessKey",
+        "iam",
+        identity_in="AccessKey.AccessKeyId",
+        target=lambda identity, properties: {"UserName": properties["UserName"], "AccessKeyId": identity},
+        create="CreateAccessKey",
+        request=lambda caller, properties: members(properties, "UserName"),
+        delete="DeleteAccessKey",
+        missing=MISSING,
+        applies=("Status",),
+        apply=_set_status,
+        unsent=("Serial",),
+        attributes=_key_attributes,
+    ),
+    *POLICY_TYPES,
+    api_type(
         "AWS::IAM::Role",
         "iam",
         identity="RoleName",
@@ -194,7 +211,7 @@ TEMPLATE_TYPES = (
         create="CreateRole",
         request=_role_request,
         delete="DeleteRole",
-        before_delete=lambda tx, caller, identity, properties: _set_policies(tx, caller, identity, properties, {}),
+        before_delete=lambda tx, caller, identity, properties: _set_role(tx, caller, identity, properties, {}),
         missing=MISSING,
         update="UpdateRole",
         update_request=_role_update,
@@ -211,28 +228,9 @@ TEMPLATE_TYPES = (
         },
         tagging=Tagging("TagRole", "UntagRole", lambda caller, identity: {"RoleName": identity}),
         applies=("ManagedPolicyArns", "Policies"),
-        apply=_set_policies,
+        apply=_set_role,
         attributes=_role_attributes,
         name_property="RoleName",
-    ),
-    api_type(
-        "AWS::IAM::ManagedPolicy",
-        "iam",
-        identity=_policy_arn,
-        target="PolicyArn",
-        create="CreatePolicy",
-        request=lambda caller, properties: {
-            "PolicyName": properties["ManagedPolicyName"],
-            **_members(properties, "Path", "PolicyDocument", "Description"),
-        },
-        delete="DeletePolicy",
-        before_delete=_empty_managed,
-        missing=MISSING,
-        applies=("PolicyDocument", "Roles"),
-        apply=_set_managed,
-        without_effect=("Users", "Groups"),
-        attributes=_managed_attributes,
-        name_property="ManagedPolicyName",
     ),
     api_type(
         "AWS::IAM::InstanceProfile",
@@ -240,7 +238,7 @@ TEMPLATE_TYPES = (
         identity="InstanceProfileName",
         target="InstanceProfileName",
         create="CreateInstanceProfile",
-        request=lambda caller, properties: _members(properties, "InstanceProfileName", "Path"),
+        request=lambda caller, properties: members(properties, "InstanceProfileName", "Path"),
         delete="DeleteInstanceProfile",
         before_delete=lambda tx, caller, identity, properties: _set_profile(tx, caller, identity, properties, {}),
         missing=MISSING,
@@ -249,33 +247,13 @@ TEMPLATE_TYPES = (
         attributes=_profile_attributes,
         name_property="InstanceProfileName",
     ),
-    TemplateType(
-        "AWS::IAM::Policy",
-        _create_policy,
-        lambda tx, caller, name: {"Id": name},
-        _update_policy,
-        _delete_policy,
-        settled=note_of("AWS::IAM::Policy", ("Users", "Groups")),
-        checks_permissions=True,
-    ),
-    api_type(
-        "AWS::IAM::RolePolicy",
-        "iam",
-        identity=lambda tx, caller, properties: f"{properties['PolicyName']}|{properties['RoleName']}",
-        target=lambda identity, properties: _members(properties, "RoleName", "PolicyName"),
-        create="PutRolePolicy",
-        request=_role_policy_request,
-        delete="DeleteRolePolicy",
-        missing=MISSING,
-        update="PutRolePolicy",
-    ),
     api_type(
         "AWS::IAM::ServiceLinkedRole",
         "iam",
         identity=_linked_role,
         target="RoleName",
         create="CreateServiceLinkedRole",
-        request=lambda caller, properties: _members(properties, "AWSServiceName", "CustomSuffix", "Description"),
+        request=lambda caller, properties: members(properties, "AWSServiceName", "CustomSuffix", "Description"),
         delete="DeleteServiceLinkedRole",
         missing=MISSING,
         update="UpdateRole",
