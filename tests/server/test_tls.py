@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from cryptography import x509
@@ -16,7 +18,8 @@ from corral.process.relay import Relays, TlsEnd
 from corral.server.door.authority import HTTPS_VALID, Authority
 from corral.server.http.listeners import chosen_host, listeners_on
 from corral.server.http.outside import is_loopback
-from corral.server.tls import certificate
+from corral.server.http.peers import TlsClient
+from corral.server.tls import certificate, front
 from corral.server.tls.certificate import RENEW_BEFORE, GivenCertificate, OwnCertificate
 from corral.server.tls.certificate_files import CHECK_S, CertificateFiles
 from corral.server.tls.opener import TlsChoice, https_url
@@ -178,6 +181,42 @@ def test_connections_are_passed_with_what_has_arrived() -> None:
     assert list(receive_connections(theirs)) == [None]
     for each in (theirs, client, server, passed.client, passed.server):
         each.close()
+
+
+def test_connections_wait_while_the_kernel_or_the_process_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [OSError(errno.ETOOMANYREFS, "too many references")] * 2
+
+    def send(channel: socket.socket, passed: PassedConnection) -> None:
+        if failures:
+            raise failures.pop()
+        send_connection(channel, passed)
+
+    async def adopt(connection: socket.socket, client: TlsClient) -> None:
+        connection.close()
+
+    async def check() -> None:
+        tls = front.TlsFront(tmp_path, cast(Any, None), cast(Any, None), adopt)
+        clients = [socket.socketpair() for _ in range(front.WAITING_MAX + 1)]
+        for _, theirs in clients:
+            tls.take(theirs, b"\x16", TlsClient("account 0", "127.0.0.1"))
+        clients[-1][0].settimeout(DEADLINE_S)
+        assert clients[-1][0].recv(1) == b""  # no more of them wait for the process, which has not started
+        tls._channel, channel = open_channel()
+        channel.setblocking(False)
+        tls._send()
+        passed: list[PassedConnection] = []
+        async with asyncio.timeout(DEADLINE_S):
+            while len(passed) < front.WAITING_MAX:
+                passed += filter(None, receive_connections(channel))
+                await asyncio.sleep(0.001)
+        assert not failures
+        tls.close()
+        assert list(receive_connections(channel)) == [None]
+        for end in (channel, *(ours for ours, _ in clients), *(end for each in passed for end in each[2:])):
+            end.close()
+
+    monkeypatch.setattr(front, "send_connection", send)
+    asyncio.run(check())
 
 
 class Ends:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -21,6 +22,8 @@ from corral.server.tls.certificate import GivenCertificate, OwnCertificate
 from corral.server.tls.passed_connections import BEGUN_MAX_BYTES, PassedConnection, open_channel, send_connection
 
 RESTART_S = 0.2
+RETRY_S = 0.05
+SHORT_OF_MEMORY = (errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)  # of the kernel, which has too many descriptors on their way
 RENEW_S = 60.0  # how often the addresses of this machine and the expiry of the certificate are looked at
 WAITING_MAX = 512  # connections that wait for the process; above this maximum, new ones are closed
 
@@ -61,7 +64,12 @@ class TlsFront:
         if len(begun) > BEGUN_MAX_BYTES or len(self._waiting) >= WAITING_MAX:
             client.close()
             return
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:  # the server has too many open files
+            log.error("a connection with TLS was closed: %s", error)
+            client.close()
+            return
         ours.setblocking(False)
         self._waiting.append(PassedConnection(peer.peer_name, begun, client, theirs))
         self._spawn(self._adopt(ours, peer))
@@ -85,8 +93,11 @@ class TlsFront:
             except BlockingIOError:
                 self._loop.add_writer(channel, self._send)
                 return
-            except OSError:  # the process has ended, and the next one gets this connection
-                self._forget_channel(channel)
+            except OSError as error:
+                if error.errno in SHORT_OF_MEMORY:
+                    self._loop.call_later(RETRY_S, self._send)
+                else:  # the process has ended, and the next one gets this connection
+                    self._forget_channel(channel)
                 return
             self._waiting.popleft()
             passed.client.close()
