@@ -19,6 +19,7 @@ from corral.core.transactions import Tx
 from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.model.principal import USER, Principal
 from corral.model.settings import Settings
+from corral.operations.listings import listing_of
 from corral.operations.services import SERVICES, needed_permissions
 from corral.store import Store
 from wire.oracle import model_of
@@ -134,3 +135,35 @@ def test_actions_and_resources_are_those_of_aws(tx: Tx[Store], service: str) -> 
             continue
         found += faults(service, operation, needed)
     assert not found, "\n".join(dict.fromkeys(found))
+
+
+# Operations without a resource whose elements belong to nobody: what AWS or this machine offers, and what nobody can create here.
+OF_NOBODY = {
+    "autoscaling": {
+        "DescribeAdjustmentTypes", "DescribeAutoScalingNotificationTypes", "DescribeLifecycleHookTypes",
+        "DescribeMetricCollectionTypes", "DescribeScalingProcessTypes", "DescribeTerminationPolicyTypes",
+    },
+    "application-autoscaling": {"GetPredictiveScalingForecast"},
+    "cloudformation": {"DescribeAccountLimits"},
+    "ec2": {
+        "DescribeAccountAttributes", "DescribeAvailabilityZones", "DescribeFlowLogs", "DescribeInstanceTypeOfferings",
+        "DescribeInstanceTypes", "DescribeManagedPrefixLists", "DescribePrefixLists", "DescribeRegions", "DescribeVolumes",
+        "DescribeVpcPeeringConnections",
+    },
+    "ecr": {"GetAuthorizationToken"},
+    "iam": {"GetServiceLastAccessedDetails", "GetServiceLastAccessedDetailsWithEntities", "ListAccountAliases"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("service", SERVICES_HERE)
+def test_a_listing_without_a_resource_on_aws_is_filtered_by_owners(service: str) -> None:
+    model = model_of(service)
+    for operation in sorted(SERVICES[service].operations.keys() & set(model.operation_names)):
+        shape = model.operation_model(operation).output_shape
+        lists = {name for name, each in shape.members.items() if each.type_name == "list"} if shape is not None else set()
+        listing = listing_of(service, operation)
+        if listing is not None:
+            assert lists >= set(listing.members), operation
+        elif operation.startswith(("Describe", "List", "Get", "Batch")) and operation not in OF_NOBODY.get(service, ()):
+            row = DOCUMENTED[service]["Actions"].get(operation.lower(), {"Resources": []})
+            assert not lists or "Resources" in row, operation

@@ -12,7 +12,8 @@ from corral.access.caller import Caller
 from corral.access.permissions import Permission
 from corral.access.resources import ResourceFacts, facts_of
 from corral.model.principal import ROOT, Principal
-from corral.operations.services import SERVICES, needed_permissions
+from corral.operations.listings import listing_of, visible
+from corral.operations.services import MODULES, SERVICES, needed_permissions
 from corral.services.lambda_.code import CODE, checked_code, inline_zip
 from virtual_clock.group_world import CALLER, GPUS_1
 from virtual_clock.service_world import ServiceWorld
@@ -87,6 +88,9 @@ class Owned:
         call("iam", "CreateInstanceProfile", InstanceProfileName="i", Tags=PAIRS)
         allow = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
         call("iam", "CreatePolicy", PolicyName="p", PolicyDocument=orjson.dumps(allow).decode(), Tags=PAIRS)
+        vpc = call("ec2", "CreateVpc", CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+        call("ec2", "CreateSubnet", VpcId=vpc, CidrBlock="10.0.0.0/24")
+        call("ec2", "AllocateAddress")
         data = {"ImageId": "ami-2", "InstanceType": GPUS_1}
         call("ec2", "CreateLaunchTemplate", LaunchTemplateName="template", LaunchTemplateData=data)
 
@@ -299,3 +303,53 @@ def test_tags_on_creation_need_the_permission_to_tag(owned: Owned, service: str,
     assert tagging.context["aws:requesttag/team"] == ("red",)
     without = {name: value for name, value in params.items() if name.lower() != "tags"}
     assert action not in [each.action for each in owned.needed(service, operation, **without)]
+
+
+ECS = {"ServiceNamespace": "ecs"}
+LISTINGS = [
+    ("sqs", "ListQueues", {}), ("sns", "ListTopics", {}), ("lambda", "ListFunctions", {}), ("ecr", "DescribeRepositories", {}),
+    ("secretsmanager", "ListSecrets", {}), ("ssm", "DescribeParameters", {}), ("ssm", "GetParametersByPath", {"Path": "/a"}),
+    ("application-autoscaling", "DescribeScalableTargets", ECS), ("autoscaling", "DescribeAutoScalingGroups", {}),
+    ("autoscaling", "DescribeLaunchConfigurations", {}), ("autoscaling", "DescribeTags", {}), ("ec2", "DescribeInstances", {}),
+    ("ec2", "DescribeInstanceStatus", {}), ("ec2", "DescribeKeyPairs", {}), ("ec2", "DescribeLaunchTemplates", {}),
+    ("ec2", "DescribeLaunchTemplateVersions", {"LaunchTemplateName": "template"}), ("ec2", "DescribeAddresses", {}),
+    ("ec2", "DescribeSecurityGroups", {}), ("ec2", "DescribeVpcs", {}), ("ec2", "DescribeSubnets", {}), ("ec2", "DescribeTags", {}),
+    ("ec2", "DescribeNetworkInterfaces", {}), ("iam", "ListRoles", {}), ("iam", "ListInstanceProfiles", {}),
+    ("iam", "ListPolicies", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("service", "operation", "params"), LISTINGS)
+def test_a_listing_knows_the_owners_of_its_elements(owned: Owned, service: str, operation: str, params: Any) -> None:
+    listing = listing_of(service, operation)
+    assert listing is not None
+    response = owned.call(service, operation, owner=BOB, **params)
+
+    def shown_to(owner: str) -> list[Any]:
+        found = owned.world.run(lambda tx: visible(tx, listing, user(BOB), params, response, lambda each: each == owner))
+        return [each for member in listing.members for each in found.get(member, ())]
+
+    every = [each for member in listing.members for each in response[member]]
+    of_alice, of_bob = shown_to(ALICE), shown_to(BOB)
+    assert of_alice and all(each in every for each in of_alice)
+    assert not [each for each in of_bob if each in of_alice and operation != "ListPolicies"]
+
+
+def test_a_listing_shows_subscriptions_and_public_images(owned: Owned) -> None:
+    def shown(service: str, operation: str, owner: str) -> list[Any]:
+        listing = listing_of(service, operation)
+        assert listing is not None
+        response = owned.call(service, operation, owner=BOB)
+        found = owned.world.run(lambda tx: visible(tx, listing, user(BOB), {}, response, lambda each: each == owner))
+        return list(found[listing.members[0]])
+
+    assert [each["SubscriptionArn"] for each in shown("sns", "ListSubscriptions", BOB)] == [owned.subscription]
+    assert shown("sns", "ListSubscriptions", ALICE) == []
+    assert {each["OwnerId"] for each in shown("ec2", "DescribeImages", BOB)} == {"591542846629"}  # Amazon's account
+
+
+@pytest.mark.parametrize("service", MODULES)
+def test_no_resource_has_no_owner_or_belongs_to_the_root_user(owned: Owned, service: str) -> None:
+    for operation in SERVICES[service].operations:
+        found = owned.world.run(lambda tx: facts_of(tx, user(BOB), Permission(f"{service}:{operation}", "*")))  # noqa: B023
+        assert found is None or found.owner in (None, ROOT), operation

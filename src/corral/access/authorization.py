@@ -115,8 +115,8 @@ class OnceFacts:
 
 
 def _facts(tx: Tx[Store], caller: Caller, needed: Permission) -> ResourceFacts | None:
-    if needed.resource == NO_RESOURCE:
-        return NO_FACTS
+    if needed.resource == NO_RESOURCE:  # settings of the whole account can have an owner
+        return facts_of(tx, caller, needed) or NO_FACTS
     return facts_of(tx, caller, needed) if needed.resource != UNKNOWN_RESOURCE else None
 
 

@@ -175,7 +175,8 @@ def _tags(caller: Caller, name: str, after: str, limit: int, tx: Tx[Store]) -> l
 
 
 def _repositories(caller: Caller, after: str, limit: int, tx: Tx[Store]) -> list[str]:
-    return [repository.name for repository in tx.store.images.repositories(caller.region, after, limit)]
+    found = tx.store.images.repositories(caller.region, after, limit)
+    return [repository.name for repository in found if caller.sees is None or caller.sees(repository.owner)]
 
 
 def _referrers(

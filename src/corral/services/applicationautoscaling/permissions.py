@@ -7,10 +7,23 @@ from corral.access.permissions import HOST_OPERATIONS, Params, Permission, on_re
 from corral.access.resources import ResourceFacts
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
+from corral.operations.listings import Listed
 from corral.services.applicationautoscaling.names import SERVICE, TARGET, find_target
 from corral.services.applicationautoscaling.targets import TAGS
 from corral.services.ecs import permissions as ecs
 from corral.store import Store
+
+
+def _owner(tx: Tx[Store], caller: Caller, params: Params, element: Params) -> str:
+    return tx.store.stored.owner(SERVICE, TARGET, caller.region, element["ResourceId"])
+
+
+LISTED = {
+    "DescribeScalableTargets": Listed(("ScalableTargets",), _owner),
+    "DescribeScalingActivities": Listed(("ScalingActivities",), _owner),
+    "DescribeScalingPolicies": Listed(("ScalingPolicies",), _owner),
+    "DescribeScheduledActions": Listed(("ScheduledActions",), _owner),
+}
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:

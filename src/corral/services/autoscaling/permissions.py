@@ -19,6 +19,7 @@ from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import UNKNOWN_RESOURCE
 from corral.model.instance import ec2_id
+from corral.operations.listings import Listed
 from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE, find_instance
 from corral.services.autoscaling.names import SERVICE
 from corral.services.ec2 import permissions as ec2
@@ -43,6 +44,35 @@ OF_CONFIGURATION_KEYS = {
     "metadatahttpputresponsehoplimit": "MetadataOptions.HttpPutResponseHopLimit",
     "metadatahttptokens": "MetadataOptions.HttpTokens",
     "spotprice": "SpotPrice",
+}
+
+
+def _owner(tx: Tx[Store], caller: Caller, params: Params, element: Params) -> str:
+    """The owner of the group of an element, or of the group that a request names."""
+    name = element.get("AutoScalingGroupName") or element.get("ResourceId") or params.get("AutoScalingGroupName") or ""
+    group = tx.store.groups.get(caller.region, name.rpartition(":autoScalingGroupName/")[2])
+    return group.owner if group is not None else ""
+
+
+def _owner_of_configuration(tx: Tx[Store], caller: Caller, params: Params, element: Params) -> str:
+    return tx.store.stored.owner(SERVICE, CONFIGURATION_TYPE.name, caller.region, element["LaunchConfigurationName"])
+
+
+LISTED = {
+    "DescribeAutoScalingGroups": Listed(("AutoScalingGroups",), _owner),
+    "DescribeAutoScalingInstances": Listed(("AutoScalingInstances",), _owner),
+    "DescribeInstanceRefreshes": Listed(("InstanceRefreshes",), _owner),
+    "DescribeLaunchConfigurations": Listed(("LaunchConfigurations",), _owner_of_configuration),
+    "DescribeLifecycleHooks": Listed(("LifecycleHooks",), _owner),
+    "DescribeLoadBalancerTargetGroups": Listed(("LoadBalancerTargetGroups",), _owner),
+    "DescribeLoadBalancers": Listed(("LoadBalancers",), _owner),
+    "DescribeNotificationConfigurations": Listed(("NotificationConfigurations",), _owner),
+    "DescribePolicies": Listed(("ScalingPolicies",), _owner),
+    "DescribeScalingActivities": Listed(("Activities",), _owner),
+    "DescribeScheduledActions": Listed(("ScheduledUpdateGroupActions",), _owner),
+    "DescribeTags": Listed(("Tags",), _owner),
+    "DescribeTrafficSources": Listed(("TrafficSources",), _owner),
+    "DescribeWarmPool": Listed(("Instances",), _owner),
 }
 
 

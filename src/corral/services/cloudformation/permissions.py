@@ -9,6 +9,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import UNKNOWN_RESOURCE
+from corral.operations.listings import Listed
 from corral.services.cloudformation.stack_descriptions import stack_with_resource
 from corral.services.cloudformation.template_sources import addresses
 from corral.store import Store
@@ -22,6 +23,24 @@ CONDITION_MEMBERS = {
     "cloudformation:rolearn": "RoleARN",
     "cloudformation:stackpolicyurl": "StackPolicyURL",
     "cloudformation:templateurl": "TemplateURL",
+}
+
+
+def _owner(tx: Tx[Store], caller: Caller, params: Params, element: Params) -> str:
+    stack = tx.store.stacks.get(element.get("StackId") or element.get("ExportingStackId") or "")
+    return stack.owner if stack is not None else ""
+
+
+def _owner_of_importer(tx: Tx[Store], caller: Caller, params: Params, name: str) -> str:
+    stack = tx.store.stacks.named(caller.region, name)
+    return stack.owner if stack is not None else ""
+
+
+LISTED = {
+    "DescribeStacks": Listed(("Stacks",), _owner),
+    "ListExports": Listed(("Exports",), _owner),
+    "ListImports": Listed(("Imports",), _owner_of_importer),
+    "ListStacks": Listed(("StackSummaries",), _owner),
 }
 
 

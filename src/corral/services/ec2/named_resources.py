@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
+from corral.operations.listings import OwnerOf
 from corral.operations.stored_resources import Document, Params
 from corral.services.ec2 import network_acls, route_tables
 from corral.services.ec2.elastic_ips import find_association, requested_address
@@ -96,6 +97,67 @@ ROWS = {
     "ReplaceNetworkAclAssociation": "network-acl=NetworkAclId @acl-association",
     "ReplaceRouteTableAssociation": "route-table=RouteTableId @route-association",
 }  # fmt: skip
+
+
+# Operation → the list in its response, and the type and the member with the id of each element
+LISTINGS = {
+    "DescribeAddresses": ("Addresses", "elastic-ip", "AllocationId"),
+    "DescribeAddressesAttribute": ("Addresses", "elastic-ip", "AllocationId"),
+    "DescribeDhcpOptions": ("DhcpOptions", "dhcp-options", "DhcpOptionsId"),
+    "DescribeImages": ("Images", "image", "ImageId"),
+    "DescribeInstanceCreditSpecifications": ("InstanceCreditSpecifications", "instance", "InstanceId"),
+    "DescribeInstanceStatus": ("InstanceStatuses", "instance", "InstanceId"),
+    "DescribeInstances": ("Reservations", "instance", "Instances"),
+    "DescribeInternetGateways": ("InternetGateways", "internet-gateway", "InternetGatewayId"),
+    "DescribeKeyPairs": ("KeyPairs", KEY_PAIR.name, "KeyName"),
+    "DescribeLaunchTemplateVersions": ("LaunchTemplateVersions", "launch-template", "LaunchTemplateId"),
+    "DescribeLaunchTemplates": ("LaunchTemplates", "launch-template", "LaunchTemplateId"),
+    "DescribeNatGateways": ("NatGateways", "natgateway", "NatGatewayId"),
+    "DescribeNetworkAcls": ("NetworkAcls", "network-acl", "NetworkAclId"),
+    "DescribeNetworkInterfaces": ("NetworkInterfaces", "network-interface", "NetworkInterfaceId"),
+    "DescribeRouteTables": ("RouteTables", "route-table", "RouteTableId"),
+    "DescribeSecurityGroupRules": ("SecurityGroupRules", "security-group", "GroupId"),
+    "DescribeSecurityGroups": ("SecurityGroups", "security-group", "GroupId"),
+    "DescribeSubnets": ("Subnets", "subnet", "SubnetId"),
+    "DescribeTags": ("Tags", "", "ResourceId"),
+    "DescribeVpcEndpoints": ("VpcEndpoints", "vpc-endpoint", "VpcEndpointId"),
+    "DescribeVpcs": ("Vpcs", "vpc", "VpcId"),
+    "DescribeVpnGateways": ("VpnGateways", "vpn-gateway", "VpnGatewayId"),
+}
+
+
+def owner_of_listed(operation: str) -> OwnerOf:
+    """The function that returns the owner of an element of a listing."""
+    _, type_, member = LISTINGS[operation]
+
+    def owner(tx: Tx[Store], caller: Caller, params: Mapping[str, Any], element: Any) -> str | None:
+        if type_ == "network-interface":
+            return _owner_of_interface(tx, caller, element)
+        given = element["Instances"][0]["InstanceId"] if member == "Instances" else element[member]
+        kind = type_ or element["ResourceType"]
+        if kind == KEY_PAIR.name and not type_:
+            return tx.store.stored.owner("ec2", kind, caller.region, given)
+        found = _stored(tx, caller.region, NamedResource(kind, given))
+        if found is None and kind == "image":  # an image of Amazon
+            return None
+        return found[1] if found is not None else ""
+
+    return owner
+
+
+def _owner_of_interface(tx: Tx[Store], caller: Caller, interface: Document) -> str:
+    """The owner of what the network interface belongs to: an instance, a task, a NAT gateway or an endpoint."""
+    attachment = interface.get("Attachment", {})
+    task = attachment.get("AttachmentId", "").removeprefix("eni-attach-")
+    for each in tx.store.tasks.placed() if "attachment/" in interface.get("Description", "") else ():
+        if each.id.startswith(task):
+            return each.owner
+    if "InstanceId" in attachment:
+        found = _stored(tx, caller.region, NamedResource("instance", attachment["InstanceId"]))
+        return found[1] if found is not None else ""
+    last = interface.get("Description", "").rpartition(" ")[2]
+    kind = {"nat": "natgateway", "vpce": "vpc-endpoint"}.get(last.partition("-")[0], "")
+    return tx.store.stored.owner("ec2", kind, caller.region, last)
 
 
 def named_resources(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[NamedResource]:

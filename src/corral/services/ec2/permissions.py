@@ -11,15 +11,18 @@ from corral.access.resources import ResourceFacts
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
+from corral.operations.listings import Listed
 from corral.services.ec2.launch_specs import DEFAULT_TYPE, RESOLVE, merged
 from corral.services.ec2.launch_templates import LaunchTemplateVersion, template_data
 from corral.services.ec2.named_resources import (
     ANY,
+    LISTINGS,
     NamedResource,
     document_of,
     launch_network,
     named_resources,
     owner_and_tags,
+    owner_of_listed,
     resource_arn,
 )
 from corral.services.ssm import public_parameters
@@ -55,6 +58,9 @@ LAUNCHED_BY = {
     "subnet": "SubnetId",
 }  # fmt: skip
 TAGGED_LATER = ("CreateTags", "DeleteTags")  # operations whose tags are not those of a resource that the request creates
+
+
+LISTED = {operation: Listed((member,), owner_of_listed(operation)) for operation, (member, _, _) in LISTINGS.items()}
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:

@@ -8,6 +8,7 @@ from corral.access.resources import ResourceFacts
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import NO_RESOURCE
 from corral.model.principal import ROOT
+from corral.operations.listings import Listed
 from corral.store import Store
 
 # Operations that change settings of the whole registry. They belong to the root user.
@@ -15,6 +16,14 @@ OF_REGISTRY = frozenset(
     {"DeleteRegistryPolicy", "PutAccountSetting", "PutRegistryPolicy", "PutRegistryScanningConfiguration",
      "PutReplicationConfiguration"}
 )  # fmt: skip
+
+
+def _owner(tx: Tx[Store], caller: Caller, params: Params, element: Params) -> str:
+    repository = tx.store.images.repository(caller.region, element["repositoryName"])
+    return repository.owner if repository is not None else ""
+
+
+LISTED = {"DescribeRepositories": Listed(("repositories",), _owner)}
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:

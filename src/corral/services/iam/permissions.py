@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from corral.access.aws_policies import AWS_POLICY
 from corral.access.caller import Caller
 from corral.access.permissions import Params, Permission, on_resources, pass_role, request_tags, with_tags
 from corral.access.resources import ResourceFacts
@@ -11,6 +12,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import UNKNOWN_RESOURCE
+from corral.operations.listings import Listed
 from corral.services.iam.service_linked_roles import service_linked_role_name
 from corral.store import Store
 from corral.store.stored_resources import Document
@@ -38,6 +40,24 @@ TAGGING = {  # operations that can create a resource with tags → the permissio
     "CreateUser": "iam:TagUser",
 }  # fmt: skip
 LINKED_ROLES = "aws-service-role/"
+
+
+def _owner(tx: Tx[Store], caller: Caller, params: Params, element: Params) -> str | None:
+    """The owner of an entity. The policies of AWS have none."""
+    if element["Arn"].startswith(AWS_POLICY):
+        return None
+    type_, _, path = element["Arn"].partition(f"arn:aws:iam::{caller.account}:")[2].partition("/")
+    return tx.store.stored.owner("iam", type_, "", path.rpartition("/")[2])
+
+
+LISTED = {
+    "GetAccountAuthorizationDetails": Listed(("UserDetailList", "GroupDetailList", "RoleDetailList", "Policies"), _owner),
+    "ListGroups": Listed(("Groups",), _owner),
+    "ListInstanceProfiles": Listed(("InstanceProfiles",), _owner),
+    "ListPolicies": Listed(("Policies",), _owner),
+    "ListRoles": Listed(("Roles",), _owner),
+    "ListUsers": Listed(("Users",), _owner),
+}
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:

@@ -15,6 +15,7 @@ from corral.access.permissions import (
 )
 from corral.access.resources import ResourceFacts
 from corral.core.transactions import Tx
+from corral.operations.listings import Listed
 from corral.services.lambda_.names import FUNCTION, MAPPING, SERVICE, function_arn, function_with_arn, mapping_arn
 from corral.services.lambda_.policies import policy_text
 from corral.store import Store
@@ -28,6 +29,14 @@ KEYS = {  # condition keys → members of requests
     "lambda:principal": "Principal",
     "lambda:securitygroupids": "VpcConfig.SecurityGroupIds",
     "lambda:subnetids": "VpcConfig.SubnetIds",
+}
+
+
+LISTED = {
+    "ListEventSourceMappings": Listed(
+        ("EventSourceMappings",), lambda tx, caller, params, each: _owner(tx, MAPPING, each["EventSourceMappingArn"])
+    ),
+    "ListFunctions": Listed(("Functions",), lambda tx, caller, params, each: _owner(tx, FUNCTION, each["FunctionArn"])),
 }
 
 

@@ -7,6 +7,7 @@ from corral.access.permissions import Params, Permission, on_resources, request_
 from corral.access.resources import ResourceFacts
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
+from corral.operations.listings import Listed
 from corral.services.secretsmanager.secret_names import arn_for_permission, look_up
 from corral.services.secretsmanager.versions import CURRENT
 from corral.store import Store
@@ -24,6 +25,22 @@ KEYS = {
     },
     "UpdateSecret": {"description": "Description", "kmskeyid": "KmsKeyId"},
     "UpdateSecretVersionStage": {"versionstage": "VersionStage"},
+}
+
+
+def _owner(tx: Tx[Store], caller: Caller, params: Params, element: Params) -> str:
+    secret = look_up(tx, caller, element["ARN"])
+    return secret.owner if secret is not None else ""
+
+
+def _owner_of_failed(tx: Tx[Store], caller: Caller, params: Params, element: Params) -> str | None:
+    """The owner of a secret whose value a request did not get. If the request names the secret, it is shown."""
+    return _owner(tx, caller, params, {"ARN": element["SecretId"]}) if params.get("SecretIdList") is None else None
+
+
+LISTED = {
+    "BatchGetSecretValue": Listed(("Errors",), _owner_of_failed),
+    "ListSecrets": Listed(("SecretList",), _owner),
 }
 
 

@@ -6,14 +6,35 @@ from corral.access.caller import Caller
 from corral.access.permissions import Params, Permission, on_resources, request_tags, request_values, with_tags
 from corral.access.resources import ResourceFacts
 from corral.core.transactions import Tx
+from corral.operations.listings import Listed
 from corral.services.sns.names import SERVICE, SUBSCRIPTION, TOPIC, region_and_name, topic_with_arn
 from corral.store import Store
+from corral.store.stored_resources import Document
 
 ACTIONS = {"PublishBatch": "Publish"}  # operation → action, where their names differ
 KEYS = {"sns:endpoint": "Endpoint", "sns:protocol": "Protocol"}  # condition keys of Subscribe, and their members
 # A key of Corral's own, with the ARN of the subscription that an operation reads, changes or deletes. Its owner counts, and not
 # that of the topic, which is the resource of the permission as on AWS.
 ON_SUBSCRIPTION = "corral:subscription"
+
+
+def _owner_of_topic(tx: Tx[Store], caller: Caller, params: Params, element: Document) -> str:
+    return tx.store.stored.owner(SERVICE, TOPIC, *region_and_name(element["TopicArn"]))
+
+
+def _owner_of_subscription(tx: Tx[Store], caller: Caller, params: Params, element: Document) -> str:
+    """The owner of a subscription. One that is not confirmed is listed without its ARN: it belongs to the owner of the topic."""
+    given = element["SubscriptionArn"]
+    if given.count(":") < 6:
+        return _owner_of_topic(tx, caller, params, element)
+    return tx.store.stored.owner(SERVICE, SUBSCRIPTION, *region_and_name(given))
+
+
+# The subscriptions of one topic are not filtered: the owner of the topic may see who gets its messages.
+LISTED = {
+    "ListSubscriptions": Listed(("Subscriptions",), _owner_of_subscription),
+    "ListTopics": Listed(("Topics",), _owner_of_topic),
+}
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:

@@ -9,6 +9,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import UNKNOWN_RESOURCE
 from corral.model.json_documents import read_json
+from corral.operations.listings import Listed
 from corral.services.sqs.move_tasks import task_with_handle
 from corral.services.sqs.queue_names import arn_of, queue_with_arn
 from corral.store import Store
@@ -24,6 +25,17 @@ MOVES = {
     "StartMessageMoveTask": ("ReceiveMessage", "DeleteMessage", "GetQueueAttributes"),
     "CancelMessageMoveTask": ("ReceiveMessage", "DeleteMessage", "GetQueueAttributes"),
     "ListMessageMoveTasks": ("GetQueueAttributes",),
+}
+
+
+def _owner_at(tx: Tx[Store], caller: Caller, params: Params, url: str) -> str:
+    queue = tx.store.queues.queue(caller.region, url.rpartition("/")[2])
+    return queue.owner if queue is not None else ""
+
+
+LISTED = {
+    "ListDeadLetterSourceQueues": Listed(("queueUrls",), _owner_at),
+    "ListQueues": Listed(("QueueUrls",), _owner_at),
 }
 
 

@@ -6,9 +6,11 @@ from corral.access.caller import Caller
 from corral.access.permissions import Params, Permission, on_resources, request_tags, request_values, with_tags
 from corral.access.resources import ResourceFacts
 from corral.core.transactions import Tx
+from corral.operations.listings import Listed
 from corral.services.secretsmanager.references import of_parameter
 from corral.services.secretsmanager.secret_names import arn_for_permission
 from corral.services.ssm.parameter_names import arn, latest, parse_reference
+from corral.services.ssm.public_parameters import is_public
 from corral.store import Store
 
 # Operation → its condition keys, and the members of the request that have their values
@@ -17,6 +19,14 @@ KEYS = {
     "PutParameter": {"ssm:overwrite": "Overwrite", "ssm:policies": "Policies"},
 }
 OF_PARAMETER = ":parameter/"
+
+
+def _owner(tx: Tx[Store], caller: Caller, params: Params, element: Params) -> str | None:
+    """The owner of a parameter. Those that AWS publishes have none."""
+    return None if is_public(element["Name"]) else tx.store.parameters.owner(caller.region, element["Name"]) or ""
+
+
+LISTED = {operation: Listed(("Parameters",), _owner) for operation in ("DescribeParameters", "GetParametersByPath")}
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
