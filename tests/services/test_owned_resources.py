@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from corral.access.caller import Caller
 from corral.access.permissions import Permission
 from corral.access.resources import ResourceFacts, facts_of
+from corral.core.errors import ApiError
 from corral.model.principal import ROOT, Principal
 from corral.operations.listings import listing_of, visible
 from corral.operations.services import MODULES, SERVICES, needed_permissions
@@ -239,6 +240,45 @@ def test_a_launch_from_a_template_uses_what_the_template_names(owned: Owned) -> 
     of_group = owned.needed("autoscaling", "CreateAutoScalingGroup", **group)
     assert [each.action for each in of_group].count("ec2:RunInstances") == len(found)
     assert of_group[0].context["autoscaling:launchtemplateversionspecified"] == ("false",)
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "params", "receiver", "resource"),
+    [
+        ("lambda", "CreateFunction", {"FunctionName": "n", "Role": ROLE}, "lambda", arn("lambda", "function:n")),
+        ("cloudformation", "DeleteStack", {"StackName": "n", "RoleARN": ROLE}, "cloudformation",
+         arn("cloudformation", "stack/n/*")),
+        ("sns", "SetTopicAttributes", {"TopicArn": arn("sns", "t"), "AttributeName": "SQSSuccessFeedbackRoleArn",
+                                       "AttributeValue": ROLE}, "sns", arn("sns", "t")),
+        ("sns", "CreateTopic", {"Name": "n", "Attributes": {"SQSFailureFeedbackRoleArn": ROLE}}, "sns", arn("sns", "n")),
+    ],
+)  # fmt: skip
+def test_a_role_is_passed_to_a_resource(
+    owned: Owned, service: str, operation: str, params: Any, receiver: str, resource: str
+) -> None:
+    [passed] = [each for each in owned.needed(service, operation, **params) if each.action == "iam:PassRole"]
+    assert passed.context["iam:passedtoservice"] == (f"{receiver}.amazonaws.com",)
+    assert passed.context["iam:associatedresourcearn"] == (resource,)
+
+
+def test_the_owner_of_a_function_limits_what_its_event_source_mappings_receive(owned: Owned) -> None:
+    """A function of Alice, whose role may do everything, receives no messages of queues that she may not read."""
+    allow = {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}
+    own = {"StringEquals": {"corral:Owner": "${corral:Caller}"}}
+    mine = {"Version": "2012-10-17", "Statement": {**allow["Statement"], "Condition": own}}  # type: ignore[dict-item]
+    alice = {"UserName": "alice", "UserId": "AIDA1", "Path": "/", "Arn": user(ALICE).principal.arn,
+             "_inline": {"own": orjson.dumps(mine).decode()}, "_attached": [], "_groups": []}  # fmt: skip
+    owned.world.run(lambda tx: tx.store.stored.put("iam", "user", "", "alice", alice, 0.0, ROOT))
+    role = owned.call("iam", "CreateRole", RoleName="all", AssumeRolePolicyDocument=policy("sts:AssumeRole", None))["Role"]
+    owned.call("iam", "PutRolePolicy", RoleName="all", PolicyName="all", PolicyDocument=orjson.dumps(allow).decode())
+    code = {CODE: checked_code(inline_zip("def handler(event, context): pass"))}
+    function = {"Runtime": "python3.12", "Handler": "index.handler", "Role": role["Arn"]}
+    owned.call("lambda", "CreateFunction", FunctionName="reader", **function, **code)
+    owned.call("sqs", "CreateQueue", QueueName="of-alice")
+    owned.call("sqs", "CreateQueue", owner=BOB, QueueName="of-bob")
+    owned.call("lambda", "CreateEventSourceMapping", FunctionName="reader", EventSourceArn=arn("sqs", "of-alice"))
+    with pytest.raises(ApiError, match="belongs to user/alice, who does not have permissions to call ReceiveMessage on SQS"):
+        owned.call("lambda", "CreateEventSourceMapping", FunctionName="reader", EventSourceArn=arn("sqs", "of-bob"))
 
 
 @pytest.mark.parametrize(

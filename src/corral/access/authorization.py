@@ -30,7 +30,7 @@ from corral.decide.policies.policy import (
     evaluate,
     service_principal,
 )
-from corral.model.principal import ANONYMOUS, role_session
+from corral.model.principal import ANONYMOUS, OF_USER, iam_user, role_session
 from corral.store import Store
 
 ReadFacts = Callable[[], ResourceFacts | None]
@@ -144,6 +144,14 @@ def role_may(tx: Tx[Store], role: str, permission: Permission) -> bool:
     """
     principal = role_session(tx.settings.account, role.rpartition("/")[2] or HOST_ROLE, "", "")
     return may(tx, Caller(tx.settings.account, "", principal, confined=True), permission)
+
+
+def owner_may(tx: Tx[Store], owner: str, permission: Permission) -> bool:
+    """Whether the owner of a resource has a permission. The root user has all, and a deleted user none."""
+    if not owner.startswith(OF_USER):
+        return True
+    account = tx.settings.account
+    return may(tx, Caller(account, "", iam_user(account, owner.removeprefix(OF_USER))), permission)
 
 
 def role_may_run_on_host(tx: Tx[Store], role: str) -> bool:

@@ -15,6 +15,12 @@ from corral.core.transactions import Tx
 from corral.store import Store
 
 PROFILE = "an instance profile, whose role EC2 gets"
+SUBSCRIPTION_ROLE = "SubscriptionRoleArn"
+FEEDBACK_ROLES = tuple(
+    f"{protocol}{result}FeedbackRoleArn"
+    for protocol in ("Application", "Firehose", "HTTP", "Lambda", "SQS")
+    for result in ("Failure", "Success")
+)
 # Service → the request members that name a role → the service that gets the role. `[]` is each element of a list. A stored document
 # that a request names can pass more roles: those of a task definition (`services/ecs/permissions.py`) and of a launch template.
 PASSED: Mapping[str, Mapping[str, str]] = {
@@ -59,20 +65,21 @@ PASSED: Mapping[str, Mapping[str, str]] = {
     },
     "lambda": {"Role": "lambda"},
     "secretsmanager": {"ExternalSecretRotationRoleArn": "secretsmanager"},
+    "sns": {f"Attributes.{name}": "sns" for name in (*FEEDBACK_ROLES, SUBSCRIPTION_ROLE)},  # of topics and subscriptions
 }
 DEFAULT_LINKED_ROLE = "AWSServiceRoleForAutoScaling"  # Auto Scaling uses this role without a PassRole
 
 
-def passed_roles(tx: Tx[Store], caller: Caller, service: str, params: Params) -> list[Permission]:
-    """The permissions to pass the roles that the members of a request name."""
+def passed_roles(tx: Tx[Store], caller: Caller, service: str, params: Params, resource: str = "") -> list[Permission]:
+    """The permissions to pass the roles that the members of a request name. `resource` is the ARN of what gets them."""
     needed: list[Permission] = []
     by_member = _by_first_member(service)
     for path, receiver in [each for member in by_member if member in params for each in by_member[member]]:
         for role in dict.fromkeys(_values(params, path)):
             if receiver == PROFILE:
-                needed += pass_profile(tx, caller, role)
+                needed += pass_profile(tx, caller, role, resource)
             elif role.rpartition("/")[2] != DEFAULT_LINKED_ROLE or path != "ServiceLinkedRoleARN":
-                needed.append(pass_role(tx, caller, role, receiver))
+                needed.append(pass_role(tx, caller, role, receiver, resource))
     return needed
 
 

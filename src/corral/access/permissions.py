@@ -96,15 +96,21 @@ def read_object(bucket: str, key: str, version: str | None = None) -> Permission
     return Permission("s3:GetObjectVersion" if version else "s3:GetObject", f"arn:aws:s3:::{bucket}/{key}")
 
 
-def pass_role(tx: Tx[Store], caller: Caller, role: str, service: str) -> Permission:
-    """The permission to let a service act with a role. What the role allows, the creator of a task or a function can do with it."""
-    return Permission("iam:PassRole", role_arn(tx, caller, role), {"iam:passedtoservice": (f"{service}.amazonaws.com",)})
+def pass_role(tx: Tx[Store], caller: Caller, role: str, service: str, resource: str = "") -> Permission:
+    """The permission to let a service act with a role. What the role allows, the creator of a task or a function can do with it.
+
+    `resource` is the ARN of the resource that gets the role, if it is known.
+    """
+    context = {"iam:passedtoservice": (f"{service}.amazonaws.com",)}
+    if resource.startswith("arn:"):
+        context["iam:associatedresourcearn"] = (resource,)
+    return Permission("iam:PassRole", role_arn(tx, caller, role), context)
 
 
-def pass_profile(tx: Tx[Store], caller: Caller, profile: str) -> list[Permission]:
+def pass_profile(tx: Tx[Store], caller: Caller, profile: str, resource: str = "") -> list[Permission]:
     """The permissions to pass the roles of an instance profile, given by its name or its ARN."""
     found = tx.store.stored.get("iam", "instance-profile", "", profile.rpartition("/")[2])
-    return [pass_role(tx, caller, role, "ec2") for role in (found["_roles"] if found is not None else ())]
+    return [pass_role(tx, caller, role, "ec2", resource) for role in (found["_roles"] if found is not None else ())]
 
 
 def role_arn(tx: Tx[Store], caller: Caller, given: str) -> str:

@@ -136,10 +136,8 @@ def needed_permissions(tx: Tx[Any], caller: Caller, service: str, operation: str
     from corral.access.permissions import HOST_OPERATIONS, RUN_ON_HOST
 
     module = _permissions_module(service)
-    needed: list[Permission] = [
-        *module.needed_permissions(tx, caller, operation, params),
-        *passed_roles(tx, caller, service, params),
-    ]
+    needed: list[Permission] = module.needed_permissions(tx, caller, operation, params)
+    needed += passed_roles(tx, caller, service, params, needed[0].resource if needed else "")
     if operation in HOST_OPERATIONS.get(service, ()) and module.gives_host(tx, caller, operation, params):
         needed.append(RUN_ON_HOST)
     return needed

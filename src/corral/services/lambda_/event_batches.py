@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from corral.access.authorization import role_may
+from corral.access.authorization import owner_may, role_may
 from corral.access.permissions import Permission
 from corral.core.transactions import Tx
 from corral.decide.policies.event_filter import invokes
@@ -22,7 +22,7 @@ from corral.model.function import EventBatch, InvocationState
 from corral.model.json_documents import read_json
 from corral.model.queue import Queue, QueueMessage
 from corral.services.lambda_.invocations import ROOM, enqueue, room, run_refusal
-from corral.services.lambda_.names import MAPPING, SERVICE, change_key, function_with_arn
+from corral.services.lambda_.names import FUNCTION, MAPPING, SERVICE, change_key, function_with_arn, region_of
 from corral.services.sqs.message_receipts import delete_received, return_received
 from corral.services.sqs.queue_names import creation_key, now_ms, queue_with_arn, wait_key
 from corral.services.sqs.receive_message import ReceiveRequest, message_response, next_visible_s, take_messages
@@ -40,11 +40,15 @@ NO_QUEUE = "PROBLEM: The queue does not exist."
 NO_FUNCTION = "The function does not exist."
 
 
-def lacking_permission(tx: Tx[Store], role: str, arn: str) -> str | None:
-    """Return AWS's error text for the first permission on a queue that the role of a function lacks."""
+def lacking_permission(tx: Tx[Store], function: Document, arn: str) -> str | None:
+    """Return AWS's error text for the first permission on a queue that the role of a function lacks, or the function's owner."""
+    owner = tx.store.stored.owner(SERVICE, FUNCTION, region_of(function), function["FunctionName"])
     for action in ACTIONS:
-        if not role_may(tx, role, Permission(f"sqs:{action}", arn)):
+        permission = Permission(f"sqs:{action}", arn)
+        if not role_may(tx, function["Role"], permission):
             return f"The provided execution role does not have permissions to call {action} on SQS"
+        if not owner_may(tx, owner, permission):
+            return f"The function belongs to {owner}, who does not have permissions to call {action} on SQS"
     return None
 
 
@@ -103,7 +107,7 @@ def deliver(tx: Tx[Store], name: str, mapping: Document) -> str:
         tx.due(key, next_s)
     if _begins_s(tx, queue, mapping) is None:
         return ""
-    if lacking := lacking_permission(tx, function["Role"], arn):
+    if lacking := lacking_permission(tx, function, arn):
         tx.due(key, tx.now_s + RETRY_S)
         return f"PROBLEM: {lacking}"
     _begin_batches(tx, name, mapping, function, queue)

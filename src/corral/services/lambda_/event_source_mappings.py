@@ -162,7 +162,7 @@ def _check(tx: Tx[Store], document: Document, function: Document, params: Mappin
         except FilterPolicyError:
             raise invalid("Invalid filter pattern definition.") from None
     queue = queue_with_arn(tx, arn)
-    if lacking := lacking_permission(tx, function["Role"], arn):
+    if lacking := lacking_permission(tx, function, arn):
         raise invalid(lacking)
     if queue is None:
         missing = no_such_queue()

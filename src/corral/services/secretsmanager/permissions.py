@@ -51,6 +51,8 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     needed = on_resources(f"secretsmanager:{operation}", arns, context_of(operation, params, arns))
     if operation == "CreateSecret":
         needed += with_tags("secretsmanager:TagResource", arns, params)
+    if operation == "RotateSecret" and params.get("RotationLambdaARN"):
+        needed.append(Permission("lambda:InvokeFunction", params["RotationLambdaARN"]))
     if operation == "BatchGetSecretValue" and params.get("Filters"):
         needed += on_resources("secretsmanager:ListSecrets", (), {})
     return needed

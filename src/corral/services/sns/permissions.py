@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.access.caller import Caller
-from corral.access.permissions import Params, Permission, on_resources, request_tags, request_values, with_tags
+from corral.access.permissions import Params, Permission, on_resources, pass_role, request_tags, request_values, with_tags
 from corral.access.resources import ResourceFacts
 from corral.core.transactions import Tx
 from corral.operations.listings import Listed
@@ -50,7 +50,10 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     else:
         given = params.get("TopicArn") or params.get("TargetArn") or params.get("ResourceArn")
         arns = [given] if given else []
-    return on_resources(f"sns:{ACTIONS.get(operation, operation)}", arns, context)
+    needed = on_resources(f"sns:{ACTIONS.get(operation, operation)}", arns, context)
+    if params.get("AttributeName", "").endswith("RoleArn") and params.get("AttributeValue"):
+        needed.append(pass_role(tx, caller, params["AttributeValue"], "sns", *arns))
+    return needed
 
 
 def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> ResourceFacts:
