@@ -368,7 +368,7 @@ def test_a_revoked_host_is_disconnected_at_once_and_can_join_again(server: Serve
     server.wait(arn, "STOPPED")
 
 
-def test_only_the_root_user_decides_which_machines_join(server: Server) -> None:
+def test_a_session_does_not_decide_which_machines_join(server: Server) -> None:
     keys = server.corral.client("sts").get_session_token()["Credentials"]
     session = SESSION_OF_TESTS.client(
         "corral", region_name=REGION, endpoint_url=server.corral.url, aws_access_key_id=keys["AccessKeyId"],
@@ -376,5 +376,5 @@ def test_only_the_root_user_decides_which_machines_join(server: Server) -> None:
     )  # fmt: skip
     revoke, revoke_host = partial(session.revoke_join_token, id="a"), partial(session.revoke_host, host="a")
     for refused in (session.create_join_token, session.list_join_tokens, revoke, revoke_host):
-        with pytest.raises(session.exceptions.AccessDeniedException, match="Only the root user"):
+        with pytest.raises(session.exceptions.AccessDeniedException, match="Sessions cannot decide"):
             refused()

@@ -145,7 +145,7 @@ ASKS_NOT = {
     "cloudtrail": "LookupEvents",
     "cloudwatch": """DeleteAlarms DeleteDashboards DisableAlarmActions EnableAlarmActions PutCompositeAlarm PutDashboard
         PutMetricAlarm PutMetricData SetAlarmState TagResource UntagResource""",
-    # Only the root user can create tokens for hosts, accept other machines as hosts, and revoke hosts and tokens.
+    # Sessions cannot create tokens for hosts, accept other machines as hosts, and revoke hosts and tokens.
     "corral": """AcceptHost CreateJoinToken DrainHost ForgetHost InterruptSpotInstance RenameHost ResumeHost RevokeHost
         RevokeJoinToken RevokeSessions SetGpuFault SignalTask StopAllTasks UpdateWaitingTasks UpgradeHost""",
     "ec2": """AllocateAddress AssociateAddress AssociateDhcpOptions AssociateRouteTable AttachInternetGateway AttachVpnGateway
