@@ -170,13 +170,16 @@ ASKS_NOT = {
         RegisterContainerInstance StopTask SubmitAttachmentStateChanges SubmitContainerStateChange SubmitTaskStateChange
         TagResource UntagResource UpdateCapacityProvider UpdateCluster UpdateClusterSettings UpdateContainerAgent
         UpdateContainerInstancesState UpdateTaskProtection""",
-    # A role that may change policies may give itself any permission.
-    "iam": """AddRoleToInstanceProfile AttachRolePolicy CreateInstanceProfile CreatePolicy CreatePolicyVersion CreateRole
-        CreateServiceLinkedRole DeleteInstanceProfile DeletePolicy DeletePolicyVersion DeleteRole
-        DeleteRolePermissionsBoundary DeleteRolePolicy DeleteServiceLinkedRole DetachRolePolicy
-        PutRolePermissionsBoundary PutRolePolicy RemoveRoleFromInstanceProfile SetDefaultPolicyVersion
-        TagInstanceProfile TagPolicy TagRole UntagInstanceProfile UntagPolicy UntagRole UpdateAssumeRolePolicy
-        UpdateRole UpdateRoleDescription""",
+    # Who may change policies may give themselves any permission.
+    "iam": """AddRoleToInstanceProfile AddUserToGroup AttachGroupPolicy AttachRolePolicy AttachUserPolicy CreateAccessKey
+        CreateAccountAlias CreateGroup CreateInstanceProfile CreatePolicy CreatePolicyVersion CreateRole
+        CreateServiceLinkedRole CreateUser DeleteAccessKey DeleteAccountAlias DeleteGroup DeleteGroupPolicy
+        DeleteInstanceProfile DeletePolicy DeletePolicyVersion DeleteRole DeleteRolePermissionsBoundary DeleteRolePolicy
+        DeleteServiceLinkedRole DeleteUser DeleteUserPermissionsBoundary DeleteUserPolicy DetachGroupPolicy
+        DetachRolePolicy DetachUserPolicy GenerateServiceLastAccessedDetails PutGroupPolicy PutRolePermissionsBoundary
+        PutRolePolicy PutUserPermissionsBoundary PutUserPolicy RemoveRoleFromInstanceProfile RemoveUserFromGroup
+        SetDefaultPolicyVersion TagInstanceProfile TagPolicy TagRole TagUser UntagInstanceProfile UntagPolicy UntagRole
+        UntagUser UpdateAccessKey UpdateAssumeRolePolicy UpdateGroup UpdateRole UpdateRoleDescription UpdateUser""",
     # The input of Invoke is data, and so are the messages of a queue.
     "lambda": """AddPermission CreateEventSourceMapping DeleteEventSourceMapping DeleteFunction Invoke RemovePermission TagResource
         UntagResource UpdateEventSourceMapping""",
