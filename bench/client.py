@@ -26,6 +26,9 @@ JSON = {  # service: the prefix of its targets, the version of its JSON, the nam
     "sqs": ("AmazonSQS", "1.0", "sqs"),
     "cloudwatch": ("GraniteServiceVersion20100801", "1.0", "monitoring"),
     "corral": ("Corral", "1.1", "corral"),
+    "ssm": ("AmazonSSM", "1.1", "ssm"),
+    "secretsmanager": ("secretsmanager", "1.1", "secretsmanager"),
+    "application-autoscaling": ("AnyScaleFrontendService", "1.1", "application-autoscaling"),
 }
 QUERY = {
     "sts": "2011-06-15",
@@ -33,6 +36,7 @@ QUERY = {
     "ec2": "2016-11-15",
     "cloudformation": "2010-05-15",
     "iam": "2010-05-08",
+    "sns": "2010-03-31",
 }  # service: the version of its API
 REST = {"batch": "/v1/"}  # service: the path before the name of the operation in lower case
 RECEIVE_BYTES = 256 * 1024

@@ -35,6 +35,7 @@ NAMES = (
     "calls",
     "authorization",
     "polling",
+    "operations",
     "starting",
     "fleet",
     "queue_fleet",

@@ -15,12 +15,19 @@ from corral.aws.wire_errors import WrongResult
 
 XmlWriter = Callable[[Any, list[str]], None]  # appends the XML of a value to the list
 XmlWriters = dict[tuple[str, str, bool], XmlWriter]  # (shape name, tag, flattened) -> writer
-
 XML_DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 _FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"  # characters that XML 1.0 cannot represent
 _SPECIAL = re.compile(f"[&<>\r{_FORBIDDEN}]")
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"}  # an XML parser converts an unescaped \r to \n
+
+
+class _Never:
+    """A class that matches no value of a result."""
+
+
+# Shape type → the class whose values are their own text. Values of other classes, also of subclasses such as StrEnum, are checked.
+_PLAIN = {"string": str, "character": str}
 
 
 def escaped(text: str) -> str:
@@ -40,15 +47,23 @@ def xml_writer(shape: Shape, tag: str, writers: XmlWriters) -> XmlWriter:
 
 def members_writer(name: str, members: Iterable[tuple[str, Shape]], writers: XmlWriters) -> XmlWriter:
     """Return a function that writes these members of a structure. It writes no element around them."""
-    by_name = {member: xml_writer(shape, form_name(member, shape), writers) for member, shape in members}
+    by_name: dict[str, tuple[type[Any], str, str, XmlWriter]] = {}
+    for member, shape in members:
+        tag = form_name(member, shape)
+        by_name[member] = (_PLAIN.get(shape.type_name, _Never), f"<{tag}>", f"</{tag}>", xml_writer(shape, tag, writers))
+    lookup, is_special = by_name.get, _SPECIAL.search
 
     def write(value: Any, out: list[str]) -> None:
-        for key, item in mapping_items(value, name):
+        for key, item in value.items() if value.__class__ is dict else mapping_items(value, name):
             if item is None:
                 continue
-            write_member = by_name.get(key)
-            if write_member is None:
+            member = lookup(key)
+            if member is None:
                 raise WrongResult(f"{name} has no member {key!r}")
+            plain, opening, closing, write_member = member
+            if item.__class__ is plain:  # most members are strings, and this is what their writer does
+                out.append(f"{opening}{item if is_special(item) is None else escaped(item)}{closing}")
+                continue
             try:
                 write_member(item, out)
             except WrongResult as wrong:
