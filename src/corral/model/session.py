@@ -20,7 +20,7 @@ class SessionTerms(Struct, frozen=True):
     tags: tuple[tuple[str, str], ...] = ()
     transitive: tuple[str, ...] = ()  # the keys of tags that sessions created with this one have, too; in lower case
     source_identity: str = ""
-    is_restricted: bool = False  # True: policies decide, although the root user has created the session
+    is_restricted: bool = False  # True: policies decide, also if the root user has created the session
     is_root: bool = False  # True: without the session policies, the session could do what the root user can
 
 

@@ -1,8 +1,8 @@
 """AWS STS: the identity of the caller, and temporary credentials.
 
 The root user may assume every role of this account, and so may its tasks that run as plain processes. For a restricted caller
-(`Caller.is_restricted`), the role's trust policy decides (`access/authorization.py`). The policies of a role that IAM has limit the
-session, and so do session policies.
+(`Caller.is_restricted`), the role's trust policy decides (`access/authorization.py`). The policies of the role limit the session of
+a restricted caller, and every session with session policies. Other sessions of the root user may do everything.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _terms(tx: Tx[Any], params: dict[str, Any], caller: Caller, *, is_root: bool
         tags=(*((key, value) for key, value in earlier.tags if key.lower() in inherited), *given.items()),
         transitive=(*earlier.transitive, *(key.lower() for key in params.get("TransitiveTagKeys", ()))),
         source_identity=source_identity,
-        is_restricted=not is_root or bool(policies or policy_arns),
+        is_restricted=caller.is_restricted or bool(policies or policy_arns),
         is_root=is_root,
     )
 
