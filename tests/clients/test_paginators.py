@@ -114,6 +114,18 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("ecs", "ListTaskDefinitionFamilies"): {},
     ("ecs", "ListTaskDefinitions"): {},
     ("ecs", "ListTasks"): {},
+    ("iam", "GetAccountAuthorizationDetails"): {},
+    ("iam", "GetGroup"): {"GroupName": "group0"},
+    ("iam", "ListAccessKeys"): {"UserName": "user0"},
+    ("iam", "ListAccountAliases"): {},
+    ("iam", "ListAttachedGroupPolicies"): {"GroupName": "group0"},
+    ("iam", "ListAttachedUserPolicies"): {"UserName": "user0"},
+    ("iam", "ListGroupPolicies"): {"GroupName": "group0"},
+    ("iam", "ListGroups"): {},
+    ("iam", "ListGroupsForUser"): {"UserName": "user0"},
+    ("iam", "ListUserPolicies"): {"UserName": "user0"},
+    ("iam", "ListUserTags"): {"UserName": "user0"},
+    ("iam", "ListUsers"): {},
     ("iam", "ListAttachedRolePolicies"): {"RoleName": "role0"},
     ("iam", "ListEntitiesForPolicy"): {"PolicyArn": POLICY},
     ("iam", "ListInstanceProfileTags"): {"InstanceProfileName": "profile0"},
@@ -154,6 +166,7 @@ NO_PAGE = {("ecr", "DescribeImageScanFindings")}  # Corral does not scan images,
 ONE_PAGE = {
     ("autoscaling", "DescribeWarmPool"),  # warm pools have no instances
     ("ecs", "ListContainerInstances"),  # there is one machine
+    ("iam", "ListAccountAliases"),  # an account has one
     ("ec2", "DescribeInstanceCreditSpecifications"),  # the instances here are not burstable
     ("ec2", "DescribeManagedPrefixLists"),  # there are two prefix lists
     ("ec2", "DescribePrefixLists"),
@@ -254,6 +267,7 @@ WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
     ("iam", "InstanceProfileExists"): lambda corral: {"InstanceProfileName": "profile0"},
     ("iam", "PolicyExists"): lambda corral: {"PolicyArn": POLICY},
     ("iam", "RoleExists"): lambda corral: {"RoleName": "role0"},
+    ("iam", "UserExists"): lambda corral: {"UserName": "user0"},
     **{
         ("lambda", waiter): lambda corral: {"FunctionName": "function0"}
         for waiter in (
@@ -394,6 +408,20 @@ def iam_records(iam: Any) -> None:
         iam.attach_role_policy(RoleName="role0", PolicyArn=f"arn:aws:iam::aws:policy/Policy{at}")
         iam.create_instance_profile(InstanceProfileName=f"profile{at}", Tags=TAGS)
         iam.add_role_to_instance_profile(InstanceProfileName=f"profile{at}", RoleName="role0")
+        iam.create_user(UserName=f"user{at}", Tags=TAGS)
+        iam.create_group(GroupName=f"group{at}")
+        for word, put, attach in (
+            ("User", iam.put_user_policy, iam.attach_user_policy),
+            ("Group", iam.put_group_policy, iam.attach_group_policy),
+        ):
+            put(**{f"{word}Name": f"{word.lower()}0"}, PolicyName=f"inline{at}", PolicyDocument=ALLOW)
+            attach(**{f"{word}Name": f"{word.lower()}0"}, PolicyArn=f"arn:aws:iam::aws:policy/Policy{at}")
+    for at in THREE:
+        iam.add_user_to_group(UserName="user0", GroupName=f"group{at}")
+        iam.add_user_to_group(UserName=f"user{at}", GroupName="group0")
+    for _ in range(2):
+        iam.create_access_key(UserName="user0")
+    iam.create_account_alias(AccountAlias="pages")
 
 
 def lambda_records(functions: Any) -> None:
