@@ -39,6 +39,12 @@ USED = {
     ],
     "cloudwatch": ["DescribeAlarmHistory", "DescribeAlarms", "GetMetricData"],
     "logs": ["DescribeLogStreams", "GetLogEvents"],
+    "cloudtrail": ["LookupEvents"],
+    "iam": [
+        "AddUserToGroup", "CreateUser", "DeleteAccessKey", "GetAccessKeyLastUsed", "GetGroup", "ListAccessKeys",
+        "ListGroupsForUser", "ListUsers",
+    ],
+    "sts": ["GetCallerIdentity"],
     "ecr": ["CreateRepository", "DescribeImages", "DescribeRepositories", "GetAuthorizationToken"],
     "sqs": ["GetQueueAttributes", "GetQueueUrl"],
     "batch": [

@@ -103,6 +103,7 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("ec2", "DescribeVpcPeeringConnections"): {},
     ("ec2", "DescribeVpcs"): {},
     ("ec2", "GetManagedPrefixListEntries"): {"PrefixListId": "pl-6855ce84"},
+    ("cloudtrail", "LookupEvents"): {"LookupAttributes": [{"AttributeKey": "EventName", "AttributeValue": "CreateQueue"}]},
     ("ecr", "DescribeImages"): {"repositoryName": "pages/0"},
     ("ecr", "DescribeRepositories"): {},
     ("ecr", "ListImages"): {"repositoryName": "pages/0"},

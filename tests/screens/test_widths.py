@@ -30,7 +30,7 @@ REPOSITORY = "vision/detectors/faster-rcnn-resnet50-fpn"
 # These commands print one sentence, or lines that are broken between words, by `print_text`.
 SENTENCES = {
     "up", "down", "release", "stop", "set", "wait", "gpu", "spot", "revoke", "backup", "restore", "uninstall", "service", "join",
-    "token",
+    "token", "user", "connect",
 }  # fmt: skip
 # These commands print what another program prints, or text for programs. Such lines are not broken.
 UNCHANGED = {"aws", "env", "exec", "run", "rerun", "logs", "login", "metrics", "completion"}
@@ -54,6 +54,7 @@ SCREENS = {
         Screen((WAITER,), {"": (f"{HOLDER} holds 1 of 3 GPUs", "needs 2 GPUs; first in line; held by task ")}),
     ],
     "top": [Screen(("--once",), {"HELD BY": (HOLDER, FOR), "TASK": (HOLDER, WAITER), "REASON": (f"{HOLDER} holds 1 of 3 GPUs",)})],
+    "audit": [Screen(("--action", "RunTask"), {"USER": ("root",), "ACTION": ("ecs:RunTask",)})],
     "hosts": [Screen((), {"STATE": ("UP",), "ADDRESS": ("this machine",)})],
     "lenders": [Screen((), {"LENDER": ("slurm",), "STATE": ("WANTED",), "TYPE": ("lab.gpu",), "REASON": (REFUSAL,)})],
     "hold": [Screen((), {"REASON": (FOR,)})],

@@ -146,8 +146,8 @@ ASKS_NOT = {
     "cloudwatch": """DeleteAlarms DeleteDashboards DisableAlarmActions EnableAlarmActions PutCompositeAlarm PutDashboard
         PutMetricAlarm PutMetricData SetAlarmState TagResource UntagResource""",
     # Sessions cannot create tokens for hosts, accept other machines as hosts, and revoke hosts and tokens.
-    "corral": """AcceptHost CreateJoinToken DrainHost ForgetHost InterruptSpotInstance RenameHost ResumeHost RevokeHost
-        RevokeJoinToken RevokeSessions SetGpuFault SignalTask StopAllTasks UpdateWaitingTasks UpgradeHost""",
+    "corral": """AcceptHost CreateConnectCode CreateJoinToken DrainHost ForgetHost InterruptSpotInstance RemoveUser RenameHost
+        ResumeHost RevokeHost RevokeJoinToken RevokeSessions SetGpuFault SignalTask StopAllTasks UpdateWaitingTasks UpgradeHost""",
     "ec2": """AllocateAddress AssociateAddress AssociateDhcpOptions AssociateRouteTable AttachInternetGateway AttachVpnGateway
         AuthorizeSecurityGroupEgress AuthorizeSecurityGroupIngress CreateDefaultSubnet CreateDefaultVpc CreateDhcpOptions
         CreateImage CreateInternetGateway CreateKeyPair CreateLaunchTemplate CreateLaunchTemplateVersion CreateNatGateway

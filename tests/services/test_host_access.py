@@ -399,7 +399,8 @@ def test_every_member_that_names_a_role_is_decided() -> None:
             for path in input_of(service, operation):
                 if re.search("role|profile", path, re.IGNORECASE) and not PASSES_NOT.match(f"{service} {operation} {path}"):
                     named.add(path)
-        assert named == set(PASSED.get(service, {})), service
+        in_model = {path for path in PASSED.get(service, {}) if not path.startswith("Attributes.")}  # of maps with any key
+        assert named == in_model, service
 
 
 def test_roles_of_requests_are_passed() -> None:

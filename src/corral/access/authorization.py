@@ -37,6 +37,10 @@ ReadFacts = Callable[[], ResourceFacts | None]
 
 NO_FACTS = ResourceFacts()
 ASSUME_ROLE = "sts:AssumeRole"
+RUN_ON_HOST_ADVICE = (
+    ". It would run as a process of the host, or have access to the host. Tasks of users run in containers without such access: "
+    "`corral run --image IMAGE`"
+)
 TRUSTED = frozenset({ASSUME_ROLE, "sts:TagSession", "sts:SetSourceIdentity"})  # the trust policy of the role must allow them
 TRUST_REASONS = {
     PolicyVerdict.DENIED_BY_RESOURCE: "with an explicit deny in the role trust policy",
@@ -183,4 +187,5 @@ def _text(caller: Caller, lacking: Permission, verdict: PolicyVerdict) -> str:
     reason = TRUST_REASONS.get(verdict, verdict.value) if _is_trust(lacking) else verdict.value
     why = reason.format(action=lacking.action)
     name = ANONYMOUS if is_anonymous else caller.principal.arn
-    return f"User: {name} is not authorized to perform: {lacking.action}{on} {why}"
+    advice = RUN_ON_HOST_ADVICE if lacking.action == RUN_ON_HOST.action else ""
+    return f"User: {name} is not authorized to perform: {lacking.action}{on} {why}{advice}"

@@ -120,7 +120,7 @@ def _row(each: dict[str, Any]) -> dict[str, str]:
     event = each["event"]
     service = each["EventSource"].partition(".")[0]
     error = event.get("errorCode", "")
-    repeats = (event.get("additionalEventData") or {}).get("deniedCalls", 0)
+    repeats = event["additionalEventData"].get("deniedCalls", 0)
     return {
         "TIME": event["eventTime"].replace("T", " ").removesuffix("Z"),
         "USER": _user(event["userIdentity"]),

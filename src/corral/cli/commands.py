@@ -58,6 +58,8 @@ MODULES = {
     "metrics": "Print the metrics for Prometheus.",
     "login": "Log docker in to the image registry.",
     "images": "List repositories and their images.",
+    "people.user": "Add, list and remove people.",
+    "people.connect": "Connect to a Corral on which you have a user.",
     "revoke": "Revoke temporary credentials.",
     "audit": "Show who changed what, and what was denied.",
     "server.backup": "Back up the data folder.",

@@ -55,13 +55,14 @@ if TYPE_CHECKING:
 
 PUBLIC_ACTIONS = frozenset(
     {
-        "corral:Health", "corral:GetAuthority", "corral:GetUpgradeFile", "s3:Preflight", "sns:GetSigningCertificate",
-        "lambda:GetFunctionCode",
+        "corral:Connect", "corral:Health", "corral:GetAuthority", "corral:GetUpgradeFile", "s3:Preflight",
+        "sns:GetSigningCertificate", "lambda:GetFunctionCode",
     }
 )  # fmt: skip  # these requests need no signature
 UNKNOWN_ACTION = "unknown"
 TASK_PATHS = ("/v2/credentials/", "/v3/", "/v4/", "/api/")  # `task_endpoints.py` serves them
 SIGNING_CERTIFICATES = "/SimpleNotificationService-"
+CONNECT_PATH = "/_corral/connect"
 HEALTH_PATH, OBJECTS_PATH, FUNCTIONS_PATH = "/_corral/health", "/_corral/objects", "/_corral/functions/"
 WAIT_MAX_S = 60.0
 METRICS_PATH = "/metrics"
@@ -233,6 +234,8 @@ class FrontDoor:
                 page = UpgradeFileRequest(request, request_id, self._settings)
             elif request.path == AUTHORITY_PATH:
                 page = AuthorityRequest(request, request_id, self._settings)
+            elif request.path == CONNECT_PATH:
+                page = self._connect(request, request_id)
         elif request.path == METRICS_PATH:
             page = self._open_metrics_page().exchange(request, request_id)
         elif request.path.startswith(wait_handles.PREFIXES):
@@ -255,6 +258,11 @@ class FrontDoor:
         from corral.server.pages.objects_page import ObjectsPage  # imported here because it loads the modules of S3
 
         return ObjectsPage(self._state, self._settings, self._ids, self._blobs, self._permissions)
+
+    def _connect(self, request: aws.Request, request_id: str) -> Exchange:
+        from corral.server.pages.connect_page import ConnectRequest  # imported here because each person connects once
+
+        return ConnectRequest(request, request_id, self._state, self._settings, self._audit)
 
     def _function_code(self, request: aws.Request, request_id: str) -> Exchange:
         from corral.server.pages.function_code_page import FunctionCodeRequest  # imported here because few clients read code

@@ -259,8 +259,10 @@ class ServiceCall(Struct, eq=False):
         return self._recognised().denied(message)
 
     async def run(self, caller: Caller) -> aws.Response:
+        call = self._recognised()
+        served(call)  # raise an error if the operation is not served, before its parameters are checked
         params = self.parsed if self.parsed is not None else await self._params(caller)
-        return await self.calls.run(self._recognised(), caller, self.receive, params)
+        return await self.calls.run(call, caller, self.receive, params)
 
     async def _params(self, caller: Caller) -> dict[str, Any]:
         self.parsed = await self.calls.params(self._recognised(), caller)

@@ -108,6 +108,11 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("corral.server")
 LOG_MAX_BYTES = 10 * 1024 * 1024  # at start, a log file larger than this is rotated
+MADE_GROUPS = (
+    "made",
+    "",
+    "default-groups",
+)  # the document that says that the groups of IAM were made (`services/iam/default_groups.py`)
 JOIN_S = 5.0  # at start, the server waits at most this long for the agent of this machine before it reports that Corral is up
 
 
@@ -237,6 +242,10 @@ async def _serve(options: ServerOptions) -> None:
     )
     _report_stage(options, "it applies what is due since the last stop")
     state_core.transact([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
+    if store.stored.get("iam", *MADE_GROUPS) is None:
+        from corral.services.iam.default_groups import make_default_groups  # imported only at the first start of a data folder
+
+        state_core.transact([Command(make_default_groups, lambda answer: None)])
     forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
         lane.start()

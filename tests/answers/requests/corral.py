@@ -44,6 +44,11 @@ def requests(calls: Calls) -> None:
     calls("SetGpuFault", gpu=gpu)
     calls.twice_refused("InterruptSpotInstance", "InstanceNotFoundException", instance="i-0123456789abcdef0")
     calls.twice("RevokeSessions", SAME, task=task_id)
+    calls.of("iam").create_user(UserName="connects")
+    calls.twice("CreateConnectCode", SAME, user="connects")
+    calls.refused("CreateConnectCode", "UserNotFoundException", user="absent")
+    calls.refused("CreateConnectCode", "InvalidRequestException", user="connects", ttl=0.0)
+    calls.twice("RemoveUser", "UserNotFoundException", user="connects", stop=True)
     token = calls.twice("CreateJoinToken", OTHER, cluster="other", rack="a")
     calls("CreateJoinToken")
     assert [each.get("cluster") for each in calls("ListJoinTokens")["tokens"]] == ["other", "other", None]

@@ -12,9 +12,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from corral.cli.client.endpoint import Endpoint
+from corral.cli.client.address import Endpoint
 from corral.cli.printing.errors import CliError
 
+CONNECTED = "corral"  # the profile that `corral connect` writes, if no other is named
 MARK = "# written by `corral env --profile`\n"
 _HEADER = re.compile(r"\s*\[\s*(?P<name>[^]]*?)\s*\]")
 _KEY = re.compile(r"(?P<key>[^\s=:#;][^=:]*?)\s*[=:]\s*(?P<value>.*?)\s*$")
@@ -44,6 +45,23 @@ def write(endpoint: Endpoint, name: str, config: Path, credentials: Path, *, for
         settings["ca_bundle"] = endpoint.ca_bundle
     _replace(credentials, with_section(in_credentials, name, keys, keep=credentials_are_ours), mode=0o600)
     _replace(config, with_section(in_config, section, settings, keep=config_is_ours), mode=None)
+
+
+def check_free(name: str, config: Path, credentials: Path, *, force: bool) -> None:
+    """Raise a CliError if the profile exists and Corral did not write it, unless `force` is set."""
+    for path, section in ((config, _config_section(name)), (credentials, name)):
+        if not force and not _is_ours(_lines(path), section, {"": ""}):
+            raise CliError(
+                f"{path} has a profile {name} that Corral did not write. Choose another one with --profile, or use --force."
+            )
+
+
+def read(name: str, config: Path, credentials: Path) -> dict[str, str] | None:
+    """Return the settings and the keys of a profile that Corral has written. Return None if there is none."""
+    settings, keys = _body(_lines(config), _config_section(name)), _body(_lines(credentials), name)
+    if MARK not in settings or MARK not in keys:
+        return None
+    return {match["key"]: match["value"] for line in (*settings, *keys) if (match := _KEY.match(line))}
 
 
 def names(access_key: str, config: Path, credentials: Path) -> list[str]:

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from corral.cli.client import data_folder
+from corral.cli.client.address import DEFAULT_CLUSTER as DEFAULT_CLUSTER
+from corral.cli.client.address import Endpoint as Endpoint
 from corral.cli.client.data_folder import DataFolder
 from corral.cli.client.tls import bundle_of
 from corral.cli.printing.errors import CliError
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from corral.cli.client.http import ConnectionPool, SigningKeys
 
 DEFAULT_REGION = "us-east-1"
-DEFAULT_CLUSTER = "default"
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 CONNECT_S = 5.0
 READ_S = 60.0
@@ -38,22 +39,16 @@ STATUS_S = 10.0  # the timeout of `call`
 CONNECTIONS_MAX = 64  # `corral logs -f` has a long poll for each task and for each log
 QUICK_S = 1.0  # the timeout of requests with `quick`
 ATTEMPTS = 3  # a request is sent at most this often, if the server does not respond or is overloaded
-NOT_FOUND = tuple(f"{kind}NotFoundException" for kind in ("Task", "Gpu", "Instance", "Host", "Token"))  # their status is 404
+NOT_FOUND = tuple(
+    f"{kind}NotFoundException" for kind in ("Task", "Gpu", "Instance", "Host", "Token", "User")
+)  # their status is 404
+NOT_AUTHORIZED = "is not authorized to perform"
 UNKNOWN_OPERATION = ("UnknownOperationException", "SerializationException", "InvalidAction")  # from servers other than Corral
 PROXY_VARIABLES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 SECURE_PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 F = TypeVar("F", bound=Callable[..., Any])
 _wait_headers: ContextVar[dict[str, str]] = ContextVar("wait_headers", default={})  # noqa: B039  (never modified)
-
-
-class Endpoint(NamedTuple):
-    endpoint_url: str | None = None  # if this and the next three are None, botocore reads the environment and the AWS configuration
-    region: str | None = None
-    access_key: str | None = None
-    secret_key: str | None = None
-    cluster: str = DEFAULT_CLUSTER  # the default value of --cluster
-    ca_bundle: str | None = None  # the file with the certificate that verifies the server; None: those of this machine
 
 
 class NotCorral(CliError):
@@ -63,11 +58,26 @@ class NotCorral(CliError):
 def find_endpoint(data: DataFolder) -> Endpoint:
     """Return the endpoint that the environment variables name. If they name none, return the server of the data folder.
 
-    If --data is given, ignore the variables.
+    If --data is given, ignore the variables. If this account has no data folder, return the server of `corral connect`.
     """
     if not data.chosen and any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
         return Endpoint()
+    if not data.chosen and not os.path.exists(data.path) and (connected := _connected()) is not None:
+        return connected
     return endpoint_of_folder(data)
+
+
+def _connected() -> Endpoint | None:
+    """Return the server to which `corral connect` has connected this account. Return None if there is none."""
+    from corral.cli.client import aws_profiles
+
+    found = aws_profiles.read(aws_profiles.CONNECTED, *aws_profiles.files())
+    if found is None:
+        return None
+    return Endpoint(
+        found.get("endpoint_url"), found.get("region"), found.get("aws_access_key_id"), found.get("aws_secret_access_key"),
+        ca_bundle=found.get("ca_bundle"),
+    )  # fmt: skip
 
 
 def endpoint_of_folder(data: DataFolder) -> Endpoint:
@@ -314,7 +324,9 @@ def call(
         str(content.get("__type", "")).rpartition("#")[2],
         str(content.get("message") or content.get("Message") or content),
     )
-    if code == "AccessDeniedException" or response.status == 403:
+    if NOT_AUTHORIZED in message:  # the key is valid, and policies do not allow the operation
+        raise CliError(message)
+    if code in ("AccessDeniedException", "UnrecognizedClientException") or response.status == 403:
         raise CliError(f"{url} refused the access key: {message}")
     if response.status >= 500:
         from corral.cli.client.http import ConnectionFailed

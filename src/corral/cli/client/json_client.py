@@ -57,7 +57,9 @@ SERVICES = {
         }),
         signing_name="monitoring", version="1.0", page_token="NextToken", has_query_codes=True,
     ),
-    "cloudtrail": JsonService("com.amazonaws.cloudtrail.v20131101.CloudTrail_20131101", page_token="NextToken"),
+    "cloudtrail": JsonService(
+        "com.amazonaws.cloudtrail.v20131101.CloudTrail_20131101", frozenset({"EventTime"}), page_token="NextToken"
+    ),
     "logs": JsonService("Logs_20140328", tokens=("PutQueryDefinition",)),
     "ecr": JsonService(
         "AmazonEC2ContainerRegistry_V20150921",
@@ -67,6 +69,11 @@ SERVICES = {
             "updatedAt", "vendorCreatedAt", "vendorUpdatedAt", "vulnerabilitySourceUpdatedAt",
         }),
     ),
+    "iam": JsonService(
+        "Corral.iam", frozenset({"CreateDate", "LastUsedDate", "PasswordLastUsed"}), in_utc=True,
+        page_token="Marker",
+    ),
+    "sts": JsonService("Corral.sts", in_utc=True),
     "sqs": JsonService("AmazonSQS", version="1.0", page_token="NextToken", has_query_codes=True),
     "batch": JsonService("Corral.batch"),
     "ec2": JsonService(

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from corral.cli.client import owners
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import find_endpoint, is_aws
 from corral.cli.printing.errors import CliError
@@ -31,7 +32,7 @@ LIMIT_MAX = 100_000
 WIDE = 120  # columns of a screen that has room for longer names, the waiting time, and the commit
 WIDE_NAME, NARROW_NAME = 32, 16
 COMMAND_LINES = 4  # `corral show` prints the whole command and the whole reason
-OPTIONAL = ("HOST", "GPUS", "MEMORY", "LOAD", "GIT")  # columns that are omitted if they are empty
+OPTIONAL = ("USER", "HOST", "GPUS", "MEMORY", "LOAD", "GIT")  # columns that are omitted if they are empty
 
 
 @click.command(short_help="List the runs that have ended.")
@@ -44,12 +45,13 @@ OPTIONAL = ("HOST", "GPUS", "MEMORY", "LOAD", "GIT")  # columns that are omitted
 @click.option(
     "--limit", type=click.IntRange(1, LIMIT_MAX), help=f"The number of runs (default: {DEFAULT_LIMIT}; with --since, all)."
 )
+@click.option("--mine", is_flag=True, help="Only runs that you have started.")
 @click.option("--cluster", help="Only runs of this cluster (default: all clusters).")
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON, in the form of DescribeTasks with more members.")
 @click.argument("name", required=False, shell_complete=complete_recorded)
 def history(
-    data: DataFolder, failed: bool, since: str | None, only_runs: bool, limit: int | None, cluster: str | None, as_json: bool,
-    name: str | None,
+    data: DataFolder, failed: bool, since: str | None, only_runs: bool, limit: int | None, mine: bool, cluster: str | None,
+    as_json: bool, name: str | None,
 ) -> None:  # fmt: skip
     """List the latest runs that have ended, oldest first. NAME is a name or a glob, and selects the runs with this name.
 
@@ -60,9 +62,10 @@ def history(
     if is_aws(endpoint):
         raise CliError("`corral history` works only with Corral. AWS shows a stopped task for an hour: use `corral ps --all`.")
     filters = {"name": name, "cluster": cluster, "failed": failed, **parse_period(since)}
+    owner = owners.own(endpoint) if mine else ""
     limit = limit or (DEFAULT_LIMIT if since is None else LIMIT_MAX)
     chosen = {key: value for key, value in filters.items() if value not in (None, False, "")}
-    found, has_more, now = recorded_runs(endpoint, limit, only_runs=only_runs, **chosen)
+    found, has_more, now = recorded_runs(endpoint, limit, only_runs=only_runs, owner=owner, **chosen)
     found.reverse()
     if as_json:
         print_json(found)
@@ -85,6 +88,8 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
     width = screen_width()
     is_wide = width is None or width >= WIDE
     rows = [_row(task, now, is_wide=is_wide) for task in found]
+    if not owners.several(found):
+        rows = [row | {"USER": ""} for row in rows]
     names = {"NAME": WIDE_NAME if is_wide else NARROW_NAME}
     print_table(rows, width=width, widths_max=names, lines_max=COMMAND_LINES, optional=OPTIONAL, folded=("NAME",))
 
@@ -94,6 +99,7 @@ def _row(task: dict[str, Any], now: datetime | None, *, is_wide: bool) -> dict[s
     row = {
         "ID": tasks.short(tasks.id_of(task)),
         "NAME": tasks.label(task),
+        "USER": owners.shown(task.get("owner")),
         "ENDED": ago(task["stoppedAt"], now),
         "EXIT": str(task["exitCode"]) if "exitCode" in task else "-",
         **({"WAITED": duration(task.get("waitingSeconds"))} if is_wide else {}),

@@ -12,8 +12,19 @@ from typing import Any
 
 import click
 
+from corral.cli.client import owners
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import Endpoint, NotCorral, client, cluster_option, find_endpoint, get_status, is_aws, list_runs
+from corral.cli.client.endpoint import (
+    Endpoint,
+    NotCorral,
+    call,
+    client,
+    cluster_option,
+    find_endpoint,
+    get_status,
+    is_aws,
+    list_runs,
+)
 from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import (
     ago,
@@ -38,7 +49,7 @@ NAME_MIN = 20  # the name of a task may have this many columns, or a quarter of 
 GPUS_WIDTH = 12
 ELSEWHERE_SHOWN = 3  # the number of other clusters that are named
 LIMIT_DEFAULT, LIMIT_MAX = 100, 5_000
-OPTIONAL = ("HOST", "LINE", "START", "EXIT", "NEEDS", "REASON")  # columns that are omitted if they are empty
+OPTIONAL = ("USER", "HOST", "LINE", "START", "EXIT", "NEEDS", "REASON")  # columns that are omitted if they are empty
 
 Row = dict[str, str]
 
@@ -46,6 +57,7 @@ Row = dict[str, str]
 @click.command(short_help="List running and waiting tasks.")
 @data_option
 @click.option("--all", "-a", "everything", is_flag=True, help="Also list stopped tasks.")
+@click.option("--mine", is_flag=True, help="Only tasks that you have started.")
 @cluster_option("The cluster.", "name")
 @click.option(
     "--limit", type=click.IntRange(0, LIMIT_MAX), default=LIMIT_DEFAULT, metavar="N",
@@ -53,7 +65,7 @@ Row = dict[str, str]
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the tasks as DescribeTasks returns them.")
 @click.argument("given", nargs=-1, metavar="[TASK]...", shell_complete=complete_tasks("RUNNING", "WAITING"))
-def ps(data: DataFolder, everything: bool, name: str | None, limit: int, as_json: bool, given: tuple[str, ...]) -> None:
+def ps(data: DataFolder, everything: bool, mine: bool, name: str | None, limit: int, as_json: bool, given: tuple[str, ...]) -> None:
     """List the tasks of a cluster: running tasks first, then waiting tasks with their place in line.
 
     TASK is a name, a prefix of an id, or a glob. List only these tasks.
@@ -62,20 +74,28 @@ def ps(data: DataFolder, everything: bool, name: str | None, limit: int, as_json
     cluster = name or endpoint.cluster
     page = None if given else _page(endpoint, cluster, limit)
     if page is None:
+        if mine:
+            raise click.UsageError("--mine works with a Corral server, and without TASK.")
         _list_by_ecs(endpoint, cluster, given, everything=everything, as_json=as_json)
         return
     content, now = page
     ecs = client(endpoint, "ecs")
-    stopped = [task for task in _described(ecs, "STOPPED", cluster) if tasks.is_stopped(task)] if everything else []
     runs = [*content["running"], *content["waiting"]]
+    if mine:
+        me = owners.own(endpoint)
+        runs = [run for run in runs if run["owner"] == me]
+    stopped = _stopped(endpoint, ecs, cluster, mine=mine) if everything else []
     if as_json:
         print_json([*stopped, *tasks.describe(ecs, [run["task"] for run in runs], cluster)])
         return
     names = {gpu_id: str(index) for gpu_id, index in content["gpuIndexes"].items()}
     hosts = _host_names(endpoint, ecs, cluster, stopped) if stopped else {}
     rows = [*(_task_row(task, names, now, hosts) for task in stopped), *(_run_row(run, names, now) for run in runs)]
+    if not owners.several([*runs, *stopped]):
+        rows = [row | {"USER": ""} for row in rows]
     _print(rows, everything=everything)
-    _print_rest(content)
+    if not mine:
+        _print_rest(content)
     _print_elsewhere(content, ecs.meta.region_name)
 
 
@@ -112,6 +132,19 @@ def _described(ecs: Any, desired: str, cluster: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda task: (task["createdAt"], task["taskArn"]))
 
 
+def _stopped(endpoint: Endpoint, ecs: Any, cluster: str, *, mine: bool) -> list[dict[str, Any]]:
+    """Return the stopped tasks that ECS still shows, with their owners, which the history knows."""
+    found = [task for task in _described(ecs, "STOPPED", cluster) if tasks.is_stopped(task)]
+    if not found:
+        return []
+    history, _ = call(endpoint, "GetHistory", {"cluster": cluster, "limit": len(found)})
+    known = {tasks.id_of(each): each["owner"] for each in history["tasks"]}
+    for task in found:
+        task["owner"] = known.get(tasks.id_of(task), "")
+    me = owners.own(endpoint) if mine else ""
+    return [task for task in found if task["owner"] == me] if mine else found
+
+
 def _everything(ecs: Any, cluster: str) -> list[dict[str, Any]]:
     """Return all tasks. List running tasks before stopped ones, so that a task that stops in between is not missed."""
     ids = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in tasks.list_ids(ecs, desired, cluster))
@@ -144,6 +177,7 @@ def _task_row(
     return {
         "ID": tasks.short(tasks.id_of(task)),
         "TASK": tasks.label(task),
+        "USER": owners.shown(task.get("owner")),
         "STATE": tasks.state(task),
         "HOST": (hosts or {}).get(task.get("containerInstanceArn", ""), ""),
         "LINE": "",
@@ -161,6 +195,7 @@ def _run_row(run: dict[str, Any], gpu_names: Mapping[str, str], now: datetime | 
     return {
         "ID": tasks.short(run["task"]),
         "TASK": tasks.title(run["taskName"], run["arrayIndex"]),
+        "USER": owners.shown(run.get("owner")),
         "STATE": run["state"],
         "HOST": run.get("host") or "",
         "LINE": str(run["place"] or ""),

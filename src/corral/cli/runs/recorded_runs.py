@@ -195,17 +195,18 @@ def _find_named(endpoint: Endpoint, given: str) -> list[NamedRun]:
 
 
 def recorded_runs(
-    endpoint: Endpoint, limit: int, *, only_runs: bool = False, **filters: Any
+    endpoint: Endpoint, limit: int, *, only_runs: bool = False, owner: str = "", **filters: Any
 ) -> tuple[list[dict[str, Any]], bool, datetime | None]:
     """Return the latest recorded runs (at most `limit`), newest first, whether there are more of them, and the server's time.
 
-    With `only_runs`, omit the tasks of services and of Batch jobs.
+    With `only_runs`, omit the tasks of services and of Batch jobs. With `owner`, omit the tasks of others.
     """
     found: list[dict[str, Any]] = []
     now: datetime | None = None
-    for page, at in _pages(endpoint, PAGE if only_runs else min(limit + 1, PAGE), filters):
+    for page, at in _pages(endpoint, PAGE if only_runs or owner else min(limit + 1, PAGE), filters):
         now = at
-        found += [task for task in page if not only_runs or not (task["group"].startswith(SERVICE_GROUP) or "jobId" in task)]
+        runs = [task for task in page if not only_runs or not (task["group"].startswith(SERVICE_GROUP) or "jobId" in task)]
+        found += [task for task in runs if owner in ("", task["owner"])]
         if len(found) > limit:
             break
     return found[:limit], len(found) > limit, now

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from corral.cli.client import owners
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import find_endpoint, get_status
 from corral.cli.printing.output import (
@@ -62,7 +63,9 @@ def status(data: DataFolder, as_json: bool) -> None:
         print_line("\nNo host is connected.")
     if page.get("instances"):
         print_line()
-        print_table(_instance_rows(page, parsed_date(date)), optional=("GROUP", "CLUSTER", "HOST"), folded=("GROUP", "CLUSTER"))
+        print_table(
+            _instance_rows(page, parsed_date(date)), optional=("USER", "GROUP", "CLUSTER", "HOST"), folded=("GROUP", "CLUSTER")
+        )
     if page["waiting"]:
         print_line()
         print_table(_waiting_rows(page, parsed_date(date)), folded=("WAITING",))
@@ -170,6 +173,7 @@ def _instance_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str,
             "INSTANCE": each["id"],
             "TYPE": each["type"],
             "STATE": each["state"],
+            "USER": owners.shown(each["owner"]) if owners.several(page["instances"]) else "",
             "GROUP": each["group"] or "",
             "CLUSTER": each["cluster"] or "",
             "HOST": each.get("host") or "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from corral.cli.client import owners
 from corral.cli.printing.live_screen import WIDE, draw_graph, one_line, plain_table, styled
 from corral.cli.printing.output import SHORT_ID, ago, count, parsed_date, shorten_ids, start
 from corral.cli.runs.tasks import SHARED_MARK, needs, short_reason, spans, title
@@ -187,6 +188,8 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
     has_starts = any(task.get("startsAtS") for task in waiting)
     sizes |= {"START": 7} if has_starts else {}  # `in 119m`
     sizes |= {"NEEDS": 18} if is_wide else {}
+    if owners.several([*running, *waiting]) and width >= NARROW:
+        sizes |= {"USER": max(8, width // 12)}
     if any(task.get("host") for task in running):
         sizes |= {"HOST": max(8, width // 10)}
     if width < NARROW:
@@ -217,6 +220,7 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
             "START": start(task.get("startsAtS"), now),
             "NEEDS": needs(task["needs"]) if waits else "",
             "HOST": task.get("host") or "",
+            "USER": owners.shown(task.get("owner")),
         }
         table.add_row(*(cells[name] for name in sizes), reason, style="reverse" if is_selected else None)
     if more > 0:

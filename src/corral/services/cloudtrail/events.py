@@ -158,7 +158,7 @@ def _document(record: AuditRecord) -> dict[str, Any]:
         **({"errorCode": record.error, "errorMessage": record.message} if record.error else {}),
         "requestParameters": None if record.omitted else _lower(record.params) or None,
         "responseElements": _lower(record.found) or None,
-        **({"additionalEventData": {"deniedCalls": record.repeats}} if record.repeats else {}),
+        "additionalEventData": {"owner": record.owner, **({"deniedCalls": record.repeats} if record.repeats else {})},
         "requestID": record.request_id,
         "eventID": record.id,
         "readOnly": record.reads,

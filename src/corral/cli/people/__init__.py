@@ -1,0 +1,1 @@
+"""Commands about people: who may use the server, and how they connect to it."""

@@ -1,0 +1,178 @@
+"""`corral user` adds, lists and removes people. It calls the operations of IAM, so `aws iam` shows and changes the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from corral.cli.client.data_folder import DataFolder, data_option
+from corral.cli.client.endpoint import Endpoint, call, client, find_endpoint
+from corral.cli.hosts.token import seconds
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import (
+    age,
+    count,
+    format_duration,
+    print_json,
+    print_line,
+    print_message,
+    print_table,
+    print_text,
+    server_time,
+)
+
+NAME = re.compile(r"[A-Za-z0-9+=,.@_-]{1,64}")
+DEFAULT_GROUP = "users"
+EXISTS, MISSING = "EntityAlreadyExists", "NoSuchEntity"  # error codes of IAM
+
+
+@click.group(short_help="Add, list and remove people.")
+def user() -> None:
+    """Add, list and remove people who use this Corral.
+
+    \b
+    corral user add NAME     add a person, and print the line with which they connect
+    corral user list         list the people, their groups and keys
+    corral user key NAME     print a new line, for another machine or a lost key
+    corral user remove NAME  void all keys and sessions of a person
+    """
+
+
+@user.command(short_help="Add a person.")
+@data_option
+@click.argument("name")
+@click.option(
+    "--group", "groups", multiple=True, metavar="GROUP", show_default=DEFAULT_GROUP, help="A group of the person. Repeatable."
+)
+@click.option("--ttl", metavar="TIME", callback=seconds, show_default="1d", help="How long the code is valid, such as 1h or 7d.")
+@click.option("--json", "as_json", is_flag=True, help="Print the user and the code as JSON.")
+def add(data: DataFolder, name: str, groups: tuple[str, ...], ttl: float | None, as_json: bool) -> None:
+    """Add a person, and print the command with which they connect from their own machine.
+
+    The groups are `admins` (may do everything), `users` (run work, and read and change what is theirs) and `viewers` (look). They
+    are groups of IAM with ordinary policies: `corral aws iam list-attached-group-policies --group-name users`.
+    """
+    if not NAME.fullmatch(name):
+        raise click.UsageError(f"'{name}' is not a user name: use up to 64 letters, digits and + = , . @ _ -")
+    endpoint = find_endpoint(data)
+    iam = client(endpoint, "iam")
+    chosen = groups or (DEFAULT_GROUP,)
+    for group in chosen:
+        with refused_as(iam, MISSING, f"there is no group {group}: `corral aws iam list-groups` lists the groups."):
+            iam.get_group(GroupName=group)
+    with refused_as(iam, EXISTS, f"{name} is a user already. `corral user key {name}` prints a new command to connect."):
+        iam.create_user(UserName=name)
+    for group in chosen:
+        iam.add_user_to_group(GroupName=group, UserName=name)
+    _print_code(endpoint, name, ttl, as_json)
+
+
+@user.command("list", short_help="List the people.")
+@data_option
+@click.option("--json", "as_json", is_flag=True, help="Print the people as JSON.")
+def list_(data: DataFolder, as_json: bool) -> None:
+    """List the people, their groups and their access keys."""
+    iam = client(find_endpoint(data), "iam")
+    found, now = [], None
+    for page in iam.get_paginator("list_users").paginate():
+        now = server_time(page)
+        found += [_about(iam, each) for each in page["Users"]]
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        print_text("No users. `corral user add NAME` adds one.")
+        return
+    print_table(
+        [
+            {
+                "USER": each["user"],
+                "GROUPS": ", ".join(each["groups"]),
+                "KEYS": str(len(each["keys"])),
+                "LAST USED": f"{age(used, now)} ago" if (used := each["lastUsed"]) is not None else "",
+                "CREATED": f"{age(each['createdAt'], now)} ago",
+            }
+            for each in found
+        ]
+    )
+
+
+def _about(iam: Any, each: dict[str, Any]) -> dict[str, Any]:
+    name = each["UserName"]
+    keys = [key["AccessKeyId"] for key in iam.list_access_keys(UserName=name)["AccessKeyMetadata"]]
+    uses = [iam.get_access_key_last_used(AccessKeyId=key)["AccessKeyLastUsed"].get("LastUsedDate") for key in keys]
+    groups = [group["GroupName"] for group in iam.list_groups_for_user(UserName=name)["Groups"]]
+    return {
+        "user": name, "groups": groups, "keys": keys, "lastUsed": max(filter(None, uses), default=None),
+        "createdAt": each["CreateDate"],
+    }  # fmt: skip
+
+
+@user.command(short_help="Print a new command with which a person connects.")
+@data_option
+@click.argument("name")
+@click.option("--replace", is_flag=True, help="Delete the present access keys of the person at once.")
+@click.option("--ttl", metavar="TIME", callback=seconds, show_default="1d", help="How long the code is valid, such as 1h or 7d.")
+@click.option("--json", "as_json", is_flag=True, help="Print the code as JSON.")
+def key(data: DataFolder, name: str, replace: bool, ttl: float | None, as_json: bool) -> None:
+    """Print a new command with which a person connects, for another machine or a lost key. A person has at most two keys."""
+    endpoint = find_endpoint(data)
+    iam = client(endpoint, "iam")
+    if replace:
+        _delete_keys(iam, name)
+    _print_code(endpoint, name, ttl, as_json)
+
+
+@user.command(short_help="Void all keys and sessions of a person.")
+@data_option
+@click.argument("name")
+@click.option("--stop", is_flag=True, help="Stop the tasks of the person. Without this option, they continue.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+def remove(data: DataFolder, name: str, stop: bool, as_json: bool) -> None:
+    """Remove a person: all their keys and sessions are void at once. What they own stays, for the administrators.
+
+    Without --stop, their tasks continue, but have no permissions any more.
+    """
+    found, _ = call(find_endpoint(data), "RemoveUser", {"user": name, "stop": stop})
+    if as_json:
+        print_json(found)
+        return
+    print_text(f"{name} is removed, with {count(found['keys'], 'access key')}.")
+    if stop:
+        print_message(f"{count(found['stopped'], 'task')} {'stops' if found['stopped'] == 1 else 'stop'}.")
+    elif found["running"]:
+        print_message(f"{count(found['running'], 'task')} of {name} still {'runs' if found['running'] == 1 else 'run'}.")
+
+
+@contextmanager
+def refused_as(iam: Any, code: str, text: str) -> Iterator[None]:
+    """Raise a CliError with this text if IAM refuses a request with this code."""
+    try:
+        yield
+    except iam.exceptions.ClientError as refusal:
+        if refusal.response["Error"]["Code"] != code:
+            raise
+        raise CliError(text) from None
+
+
+def _delete_keys(iam: Any, name: str) -> None:
+    with refused_as(iam, MISSING, f"there is no user {name}: `corral user list` lists the users."):
+        keys = iam.list_access_keys(UserName=name)["AccessKeyMetadata"]
+    for each in keys:
+        iam.delete_access_key(UserName=name, AccessKeyId=each["AccessKeyId"])
+
+
+def _print_code(endpoint: Endpoint, name: str, ttl_s: float | None, as_json: bool) -> None:
+    made, _ = call(endpoint, "CreateConnectCode", {"user": name} | ({"ttl": ttl_s} if ttl_s is not None else {}))
+    code = f"{made['code']}.{made['pin']}" if made["pin"] else made["code"]
+    if as_json:
+        print_json({**made, "command": f"corral connect {made['url']} --code {code}"})
+        return
+    print_line(f"corral connect {made['url']} --code {code}")
+    lasts = format_duration(round(ttl_s if ttl_s is not None else 86_400))
+    where = "" if made["url"].startswith("https:") else " It works on this machine only: other machines need `corral up --tls`."
+    print_message(f"{name} runs this on their own machine, once, within {lasts}.{where}")

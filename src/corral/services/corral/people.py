@@ -1,0 +1,108 @@
+"""People: the codes with which they connect, and their removal. `corral user add` creates a code, `corral connect` redeems it.
+
+Corral stores no codes. A code contains the user, its expiry time and a digest of the user's access keys, authenticated by a MAC.
+So a code works once: it creates an access key, and then the digest is another one.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from corral.access.caller import Caller
+from corral.access.sessions import opened, sealed
+from corral.core.errors import ApiError
+from corral.core.transactions import Tx
+from corral.model.principal import USER, owner_of_user
+from corral.model.task import StopCode
+from corral.services.corral.errors import AccessDeniedException, InvalidRequestException, UserNotFoundException
+from corral.services.ecs.task_progress import begin_stop
+from corral.services.iam.access_keys import KEYS_MAX
+from corral.services.iam.handlers import HANDLERS
+from corral.store import Store
+
+TTL_DEFAULT_S, TTL_MIN_S, TTL_MAX_S = 86_400.0, 1.0, 30 * 86_400.0
+PURPOSE = "connect code"
+TASKS_MAX = 100_000  # the unfinished tasks among which those of a removed user are searched
+AGAIN = "Ask for another one: `corral user key NAME` creates it."
+
+
+def create_connect_code(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Create a code with which the person who has it gets an access key of the user."""
+    name, ttl_s = params["user"], params.get("ttl", TTL_DEFAULT_S)
+    if not TTL_MIN_S <= ttl_s <= TTL_MAX_S:
+        raise InvalidRequestException(f"ttl {ttl_s:g} is not valid: pass {TTL_MIN_S:g} to {TTL_MAX_S:.0f} seconds.")
+    user = tx.store.stored.get("iam", USER, "", name)
+    if user is None:
+        raise _no_user(name)
+    keys = tx.store.access_keys.of_user(name)
+    if len(keys) >= KEYS_MAX:
+        raise InvalidRequestException(
+            f"{name} has {KEYS_MAX} access keys already. Delete one with `corral aws iam delete-access-key --user-name {name} "
+            f"--access-key-id {keys[0].id}`, or all with `corral user key {name} --replace`."
+        )
+    expires_at_s = int(tx.wall_s + ttl_s)
+    payload = f"{expires_at_s:x}/{user['UserId']}/{_digest(tx, name)}/{name}".encode()
+    about = tx.settings.server.about
+    return {
+        "user": name,
+        "code": sealed(tx.settings.session_key, PURPOSE, payload),
+        "url": about.get("tlsUrl") or about.get("url", ""),
+        "pin": about.get("tlsPin", ""),
+        "expiresAtS": float(expires_at_s),
+    }
+
+
+def redeem(tx: Tx[Store], code: str, caller: Caller) -> dict[str, Any]:
+    """Create an access key for the user of a code. Raise AccessDeniedException if the code is not valid."""
+    payload = opened(tx.settings.session_key, PURPOSE, code)
+    if payload is None:
+        raise AccessDeniedException(f"The code is not valid: it is not one of this server, or a part of it is missing. {AGAIN}")
+    expires_at, user_id, digest, name = payload.decode().split("/", 3)
+    if int(expires_at, 16) <= tx.wall_s:
+        raise AccessDeniedException(f"The code has expired. {AGAIN}")
+    user = tx.store.stored.get("iam", USER, "", name)
+    if user is None or user["UserId"] != user_id:
+        raise AccessDeniedException(f"The user {name} does not exist any more.")
+    if digest != _digest(tx, name):
+        raise AccessDeniedException(f"The code has been used, or the access keys of {name} have changed since. {AGAIN}")
+    made: dict[str, Any] = HANDLERS["CreateAccessKey"](tx, {"UserName": name}, caller)["AccessKey"]
+    return {
+        "userName": name,
+        "account": tx.settings.account,
+        "accessKeyId": made["AccessKeyId"],
+        "secretAccessKey": made["SecretAccessKey"],
+    }
+
+
+def remove_user(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Delete a user with its access keys, memberships and policies, and stop its tasks if the request says so."""
+    name, named = params["user"], {"UserName": params["user"]}
+    user = tx.store.stored.get("iam", USER, "", name)
+    if user is None:
+        raise _no_user(name)
+    keys = tx.store.access_keys.of_user(name)
+    for key in keys:
+        HANDLERS["DeleteAccessKey"](tx, {**named, "AccessKeyId": key.id}, caller)
+    for group in user["_groups"]:
+        HANDLERS["RemoveUserFromGroup"](tx, {**named, "GroupName": group}, caller)
+    for policy_arn in user["_attached"]:
+        HANDLERS["DetachUserPolicy"](tx, {**named, "PolicyArn": policy_arn}, caller)
+    for policy in user["_inline"]:
+        HANDLERS["DeleteUserPolicy"](tx, {**named, "PolicyName": policy}, caller)
+    HANDLERS["DeleteUser"](tx, named, caller)
+    tasks = [task for each in tx.store.tasks.not_stopping(TASKS_MAX) if (task := tx.store.tasks.get(each)) is not None]
+    theirs = [task for task in tasks if task.owner == owner_of_user(name)]
+    if params.get("stop"):
+        for task in theirs:
+            begin_stop(tx, task, StopCode.USER, f"The user {name} was removed")
+    stopped = len(theirs) if params.get("stop") else 0
+    return {"user": name, "keys": len(keys), "stopped": stopped, "running": len(theirs) - stopped}
+
+
+def _no_user(name: str) -> ApiError:
+    return UserNotFoundException(f"There is no user {name[:100]}: `corral user list` lists the users.")
+
+
+def _digest(tx: Tx[Store], user: str) -> str:
+    return sha256("/".join(key.id for key in tx.store.access_keys.of_user(user)).encode()).hexdigest()[:16]
