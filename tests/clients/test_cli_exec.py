@@ -84,7 +84,7 @@ def test_a_slow_reader_slows_the_command_down(shared_cli: Cli, task: str) -> Non
         return written[-10:].count(written[-1]) == 10
 
     eventually(stands_still)
-    assert 0 < written[-1] < 2_000_000
+    assert 0 < written[-1] < 4_000_000  # the buffers of sockets, whose size the kernel chooses
     code, out, err = running.end()
     assert (code, len(out), err) == (0, 10_000_000, "written\n")
 

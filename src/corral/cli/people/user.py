@@ -35,7 +35,7 @@ def user() -> None:
     """Add, list and remove people who use this Corral.
 
     \b
-    corral user add NAME     add a person, and print the line with which they connect
+    corral user add NAME     add a person, and print how they connect
     corral user list         list the people, their groups and keys
     corral user key NAME     print a new line, for another machine or a lost key
     corral user remove NAME  void all keys and sessions of a person
