@@ -113,6 +113,8 @@ def test_people_see_the_line_and_read_and_stop_only_what_is_theirs(server: Cli, 
     bob("ssm").put_parameter(Name="of-bob", Value="bob's", Type="SecureString")
     bob("secretsmanager").create_secret(Name="of-bob", SecretString="bob's")
     assert bob("s3").get_object(Bucket="of-bob", Key="key")["Body"].read() == b"bob's"
+    data = {"LaunchTemplateName": "of-bob", "LaunchTemplateData": {"InstanceType": "g5.xlarge", "UserData": "c2VjcmV0"}}
+    bob("ec2").create_launch_template(**data)
     ecs, logs = carol("ecs"), carol("logs")
     attempts = [
         (carol("s3").get_object, {"Bucket": "of-bob", "Key": "key"}),
@@ -133,6 +135,8 @@ def test_people_see_the_line_and_read_and_stop_only_what_is_theirs(server: Cli, 
         (ecs.delete_cluster, {"cluster": "default"}),
         (logs.get_log_events, {"logGroupName": "/corral/run", "logStreamName": f"roots/main/{task}"}),
         (logs.delete_log_group, {"logGroupName": "/corral/run"}),
+        (ecs.put_account_setting_default, {"name": "containerInsights", "value": "enabled"}),
+        (ecs.list_tags_for_resource, {"resourceArn": f"arn:aws:ecs:us-east-1:123456789012:task/default/{task}"}),
         (carol("iam").create_user, {"UserName": "eve"}),
         (carol("iam").attach_user_policy, {"UserName": "carol", "PolicyArn": "arn:aws:iam::aws:policy/AdministratorAccess"}),
         (carol("iam").add_user_to_group, {"UserName": "carol", "GroupName": "admins"}),
@@ -144,6 +148,7 @@ def test_people_see_the_line_and_read_and_stop_only_what_is_theirs(server: Cli, 
         assert "not authorized" in refused(call, **params) or call.__name__.endswith("object"), call.__name__
     assert [each["Name"] for each in carol("s3").list_buckets()["Buckets"]] == []
     assert carol("sqs").list_queues().get("QueueUrls", []) == [] and carol("secretsmanager").list_secrets()["SecretList"] == []
+    assert carol("ec2").describe_launch_template_versions(LaunchTemplateName="of-bob")["LaunchTemplateVersions"] == []
     assert len(ecs.list_tasks()["taskArns"]) == 1  # the line
     family = {"family": "host", "containerDefinitions": [{"name": "c", "image": "corral/host", "command": ["id"], "memory": 64}]}
     assert "corral:RunOnHost" in refused(ecs.register_task_definition, **family)

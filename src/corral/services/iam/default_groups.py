@@ -18,23 +18,36 @@ from corral.store import Store
 PATH = "/corral/"
 ADMINISTRATOR = "arn:aws:iam::aws:policy/AdministratorAccess"
 OWN = {"StringEquals": {"corral:Owner": "${corral:Caller}"}}
-# What everyone may see: hosts, GPUs, who runs and waits, and metrics. No environment, command line, log or object is in it.
+# What everyone may see: hosts, GPUs, who runs and waits, networks and metrics. No environment, user data, command line, tag, log or
+# object is in it.
 SEES = [
-    "autoscaling:Describe*", "batch:DescribeComputeEnvironments", "batch:DescribeJobQueues", "batch:DescribeSchedulingPolicies",
-    "cloudwatch:Describe*", "cloudwatch:Get*", "cloudwatch:List*", "corral:DescribeGpus", "corral:DescribeHosts",
-    "corral:DescribeInstances", "corral:DescribeQueueWorkers", "corral:GetHistory", "corral:GetStatus", "corral:GetUsage",
-    "corral:ListLenders", "corral:ListRuns", "corral:ListTaskNames", "ec2:Describe*", "ecs:DescribeCapacityProviders",
-    "ecs:DescribeClusters", "ecs:DescribeContainerInstances", "ecs:List*",
+    "autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeAutoScalingInstances", "autoscaling:DescribeScalingActivities",
+    "batch:DescribeComputeEnvironments", "batch:DescribeJobQueues", "batch:DescribeSchedulingPolicies",
+    "cloudwatch:Describe*", "cloudwatch:Get*", "cloudwatch:List*",
+    "corral:DescribeGpus", "corral:DescribeHosts", "corral:DescribeInstances", "corral:DescribeQueueWorkers", "corral:GetStatus",
+    "corral:GetUsage", "corral:ListLenders", "corral:ListRuns",
+    "ec2:DescribeAccountAttributes", "ec2:DescribeAvailabilityZones", "ec2:DescribeImages", "ec2:DescribeInstanceStatus",
+    "ec2:DescribeInstanceType*", "ec2:DescribeInstances", "ec2:DescribeNetwork*", "ec2:DescribePrefixLists", "ec2:DescribeRegions",
+    "ec2:DescribeRouteTables", "ec2:DescribeSecurityGroup*", "ec2:DescribeSpotPriceHistory", "ec2:DescribeSubnets",
+    "ec2:DescribeVpc*",
+    "ecs:DescribeCapacityProviders", "ecs:DescribeClusters", "ecs:DescribeContainerInstances", "ecs:ListAttributes",
+    "ecs:ListClusters", "ecs:ListContainerInstances", "ecs:ListServices", "ecs:ListTasks",
 ]  # fmt: skip
-# What people do with what is theirs. `corral:RunOnHost` is missing: their tasks run in containers.
+# What people do with what is theirs. `corral:RunOnHost` is missing: their tasks run in containers. So is what changes a setting of
+# the whole account (ecs:PutAccountSettingDefault). The settings of the registry belong to the root user.
 USES = [
     "application-autoscaling:*", "autoscaling:*", "batch:*", "cloudformation:*", "cloudtrail:LookupEvents", "cloudwatch:*",
-    "corral:DescribeLogStates", "corral:ListOutputFiles", "corral:SignalTask", "corral:UpdateWaitingTasks", "ec2:*", "ecr:*",
-    "ecs:*", "lambda:*", "logs:*", "s3:*", "secretsmanager:*", "sns:*", "sqs:*", "ssm:*",
+    "corral:DescribeLogStates", "corral:GetHistory", "corral:ListOutputFiles", "corral:ListTaskNames", "corral:SignalTask",
+    "corral:UpdateWaitingTasks", "ec2:*", "ecr:*", "ecs:C*", "ecs:D*", "ecs:E*", "ecs:G*", "ecs:L*", "ecs:PutAttributes",
+    "ecs:PutClusterCapacityProviders", "ecs:R*", "ecs:S*", "ecs:T*", "ecs:U*", "lambda:*", "logs:*", "s3:*", "secretsmanager:*",
+    "sns:*", "sqs:*", "ssm:*",
 ]  # fmt: skip
-# What they need of things that belong to others.
+# What they need of things that belong to others: the queues of Batch, the default network, and images of machines.
 SHARED: list[dict[str, Any]] = [
     {"Sid": "SubmitToAnyQueue", "Effect": "Allow", "Action": "batch:SubmitJob", "Resource": "arn:aws:batch:*:*:job-queue/*"},
+    {"Sid": "LaunchInAnyNetwork", "Effect": "Allow", "Action": "ec2:RunInstances",
+     "Resource": ["arn:aws:ec2:*:*:image/*", "arn:aws:ec2:*:*:network-interface/*", "arn:aws:ec2:*:*:security-group/*",
+                  "arn:aws:ec2:*:*:subnet/*", "arn:aws:ec2:*:*:volume/*", "arn:aws:ec2:*::image/*"]},
     {"Sid": "OwnKeys", "Effect": "Allow",
      "Action": ["iam:CreateAccessKey", "iam:DeleteAccessKey", "iam:GetAccessKeyLastUsed", "iam:GetUser", "iam:ListAccessKeys",
                 "iam:ListGroupsForUser", "iam:UpdateAccessKey"],
