@@ -13,6 +13,7 @@ TRUST = {
 }
 ALLOW = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::b/*"}]}
 EXECUTION = "arn:aws:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy"
+ADMINISTRATOR = "arn:aws:iam::aws:policy/AdministratorAccess"  # the group `admins` has it
 
 
 def role(iam: Any, name: str, **more: Any) -> dict[str, Any]:
@@ -154,8 +155,13 @@ def test_attachments(iam):
     assert [each["RoleName"] for each in iam.list_entities_for_policy(PolicyArn=EXECUTION)["PolicyRoles"]] == ["holder"]
     assert iam.list_entities_for_policy(PolicyArn=EXECUTION, EntityFilter="User")["PolicyRoles"] == []
     by_scope = {scope: {each["Arn"] for each in iam.list_policies(Scope=scope)["Policies"]} for scope in ("All", "AWS", "Local")}
-    assert by_scope["AWS"] == {EXECUTION} and own in by_scope["Local"] and by_scope["All"] == by_scope["AWS"] | by_scope["Local"]
-    assert {each["Arn"] for each in iam.list_policies(OnlyAttached=True)["Policies"]} == {own, EXECUTION}
+    assert (
+        by_scope["AWS"] == {EXECUTION, ADMINISTRATOR}
+        and own in by_scope["Local"]
+        and by_scope["All"] == by_scope["AWS"] | by_scope["Local"]
+    )
+    of_groups = {ADMINISTRATOR, *(f"arn:aws:iam::123456789012:policy/corral/Corral{name}" for name in ("Users", "Viewers"))}
+    assert {each["Arn"] for each in iam.list_policies(OnlyAttached=True)["Policies"]} == {own, EXECUTION, *of_groups}
     with pytest.raises(iam.exceptions.DeleteConflictException):
         iam.delete_policy(PolicyArn=own)
     with pytest.raises(iam.exceptions.DeleteConflictException, match="must detach all policies first"):

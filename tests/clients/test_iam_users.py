@@ -198,20 +198,20 @@ def test_groups_give_their_policies_to_their_users(corral, iam, user):
     assert [each["GroupName"] for each in iam.list_groups_for_user(UserName="bob")["Groups"]] == ["readers"]
     conflict = "DeleteConflict", "Cannot delete entity, must remove users from group first."
     assert refused(iam.delete_group, GroupName="readers") == conflict and refused(iam.delete_user, UserName="bob") == conflict
-    iam.update_group(GroupName="readers", NewGroupName="viewers", NewPath="/")
+    iam.update_group(GroupName="readers", NewGroupName="watchers", NewPath="/")
     sqs.list_queues()
-    assert iam.get_group(GroupName="viewers")["Group"]["Arn"] == "arn:aws:iam::123456789012:group/viewers"
+    assert iam.get_group(GroupName="watchers")["Group"]["Arn"] == "arn:aws:iam::123456789012:group/watchers"
     assert refused(iam.get_group, GroupName="readers") == ("NoSuchEntity", "The group with name readers cannot be found.")
-    assert [each["GroupName"] for each in iam.list_groups_for_user(UserName="bob")["Groups"]] == ["viewers"]
+    assert [each["GroupName"] for each in iam.list_groups_for_user(UserName="bob")["Groups"]] == ["watchers"]
     iam.create_group(GroupName="other")
-    assert refused(iam.update_group, GroupName="other", NewGroupName="viewers")[0] == "EntityAlreadyExists"
+    assert refused(iam.update_group, GroupName="other", NewGroupName="watchers")[0] == "EntityAlreadyExists"
     iam.delete_group(GroupName="other")
-    iam.remove_user_from_group(GroupName="viewers", UserName="bob")
+    iam.remove_user_from_group(GroupName="watchers", UserName="bob")
     assert refused(sqs.list_queues)[0] == "AccessDenied"
     conflict = "DeleteConflict", "Cannot delete entity, must delete policies first."
-    assert refused(iam.delete_group, GroupName="viewers") == conflict
-    iam.delete_group_policy(GroupName="viewers", PolicyName="list")
-    iam.delete_group(GroupName="viewers")
+    assert refused(iam.delete_group, GroupName="watchers") == conflict
+    iam.delete_group_policy(GroupName="watchers", PolicyName="list")
+    iam.delete_group(GroupName="watchers")
 
 
 def test_policies_of_users_and_groups(iam, user):
@@ -355,16 +355,24 @@ def test_the_account(iam, user):
     iam.add_role_to_instance_profile(InstanceProfileName="r", RoleName="r")
     policy = iam.create_policy(PolicyName="own", PolicyDocument=allow("sqs:*"))["Policy"]["Arn"]
     summary = iam.get_account_summary()["SummaryMap"]
-    assert (summary["Users"], summary["Groups"], summary["Policies"], summary["AccessKeysPerUserQuota"]) == (1, 1, 1, 2)
+    assert (summary["Users"], summary["Groups"], summary["Policies"], summary["AccessKeysPerUserQuota"]) == (1, 4, 3, 2)
     details = iam.get_account_authorization_details()
-    [pat], [group] = details["UserDetailList"], details["GroupDetailList"]
+    [pat], groups = details["UserDetailList"], {each["GroupName"]: each for each in details["GroupDetailList"]}
+    group = groups["all"]
+    assert groups.keys() == {"admins", "all", "users", "viewers"}
     assert pat["GroupList"] == ["all"] and pat["UserPolicyList"] == [
         {"PolicyName": "p", "PolicyDocument": json.loads(allow("s3:*"))}
     ]
     assert [each["PolicyName"] for each in pat["AttachedManagedPolicies"]] == ["ReadOnlyAccess"] and group["GroupName"] == "all"
     role = next(each for each in details["RoleDetailList"] if each["RoleName"] == "r")
     assert [each["InstanceProfileName"] for each in role["InstanceProfileList"]] == ["r"]
-    assert {each["PolicyName"] for each in details["Policies"]} == {"own", "ReadOnlyAccess"}
+    assert {each["PolicyName"] for each in details["Policies"]} == {
+        "AdministratorAccess",
+        "CorralUsers",
+        "CorralViewers",
+        "ReadOnlyAccess",
+        "own",
+    }
     pages = iam.get_paginator("get_account_authorization_details").paginate(
         Filter=["User", "Group"], PaginationConfig={"PageSize": 1}
     )

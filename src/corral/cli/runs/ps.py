@@ -83,7 +83,7 @@ def ps(data: DataFolder, everything: bool, mine: bool, name: str | None, limit: 
     runs = [*content["running"], *content["waiting"]]
     if mine:
         me = owners.own(endpoint)
-        runs = [run for run in runs if run["owner"] == me]
+        runs = [run for run in runs if run.get("owner") == me]
     stopped = _stopped(endpoint, ecs, cluster, mine=mine) if everything else []
     if as_json:
         print_json([*stopped, *tasks.describe(ecs, [run["task"] for run in runs], cluster)])
@@ -138,7 +138,7 @@ def _stopped(endpoint: Endpoint, ecs: Any, cluster: str, *, mine: bool) -> list[
     if not found:
         return []
     history, _ = call(endpoint, "GetHistory", {"cluster": cluster, "limit": len(found)})
-    known = {tasks.id_of(each): each["owner"] for each in history["tasks"]}
+    known = {tasks.id_of(each): each.get("owner", "") for each in history["tasks"]}
     for task in found:
         task["owner"] = known.get(tasks.id_of(task), "")
     me = owners.own(endpoint) if mine else ""

@@ -206,7 +206,7 @@ def recorded_runs(
     for page, at in _pages(endpoint, PAGE if only_runs or owner else min(limit + 1, PAGE), filters):
         now = at
         runs = [task for task in page if not only_runs or not (task["group"].startswith(SERVICE_GROUP) or "jobId" in task)]
-        found += [task for task in runs if owner in ("", task["owner"])]
+        found += [task for task in runs if owner in ("", task.get("owner"))]
         if len(found) > limit:
             break
     return found[:limit], len(found) > limit, now
