@@ -6,6 +6,7 @@ import json
 import random
 import socket
 import time
+from base64 import b64decode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,9 @@ from botocore.credentials import Credentials
 
 from clients.s3_help import MIB, files, new_bucket, sizes, wait_for_blobs
 from corral.model.principal import root_user
+from corral.model.settings import Settings
+from corral.server.key_files import session_validity
+from corral.services.ecr.image_names import pull_from_here
 from corral.services.ecr.registry_passwords import RegistryAccess, password
 from harness import REGION, Corral, eventually
 from raw_registry import OCI_IMAGE, OCI_INDEX, Registry, digest_of, half_sent, image_of, index_of, new_repository, part, password_of
@@ -82,6 +86,19 @@ def test_a_password_is_valid_for_one_region(corral: Corral, registry: Registry):
     answer = registry("GET", f"/v2/{name}/tags/list")
     assert (answer.status, answer.code) == (404, "NAME_UNKNOWN")
     assert Registry(corral, password_of(corral, "eu-west-1"))("GET", f"/v2/{name}/tags/list").json == {"name": name, "tags": []}
+
+
+def test_a_host_pulls_from_every_repository(corral: Corral, registry: Registry, name: str):
+    """Policies do not limit the password that Corral gives to hosts."""
+    manifest = registry.push_image(name, "1", LAYER)
+    path = corral.data / "sessions.json"
+    key = bytes.fromhex(json.loads(path.read_text())["key"])
+    settings = Settings(ACCOUNT, endpoint_url=corral.url, session_key=key, sessions=session_validity(path, key, corral.keys))
+    pull = pull_from_here(settings, f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{name}:1", REGION, time.time())
+    assert pull is not None
+    host = Registry(corral, json.loads(b64decode(pull.auth, altchars=b"-_"))["password"])
+    assert host("GET", f"/v2/ecr.{REGION}/{name}/manifests/1").body == manifest
+    assert host("GET", f"/v2/ecr.{REGION}/{name}/blobs/{digest_of(LAYER)}").body == LAYER
 
 
 def test_a_name_may_begin_with_its_region(corral: Corral, registry: Registry, name: str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 
-from answers.calls import ACCOUNT, OTHER, SAME, Calls
+from answers.calls import ACCOUNT, NOW, OTHER, SAME, Calls
 from harness import REGION
 from raw_registry import OCI_IMAGE, OCI_INDEX, Registry, digest_of
 
@@ -33,7 +33,7 @@ def requests(calls: Calls) -> None:
     calls("CreateRepository", repositoryName="other", encryptionConfiguration={"encryptionType": "KMS", "kmsKey": "a"})
     resource = {"resourceArn": made["repository"]["repositoryArn"]}
     calls("DescribeRepositories")
-    [token] = calls.twice("GetAuthorizationToken", SAME)["authorizationData"]
+    [token] = calls.twice("GetAuthorizationToken", NOW)["authorizationData"]
     calls.twice(
         "PutImageTagMutability",
         SAME,

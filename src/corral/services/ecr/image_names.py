@@ -7,7 +7,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from corral.access.sessions import HOST_ROLE
-from corral.model.principal import role_session
+from corral.model.principal import ROOT, role_session
 from corral.model.settings import Settings
 from corral.services.ecr.registry_passwords import LIFETIME_S, RegistryAccess, docker_auth, password
 
@@ -74,7 +74,7 @@ def pull_from_here(
     region, name = own
     server = _server(settings)
     expires_at_s = int(now_s // _ROTATION_S + 1) * _ROTATION_S + LIFETIME_S
-    principal = role_session(settings.account, HOST_ROLE, "pull", "")
+    principal = role_session(settings.account, HOST_ROLE, "pull", ROOT)  # policies limit the sessions of other owners
     access = RegistryAccess(principal, region, expires_at_s, None, epoch=settings.sessions.of_root)
     pulled = host_image(settings, region, name, controls_host=controls_host)
     return RegistryPull(pulled, docker_auth(server, password(settings.session_key, access)))
