@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,6 +21,7 @@ from msgspec import Struct
 from corral.audit.record import AuditRecord, decode, encode
 
 KEPT_DAYS = 90
+DAY_S = 86_400
 BLOCK_BYTES = 64 * 1024
 _FILE = re.compile(r"\d{4}-\d{2}-\d{2}\.jsonl")
 log = logging.getLogger("corral.audit")
@@ -39,14 +40,14 @@ class AuditTrail:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = Lock()
-        self._day = ""
+        self._day = -1  # of the open file, counted from 1970
         self._file = -1
         self._lost = 0  # records that could not be written since the start of the server
         self._problem = ""  # why the last record could not be written; empty: it was written
 
     def append(self, record: AuditRecord) -> None:
         line = encode(record)
-        day = datetime.fromtimestamp(record.at_s, UTC).strftime("%Y-%m-%d")
+        day = int(record.at_s // DAY_S)
         with self._lock:
             try:
                 if day != self._day:
@@ -74,11 +75,11 @@ class AuditTrail:
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
-            self._day, self._file = "", -1
+            self._day, self._file = -1, -1
 
-    def _open(self, day: str) -> None:
+    def _open(self, day: int) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        path = self._folder / f"{day}.jsonl"
+        path = self._folder / f"{date_of(day * DAY_S)}.jsonl"
         opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         if self._file >= 0:
             os.close(self._file)
@@ -86,11 +87,15 @@ class AuditTrail:
         end_last_line(path, opened)
         self._delete_old(day)
 
-    def _delete_old(self, day: str) -> None:
-        oldest = (datetime.fromisoformat(day) - timedelta(days=KEPT_DAYS)).strftime("%Y-%m-%d")
+    def _delete_old(self, day: int) -> None:
+        oldest = date_of((day - KEPT_DAYS) * DAY_S)
         for each in days(self._folder):
             if each < oldest:
                 (self._folder / f"{each}.jsonl").unlink(missing_ok=True)
+
+
+def date_of(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")
 
 
 def end_last_line(path: Path, opened: int) -> None:
@@ -112,7 +117,7 @@ def days(folder: Path) -> list[str]:
 
 def records_back(folder: Path, from_s: float, until_s: float, before: Position | None) -> Iterator[tuple[Position, AuditRecord]]:
     """Yield the records of a time, the newest first. With `before`, begin with the record that precedes this position."""
-    first, last = (datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d") for at_s in (from_s, until_s))
+    first, last = date_of(from_s), date_of(until_s)
     for day in days(folder):
         if day < first or day > last or (before is not None and day > before.day):
             continue
