@@ -76,8 +76,9 @@ def test_hosts_send_samples_at_once_while_somebody_needs_them(server: Server, tm
         send(connection, {"report": Report(gpus=[GpuSample("GPU-of-sampled", 40.0, 100)], earlier=samples)})
 
         def average() -> float | None:
+            # The oldest sample may belong to the minute before.
             uuid = [{"Name": "Hostname", "Value": "sampled"}, {"Name": "UUID", "Value": "GPU-of-sampled"}]
-            times = {"StartTime": now_s // 60 * 60, "EndTime": now_s + 120, "Statistics": ["Sum", "SampleCount"]}
+            times = {"StartTime": (now_s - 3) // 60 * 60, "EndTime": now_s + 120, "Statistics": ["Sum", "SampleCount"]}
             points = cloudwatch.get_metric_statistics(**metric, Dimensions=uuid, Period=60, **times)["Datapoints"]
             assert sum(point["SampleCount"] for point in points) in (0.0, 4.0)
             return sum(point["Sum"] for point in points) / 4
