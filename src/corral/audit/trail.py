@@ -64,6 +64,12 @@ class AuditTrail:
                     log.error("the audit cannot be written: %s", error.strerror)
                 self._problem = error.strerror or str(error)
 
+    def note_loss(self, why: str) -> None:
+        """Count a record that could not be made."""
+        with self._lock:
+            self._lost += 1
+            self._problem = why
+
     def problems(self) -> list[dict[str, Any]]:
         """Return whether records are being lost, for GetStatus. Any thread may call this method."""
         if not self._problem:

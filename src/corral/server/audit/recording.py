@@ -6,7 +6,9 @@ A record is written when the result of a call is known, before the client gets i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,6 +21,8 @@ from corral.core.clock import Clock
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
 from corral.server.audit.rules import CallKind, identifiers, kind_of, without_secrets
+
+log = logging.getLogger("corral.audit")
 
 CallName = tuple[str, str]  # service and operation
 Params = Mapping[str, Any]
@@ -40,14 +44,25 @@ class Audit:
 
     def succeeded(self, request: aws.Request, caller: Caller, call: CallName, params: Params, result: Params) -> None:
         if self._concerns(call):
-            found = identifiers(*call)(result)
-            self._trail.append(self._record(request, caller, call, params, found=found))
+            with self._noted(call):
+                found = identifiers(*call)(result)
+                self._trail.append(self._record(request, caller, call, params, found=found))
 
     def failed(self, request: aws.Request, caller: Caller, call: CallName, params: Params, error: ApiError) -> None:
-        if error.code in DENIED:
-            self._denied(request, caller, call, params, error)
-        elif self._concerns(call):
-            self._trail.append(self._failure(request, caller, call, params, error))
+        with self._noted(call):
+            if error.code in DENIED:
+                self._denied(request, caller, call, params, error)
+            elif self._concerns(call):
+                self._trail.append(self._failure(request, caller, call, params, error))
+
+    @contextmanager
+    def _noted(self, call: CallName) -> Iterator[None]:
+        """Let the caller get its response although the call cannot be recorded. `corral status` shows the loss."""
+        try:
+            yield
+        except Exception:
+            log.exception("%s:%s could not be recorded", *call)
+            self._trail.note_loss("see server.log")
 
     def close(self) -> None:
         for key in list(self._denials):
