@@ -17,7 +17,7 @@ FIRST_SEEDS = {
     "a service replaces failed tasks at once": 6,
     "a daemon ignores its waiting tasks": 12,
     "a service ignores its old deployments": 14,
-    "a service is inactive before its tasks stop": 17,
+    "a service is inactive before its tasks stop": 16,
     "a daemon does not hear of instances": 9,
     "a roaming claim is forgotten at a restart": 24,
     "an instance ends before its tasks": 5,

@@ -120,8 +120,7 @@ class TasksKeepTheirInstances(GroupChecker):
                 "ecs_service WHERE strategy = 'DAEMON' AND cluster = task.cluster AND 'service:' || name = task_group)",
                 (member.instance_id,),
             ).fetchall()
-            # A launch that waits for GPUs is no instance yet, so a scale-in cancels it, also if it would be protected.
-            if ended or (member.protected and member.in_service_at_s is not None):
+            if ended or member.protected:
                 raise Violation(f"{member} had the tasks {ended}: {cause}")
 
 
