@@ -82,9 +82,15 @@ class SlurmCluster:
         (folder / "slurm.conf").write_text(text)
 
     def start_controller(self) -> None:
-        with open(self.folder / "slurmctld.out", "ab") as log:
-            self._controller = subprocess.Popen(["slurmctld", "-D"], env=self.environment, stdout=log, stderr=log)
-        eventually(lambda: "is UP" in self.run("scontrol", "ping"), "slurmctld")
+        """Start the controller, and start it again if it ends, for example because another program has its port for a moment."""
+
+        def is_up() -> bool:
+            if self._controller is None or self._controller.poll() is not None:
+                with open(self.folder / "slurmctld.out", "ab") as log:
+                    self._controller = subprocess.Popen(["slurmctld", "-D"], env=self.environment, stdout=log, stderr=log)
+            return "is UP" in self.run("scontrol", "ping")
+
+        eventually(is_up, "slurmctld", within_s=120.0)
 
     def stop_controller(self) -> None:
         """End the controller in order: one that is killed forgets the jobs of the last seconds."""
