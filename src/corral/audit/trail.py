@@ -114,7 +114,7 @@ def end_last_line(path: Path, opened: int) -> None:
 
 
 def days(folder: Path) -> list[str]:
-    """Return the days of which there are records, the newest first."""
+    """Return the days that have records, the newest first."""
     try:
         return sorted((name.removesuffix(".jsonl") for name in os.listdir(folder) if _FILE.fullmatch(name)), reverse=True)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The certificate of this server for HTTPS: its own one, which it renews, or the one of --tls-certificate."""
+"""The certificate of this server for HTTPS: one that Corral makes and renews, or the one of --tls-certificate."""
 
 from __future__ import annotations
 
