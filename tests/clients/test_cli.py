@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from command import BIN, DEADLINE_S, UNTIL_TOLD, Cli, Running, living_in, processes_about
+from command import BIN, DEADLINE_S, UNTIL_TOLD, Cli, Running, living, living_in, processes_about
 from corral.cli.aws import installed_version
 from corral.cli.client.aws_profiles import MARK, with_section
 from eventually import eventually
@@ -57,7 +57,7 @@ def _stopped_while_it_starts(own: Cli) -> tuple[Running, int]:
     """Begin `corral up`, and stop the process of the server before it has started."""
     while True:
         starting = own.begin("up", "--detach", "--port", "0", "--gpus", "sim:1")
-        [pid, *_] = eventually(lambda: processes_about(own.data), "the server starts")
+        [pid, *_] = eventually(lambda: living("-m", "corral.server", "--data", str(own.data)), "the server starts")
         os.kill(pid, signal.SIGSTOP)
         if not (own.data / "server.json").exists():
             return starting, pid
