@@ -45,7 +45,7 @@ def requests(calls: Calls) -> None:
     calls.twice_refused("InterruptSpotInstance", "InstanceNotFoundException", instance="i-0123456789abcdef0")
     calls.twice("RevokeSessions", SAME, task=task_id)
     calls.of("iam").create_user(UserName="connects")
-    calls.twice("CreateConnectCode", SAME, user="connects")
+    calls.twice("CreateConnectCode", NOW, user="connects")
     calls.refused("CreateConnectCode", "UserNotFoundException", user="absent")
     calls.refused("CreateConnectCode", "InvalidRequestException", user="connects", ttl=0.0)
     calls.twice("RemoveUser", "UserNotFoundException", user="connects", stop=True)
