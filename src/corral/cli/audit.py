@@ -26,6 +26,7 @@ from corral.cli.printing.output import (
 
 PAGE = 50
 POLL_S = 1.0
+LOOPBACK = "127.0.0.1"  # calls of the server's own machine: the table does not say where they come from
 DENIED = ("AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation")
 
 
@@ -58,7 +59,7 @@ def audit(
         print_json([json.loads(each["CloudTrailEvent"]) for each in found])
         return
     if found:
-        print_table([_row(each) for each in found], optional=("ERROR",))
+        print_table([_row(each) for each in found], optional=("FROM", "ERROR"))
     elif not follow:
         print_text("No calls are recorded" + (" that match." if any(wanted.values()) or denied or since else "."))
     if follow:
@@ -126,7 +127,7 @@ def _row(each: dict[str, Any]) -> dict[str, str]:
         "USER": _user(event["userIdentity"]),
         "ACTION": f"{service}:{each['EventName']}",
         "RESOURCE": _resource(each),
-        "FROM": event["sourceIPAddress"],
+        "FROM": "" if event["sourceIPAddress"] == LOOPBACK else event["sourceIPAddress"],
         "ERROR": f"{error} ({repeats} more)" if repeats else error,
     }
 

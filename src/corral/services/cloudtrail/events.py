@@ -39,10 +39,17 @@ SOURCES = {"application-autoscaling": "autoscaling", "cloudwatch": "monitoring"}
 # How CloudFormation writes the name of a service in the types of its resources.
 TYPES = {
     "application-autoscaling": "ApplicationAutoScaling", "autoscaling": "AutoScaling", "batch": "Batch",
-    "cloudformation": "CloudFormation", "cloudwatch": "CloudWatch", "lambda": "Lambda", "logs": "Logs",
+    "cloudformation": "CloudFormation", "cloudwatch": "CloudWatch", "corral": "Corral", "lambda": "Lambda", "logs": "Logs",
     "secretsmanager": "SecretsManager",
 }  # fmt: skip
 _NAMED = re.compile(r"(\w*?)(?:Name|Id|ARN|Arn|Url)s?")
+# Members of requests that name a resource by its kind alone, by service.
+KINDS = {
+    "batch": re.compile(r"computeEnvironment|job|jobDefinition|jobQueue"),
+    "corral": re.compile(r"(gpu|host|instance|queue|task|user)s?"),
+    "ecs": re.compile(r"(capacityProvider|cluster|containerInstance|service|task|taskDefinition|taskSet)s?"),
+    "s3": re.compile(r"Bucket"),
+}
 _POSITION = re.compile(r"(\d{4}-\d{2}-\d{2}):(\d{1,15})")
 
 
@@ -121,12 +128,19 @@ def _named(service: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]
     if depth == 2 or not isinstance(value, Mapping):
         return
     for member, inner in value.items():
-        what = "Bucket" if member == "Bucket" else matched[1] if (matched := _NAMED.fullmatch(member)) is not None else None
+        what = _kind(service, member)
         for each in inner if isinstance(inner, list) else [inner]:
             if isinstance(each, str) and what is not None:
                 yield f"AWS::{TYPES.get(service, service.upper())}::{what[:1].upper()}{what[1:]}", each
             elif isinstance(each, Mapping):
                 yield from _named(service, each, depth + 1)
+
+
+def _kind(service: str, member: str) -> str | None:
+    """Return the kind of resource that a member of a request or result names, or None if it names none."""
+    if (matched := _NAMED.fullmatch(member)) is not None:
+        return matched[1]
+    return member.removesuffix("s") if service in KINDS and KINDS[service].fullmatch(member) else None
 
 
 def _event(record: AuditRecord) -> dict[str, Any]:
