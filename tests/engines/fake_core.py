@@ -34,6 +34,8 @@ class FakeCore:
         self.stored_at_end: dict[str, int] = {}  # what was stored when the end of the run was told
         self.samples: dict[str, GpuSample] = {}
         self.refused_chunks = 0
+        self.names: list[str] | None = None  # the accounts that the welcome names
+        self.accounts: list[dict[str, int]] = []  # the answers
         self.fault: Callable[[int], str] = lambda number: ""  # "before" or "after" the commit of report `number`
         self.listen()
 
@@ -52,7 +54,9 @@ class FakeCore:
             if message.hello is not None:
                 self.hellos.append(message.hello)
                 self.runs.update({run.run_id: run for run in message.hello.runs})
-                link.send_message({"welcome": {}})
+                link.send_message({"welcome": {} if self.names is None else {"accounts": self.names}})
+            elif message.accounts is not None:
+                self.accounts.append(message.accounts)
             elif message.report is not None:
                 fault = self.fault(len(self.reports))
                 if fault != "before":
@@ -81,6 +85,10 @@ class FakeCore:
     def order(self, *start: RunSpec, stop: list[str] | None = None, check: list[RunSpec] | None = None) -> None:
         assert self._link is not None
         self._link.send_message({"orders": Orders(list(start), stop or [], check or [])})
+
+    def name_accounts(self, *names: str) -> None:
+        assert self._link is not None
+        self._link.send_message({"accounts": list(names)})
 
     def say_quit(self, why: str) -> None:
         assert self._link is not None

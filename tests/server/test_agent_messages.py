@@ -44,6 +44,7 @@ USAGE = Usage(1.0, 0.5, 0.25, 9.0, 1 << 40, 3, 0, 12)
         {"report": Report()},
         {"measured": Measured(3, {"run.1": USAGE}, {})},
         {"declined": Declined("session", "why")},
+        {"accounts": {"ann": 1000}},
     ],
     ids=lambda message: next(iter(message)),
 )  # fmt: skip
@@ -61,6 +62,7 @@ def test_to_the_core(message):
         {"execute": Execute("session", SPEC, ["sh"], has_terminal=True)},
         {"gpu_fault": GpuFaultOrder("GPU-1", 79)},
         {"signal": SignalOrder(["run.1", "run.2"], "SIGINT")},
+        {"accounts": ["ann", "bob"]},
         {"quit": "why"},
     ],
     ids=lambda message: next(iter(message)),

@@ -8,9 +8,11 @@ Messages are JSON on a link (`node/link.py`). Each message is a `ToCore` or a `T
                     {"report": Report}          changes since the last report; sent after the ack of the last one; may be empty
                     {"measured": Measured}      the response to `measure`
                     {"declined": Declined}      the response to `execute` if the host cannot run the command
+                    {"accounts": {name: uid}}   the response to `accounts`, sent again when it changes
                     {"not_upgraded": "why"}     the response to `upgrade` if the agent stays as it is
                     {"session": "id"}           the first message of a link for a session
-    core → agent    {"welcome": {"outputs": OutputLimits, "server": ServerPlace}}  the core has committed the hello
+    core → agent    {"welcome": {"outputs": OutputLimits, "server": ServerPlace, "accounts": [names]}}  the core has committed the
+                                                hello; `accounts` is as below, and may be left out
                     {"ack": Ack}                the core has committed the report
                     {"orders": Orders}          runs to start and to stop, and more; may be repeated; sent only after `welcome`
                     {"measure": Measure}        measure the resource usage of these runs; sent when a client requests it
@@ -18,6 +20,8 @@ Messages are JSON on a link (`node/link.py`). Each message is a `ToCore` or a `T
                     {"signal": SignalOrder}     send a signal to the processes of living runs
                     {"gpu_fault": GpuFaultOrder}  a fault of a simulated GPU, or the end of a fault
                     {"samples_at_once": bool}   send samples of GPUs at once, or collect them (`CollectedSamples`)
+                    {"accounts": [names]}       the Unix accounts of all users: answer with those that this host has, and that runs
+                                                may use there; sent when the set changes
                     {"upgrade": UpgradeOrder}   upgrade the agent of a joined host, which then connects anew
                     {"quit": "why"}             the agent must exit; its runs continue
 
@@ -55,7 +59,7 @@ IDLE_SAMPLES_S = 30.0
 SAMPLE_MAX_AGE_S = IDLE_SAMPLES_S + SILENT_S  # after this time without a sample, the load of a GPU is not known
 assert SILENT_S > 2 * HEARTBEAT_S
 # What a message of a host can contain. The core stores it, so that a host cannot fill its memory and its database.
-RUNS_MAX, GPUS_MAX, SOURCES_MAX = 20_000, 1024, 16
+RUNS_MAX, GPUS_MAX, SOURCES_MAX, ACCOUNTS_MAX = 20_000, 1024, 16, 10_000
 Text = Annotated[str, Meta(max_length=4096)]
 
 
@@ -275,6 +279,7 @@ class ToCore(Struct, frozen=True):
     report: Report | None = None
     measured: Measured | None = None
     declined: Declined | None = None
+    accounts: Annotated[dict[Text, int], Meta(max_length=ACCOUNTS_MAX)] | None = None
     not_upgraded: str | None = None
     session: str | None = None
 
@@ -289,4 +294,5 @@ class ToAgent(Struct, frozen=True):
     gpu_fault: GpuFaultOrder | None = None
     upgrade: UpgradeOrder | None = None
     samples_at_once: bool | None = None
+    accounts: list[str] | None = None
     quit: str | None = None

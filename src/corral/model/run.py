@@ -80,6 +80,8 @@ class RunSpec(Struct, frozen=True):
     fixed_variables: list[str] = field(default_factory=list)
     fence_s: float | None = None  # end the run if the server has not answered the host for so long (`node/fences.py`)
     output_file: str = ""  # the name of the file in which the host keeps the output after the run; empty: it is not kept
+    # The Unix account as which a process acts, or a container reads and writes its host paths. Empty: Corral's own account.
+    account: str = ""
 
 
 # The log groups of `corral run` (cli/runs/run.py repeats the name) and of Batch. Tasks of all owners write to them, so they belong

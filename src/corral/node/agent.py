@@ -56,6 +56,7 @@ from corral.node.gpus import Gpus
 from corral.node.health_checks import HealthChecks
 from corral.node.hold import LEAVE_MAX_S, Hold
 from corral.node.host import Host
+from corral.node.host_accounts import HostAccounts
 from corral.node.host_address import with_address
 from corral.node.inotify import FolderWatch
 from corral.node.kept_outputs import SWEEP_S, KeptOutputs
@@ -134,6 +135,7 @@ class Agent:
         self._samples_at_once = True  # False: the core does not need each sample of the GPUs at once
         self._idle_sampled_at = -IDLE_SAMPLES_S  # when samples of idle GPUs were last kept for a report
         self._problem = ""  # the engine's problem in the last report
+        self._accounts = HostAccounts()
         self._quit_reason: str | None = None
         self._server_port = 0  # on which the gateway leads to the server
         self.upgraded: Path | None = None  # the folder of a new version, which continues after `run`
@@ -215,6 +217,7 @@ class Agent:
         except ConnectionError:
             return True
         finally:
+            self._accounts.stop()
             was_welcome, self._welcomed = self._welcomed, False
             self._note_refusal("" if was_welcome else core.end_reason)
             receiving.cancel()
@@ -370,6 +373,10 @@ class Agent:
             self._server_port = place.port
             self._server_at(place)
             self._responded(None)
+            if "accounts" in message.welcome and self._core is not None:
+                self._accounts.follow(convert(message.welcome["accounts"], list[str]), self._core)
+        elif message.accounts is not None and self._core is not None:
+            self._accounts.follow(message.accounts, self._core)
         elif message.measure is not None:
             self._spawn(self._measure(message.measure))
         elif message.execute is not None:

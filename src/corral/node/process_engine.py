@@ -99,6 +99,7 @@ def launch_of(spec: RunSpec, ours: Mapping[str, str], data: Path) -> Launch:
         memory_mib=spec.memory_mib,
         cpu_units=spec.cpu_units,
         has_output_file=bool(spec.output_file),
+        fault="CannotStartContainerError: this host cannot start processes of other Unix accounts" if spec.account else None,
         fence_s=spec.fence_s,
     )
 
