@@ -59,6 +59,7 @@ MODULES = {
     "login": "Log docker in to the image registry.",
     "images": "List repositories and their images.",
     "people.user": "Add, list and remove people.",
+    "people.limits": "Set and show the limits of people.",
     "people.connect": "Connect to a Corral on which you have a user.",
     "revoke": "Revoke temporary credentials.",
     "audit": "Show who changed what, and what was denied.",

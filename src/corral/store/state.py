@@ -32,6 +32,7 @@ from corral.store.job_holdings import JobHoldings
 from corral.store.job_lines import JobLines
 from corral.store.jobs import Jobs
 from corral.store.joined_hosts import JoinedHosts
+from corral.store.limits import StoredLimits
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.private_environments import PrivateEnvironments
@@ -48,7 +49,7 @@ SCHEMA = (
     "clusters.sql", "stored_resources.sql", "hosts.sql", "tasks.sql", "task_history.sql", "instance_usage.sql", "queues.sql",
     "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql",
     "change_sets.sql", "functions.sql", "jobs.sql", "job_definitions.sql", "job_lines.sql", "private_environments.sql",
-    "task_queue.sql", "secrets.sql", "joined_hosts.sql", "allocations.sql", "access_keys.sql",
+    "task_queue.sql", "secrets.sql", "joined_hosts.sql", "allocations.sql", "access_keys.sql", "limits.sql",
 )  # fmt: skip
 
 # The name of a reconciler → the owner of the thing that it handles. The values are the parts of the thing's name.
@@ -87,6 +88,7 @@ class Store(Database):
     buckets: Buckets
     queues: Queues
     iam: IamIndex
+    limits: StoredLimits
 
     MIGRATIONS = (
         # 2: the writers of objects and of the tags of images. NULL: as if the root user had written it.
@@ -165,6 +167,8 @@ class Store(Database):
         )
         + "UPDATE stored_resource SET owner = 'root' "
         "WHERE service = 'application-autoscaling' AND type = 'target' AND owner = '';\n",
+        # 13: limits of users and groups.
+        "CREATE TABLE subject_limits (subject TEXT PRIMARY KEY CHECK (subject != ''), limits TEXT NOT NULL) WITHOUT ROWID;\n",
     )
 
     @staticmethod
@@ -186,6 +190,7 @@ class Store(Database):
         self.tokens = ClientTokens(self)
         self.iam = self.iam if self.reads_only else IamIndex()
         self.stored = StoredResources(self, self.iam)
+        self.limits = StoredLimits(self, self.limits if self.reads_only else None)
         self.access_keys = AccessKeys(self, self.iam)
         self.queues = Queues(self, self.queues if self.reads_only else None)
         self.objects = Objects(self)

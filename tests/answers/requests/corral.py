@@ -7,6 +7,11 @@ from typing import Any
 from answers.calls import NOW, OTHER, SAME, Calls
 from harness import container, eventually
 
+LIMITS: dict[str, Any] = {
+    "gpus": 4, "waitingGpus": 16, "gpuHoursPerWeek": 100.5, "longestS": 3600.0, "memoryMiB": 65_536, "priority": 10,
+    "storedBytes": 2**40, "requestsPerSecond": 50.0, "weight": 2.0,
+}  # fmt: skip
+
 
 def requests(calls: Calls) -> None:
     ecs = calls.of("ecs")
@@ -48,6 +53,15 @@ def requests(calls: Calls) -> None:
     calls.twice("CreateConnectCode", NOW, user="connects")
     calls.refused("CreateConnectCode", "UserNotFoundException", user="absent")
     calls.refused("CreateConnectCode", "InvalidRequestException", user="connects", ttl=0.0)
+    calls.twice("SetLimits", SAME, subject="user/connects", limits=LIMITS)
+    calls("SetLimits", subject="everyone", limits={"gpus": 4})
+    assert [each["subject"] for each in calls("DescribeLimits")["limits"]] == ["everyone", "user/connects"]
+    calls.twice("DescribeLimits", SAME, subject="user/connects")
+    calls("SetLimits", subject="everyone", remove=["gpus"])
+    calls.refused("SetLimits", "UserNotFoundException", subject="user/absent")
+    calls.refused("SetLimits", "GroupNotFoundException", subject="group/absent")
+    calls.refused("DescribeLimits", "UserNotFoundException", subject="user/absent")
+    calls.refused("DescribeLimits", "GroupNotFoundException", subject="group/absent")
     calls.twice("RemoveUser", "UserNotFoundException", user="connects", stop=True)
     token = calls.twice("CreateJoinToken", OTHER, cluster="other", rack="a")
     calls("CreateJoinToken")
@@ -82,12 +96,15 @@ def refusals(calls: Calls, gpu: str, task: str, waiting: str) -> None:
         ("CreateJoinToken", {"cluster": "a b"}),
         ("CreateJoinToken", {"rack": "a b"}),
         ("DescribeInstances", {"nextToken": "none"}),
+        ("DescribeLimits", {"subject": "none"}),
         ("DrainHost", {"host": calls.of("corral").describe_hosts()["hosts"][0]["id"], "deadline": -1.0}),
         ("GetHistory", {"latest": True}),
         ("ListOutputFiles", {"task": "none"}),
         ("ListRuns", {"maxWaiting": -1}),
         ("RevokeSessions", {}),
         ("SetGpuFault", {"gpu": gpu, "xid": 0}),
+        ("SetLimits", {"subject": "everyone", "limits": {"gpus": -1}}),
+        ("SetLimits", {"subject": "everyone", "remove": ["none"]}),
         ("SignalTask", {"task": task, "signal": "SIGNONE"}),
         ("SignalTask", {"task": task, "signal": "SIGTERM", "cluster": "a b"}),
         ("StopAllTasks", {"pause": -1.0}),

@@ -8,6 +8,7 @@ from corral.services.corral import (
     instances,
     joining,
     lenders,
+    limits,
     people,
     runs,
     server,

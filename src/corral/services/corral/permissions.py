@@ -14,6 +14,7 @@ from corral.access.resources import ResourceFacts, facts_of
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.operations.listings import Listed
+from corral.services.corral.limits import concerns
 from corral.services.ecs.lookup import arn, short
 from corral.store import Store
 from corral.store.task_history import HistoryFilter
@@ -70,8 +71,13 @@ def _owner_of_log(tx: Tx[Any], caller: Caller, params: Params, element: Any) -> 
     return found
 
 
+def _owner_of_limits(tx: Tx[Store], caller: Caller, params: Params, element: Any) -> str | None:
+    return concerns(tx, caller, element["subject"])
+
+
 LISTED = {
     "DescribeInstances": Listed(("instances",), _owner_in_row),
+    "DescribeLimits": Listed(("limits",), _owner_of_limits),
     "DescribeLogStates": Listed(("logs",), _owner_of_log),
     "GetHistory": Listed(("tasks",), _owner_in_row),
     "GetStatus": Listed(("instances", "running", "waiting"), _owner_in_row),

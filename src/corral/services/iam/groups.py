@@ -6,6 +6,8 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.model.limits import GROUP as LIMITED_GROUP
+from corral.model.limits import NO_LIMITS
 from corral.operations.pagination import among
 from corral.operations.stored_resources import Document, Params, ResourceType, create, find, get, put, response_view
 from corral.services.iam import errors
@@ -43,6 +45,7 @@ GROUP = ResourceType(
     },
     check=check,
     check_delete=_group_removable,
+    deleted=lambda tx, caller, group: tx.store.limits.put(f"{LIMITED_GROUP}/{group['GroupName']}", NO_LIMITS),
     selects=selects_path,
     list="ListGroups",
     delete="DeleteGroup",

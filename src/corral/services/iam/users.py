@@ -6,7 +6,8 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.model.principal import USER
+from corral.model.limits import NO_LIMITS
+from corral.model.principal import USER, owner_of_user
 from corral.operations.stored_resources import Document, Params, ResourceType, create, find, put, response_view
 from corral.services.iam import errors
 from corral.services.iam.principal_policies import PrincipalKind, check_boundary, check_without_policies, shown
@@ -26,6 +27,11 @@ def _user_removable(tx: Tx[Store], caller: Caller, user: Document) -> None:
         raise errors.DeleteConflictException("Cannot delete entity, must delete access keys first.")
 
 
+def _forget_user(tx: Tx[Store], caller: Caller, user: Document) -> None:
+    tx.store.access_keys.forget_uses(entity_of(USER, user["UserName"]))
+    tx.store.limits.put(owner_of_user(user["UserName"]), NO_LIMITS)
+
+
 USER_TYPE = ResourceType(
     IAM_ROLES,
     USER,
@@ -42,7 +48,7 @@ USER_TYPE = ResourceType(
     unlisted=("Tags", "PermissionsBoundary"),
     check=check,
     check_delete=_user_removable,
-    deleted=lambda tx, caller, user: tx.store.access_keys.forget_uses(entity_of(USER, user["UserName"])),
+    deleted=_forget_user,
     selects=selects_path,
     view=lambda tx, caller, user: shown(user),
     list="ListUsers",

@@ -1,0 +1,60 @@
+"""Limits of users and groups: how much of the machine they may use, and with which weight they share it."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from corral.model.principal import ROOT, USER
+
+GROUP = "group"
+EVERYONE = "everyone"  # the subject whose limits hold for each user who has no value of their own
+SUBJECTS = f"`{USER}/NAME`, `{GROUP}/NAME`, `{EVERYONE}` or `{ROOT}`"
+WEIGHT_DEFAULT = 1.0
+WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000_000.0
+PRIORITY_MIN, PRIORITY_MAX = -1_000, 1_000  # as the tag corral:priority
+
+
+class Limits(Struct, frozen=True, omit_defaults=True):
+    """The limits of one subject. None: the subject has no such limit."""
+
+    gpus: int | None = None  # held at once, by tasks and instances
+    waiting_gpus: int | None = None  # that tasks and instance launches wait for
+    gpu_hours_per_week: float | None = None  # in the last seven days
+    longest_s: float | None = None  # the longest time limit of a task
+    memory_mib: int | None = None  # that tasks reserve at once
+    priority: int | None = None  # the highest
+    stored_bytes: int | None = None  # of objects and image layers
+    requests_per_second: float | None = None
+    weight: float | None = None  # not a limit: the share of the machine, see `decide/shares.py`
+
+    def problem(self) -> str | None:
+        """Return why a value is not valid, or None."""
+        for name, least, most in RANGES:
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and least <= value <= most):
+                return f"{name} {value:.15g} is not valid: use a number from {least:.15g} to {most:.15g}."
+        return None
+
+
+# Name, least and greatest value
+RANGES: tuple[tuple[str, float, float], ...] = (
+    ("gpus", 0, 1_000_000),
+    ("waiting_gpus", 0, 100_000_000),
+    ("gpu_hours_per_week", 0, 1_000_000_000),
+    ("longest_s", 1, 10 * 365 * 86_400),
+    ("memory_mib", 1, 2**40),
+    ("priority", PRIORITY_MIN, PRIORITY_MAX),
+    ("stored_bytes", 0, 2**60),
+    ("requests_per_second", 0.1, 1_000_000),
+    ("weight", WEIGHT_MIN, WEIGHT_MAX),
+)
+NO_LIMITS = Limits()
+
+
+class SubjectLimits(Struct, frozen=True):
+    """Limits that hold for an owner, and the subject whose use they count: the owner alone, or a group together."""
+
+    subject: str  # as an owner: `root` or `user/NAME`; or `group/NAME`
+    limits: Limits

@@ -1,0 +1,77 @@
+"""Limits of users and groups: which of them hold for an owner, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from corral.access.caller import Caller
+from corral.fleet.limits import limits_of, weight_of
+from corral.model.limits import Limits, SubjectLimits
+from corral.model.principal import iam_user
+from corral.services.corral.handlers import HANDLERS as OWN
+from corral.services.iam.handlers import HANDLERS as IAM
+from services.test_own_instances import CALLER
+from services.test_own_runs import World
+
+ANN = "user/ann"
+
+
+def caller_of(name: str) -> Caller:
+    return replace(CALLER, principal=iam_user(CALLER.account, name))
+
+
+class LimitedWorld(World):
+    """A core with the users ann and bob, who are members of the group lab."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.iam("CreateGroup", GroupName="lab")
+        for name in ("ann", "bob"):
+            self.iam("CreateUser", UserName=name)
+            self.iam("AddUserToGroup", UserName=name, GroupName="lab")
+
+    def iam(self, operation: str, /, **params: Any) -> Any:
+        return self.run(lambda tx: IAM[operation](tx, params, CALLER))
+
+    def limit(self, subject: str, **limits: Any) -> None:
+        self.run(lambda tx: OWN["SetLimits"](tx, {"subject": subject, "limits": limits}, CALLER))
+
+    def unlimit(self, subject: str, *names: str) -> None:
+        self.run(lambda tx: OWN["SetLimits"](tx, {"subject": subject, "remove": names}, CALLER))
+
+
+@pytest.mark.parametrize(
+    ("given", "holding", "weight"),
+    [
+        ({}, [], 1.0),
+        ({"everyone": {"gpus": 4}}, [(ANN, Limits(gpus=4))], 1.0),
+        ({"everyone": {"gpus": 4, "priority": 5}, ANN: {"gpus": 8}}, [(ANN, Limits(gpus=8, priority=5))], 1.0),
+        ({"group/lab": {"gpus": 2, "weight": 3}}, [("group/lab", Limits(gpus=2, weight=3))], 3.0),
+        ({"group/lab": {"weight": 3}, ANN: {"weight": 2}}, [(ANN, Limits(weight=2)), ("group/lab", Limits(weight=3))], 2.0),
+        ({"user/bob": {"gpus": 1}, "root": {"gpus": 3}}, [], 1.0),
+    ],
+)
+def test_limits_of_a_user(given: dict[str, dict[str, Any]], holding: list[tuple[str, Limits]], weight: float) -> None:
+    world = LimitedWorld()
+    for subject, limits in given.items():
+        world.limit(subject, **limits)
+    assert world.run(lambda tx: limits_of(tx, ANN)) == [SubjectLimits(*each) for each in holding]
+    assert world.run(lambda tx: weight_of(tx, ANN)) == weight
+    of_root = world.run(lambda tx: limits_of(tx, "root"))
+    assert [each.limits for each in of_root] == [Limits(**given[each]) for each in given if each == "root"], (
+        "everyone does not include root"
+    )
+
+
+def test_limits_end_with_their_user_and_group() -> None:
+    world = LimitedWorld()
+    world.limit(ANN, gpus=1)
+    world.limit("group/lab", gpus=2)
+    for name in ("ann", "bob"):
+        world.iam("RemoveUserFromGroup", UserName=name, GroupName="lab")
+    world.iam("DeleteUser", UserName="ann")
+    world.iam("DeleteGroup", GroupName="lab")
+    assert world.store.limits.of == {} == type(world.store.limits)(world.store, None).of
