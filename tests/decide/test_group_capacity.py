@@ -33,8 +33,8 @@ def member(id_: str, state: LifecycleState = S.IN_SERVICE, age_s: float = 100.0,
 
 
 def plan(members: list[GroupMember], desired: int, **more: Any):
-    waiting = frozenset(more.pop("waiting", ()))
-    return plan_capacity(CapacityRequest(desired=desired, **more), members, ScaleIn(NOW), waiting=waiting)
+    waiting, busy, limit = frozenset(more.pop("waiting", ())), frozenset(more.pop("busy", ())), more.pop("limit", 1000)
+    return plan_capacity(CapacityRequest(desired=desired, **more), members, ScaleIn(NOW, busy=busy), waiting=waiting, limit=limit)
 
 
 def ends(found) -> dict[str, str]:
@@ -62,6 +62,17 @@ def test_launches_that_wait_for_gpus_end_first() -> None:
     waiting = [member("w1", S.PENDING, age_s=2), member("w2", S.PENDING, age_s=1)]
     assert ends(plan([*THREE, *waiting], 4, waiting=["w1", "w2"])) == {"w2": "surplus"}, "the newest of them"
     assert ends(plan([*THREE, *waiting], 2, waiting=["w1", "w2"], policies=("OldestInstance",))).keys() == {"w1", "w2", "1"}
+
+
+def test_launches_that_tasks_need_end_last() -> None:
+    launches = [member(f"w{at}", S.PENDING, age_s=9 - at) for at in range(3)]
+    members, waits = [*THREE, *launches], {"waiting": ["w0", "w1", "w2"], "busy": ["w0", "w2"]}
+    assert ends(plan(members, 5, **waits)).keys() == {"w1"}
+    assert ends(plan(members, 2, **waits)).keys() == {"w1", "1", "2", "3"}
+    assert list(ends(plan(members, 1, **waits)))[-1] == "w2", "the newest of them"
+    assert len(ends(plan(members, 0, **waits))) == 6 and len(ends(plan(members, 0, **waits, limit=2))) == 2
+    protected = [*THREE, *(each.but(protected=True) for each in launches)]
+    assert ends(plan(protected, 0, **waits)).keys() == {"w1", "1", "2", "3"}
 
 
 def test_instances_that_wait_for_busy_tasks_are_taken_back() -> None:

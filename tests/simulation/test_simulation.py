@@ -16,6 +16,7 @@ import pytest
 from simulation.checkers import everything
 from simulation.joined_hosts import with_joined_hosts
 from simulation.loss_faults import many_changes, many_losses
+from simulation.service_faults import many_services
 from simulation.world import Parts, simulate
 
 SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "40"))
@@ -33,8 +34,8 @@ EVENTS = (
     "services are quiet",
 )  # fmt: skip
 
-# Seeds that have failed, because of a fault of Corral or of a checker.
-FAILED_SEEDS = (80311,)
+# Seeds that have failed, because of a fault of Corral or of a checker, and their plans.
+FAILED_SEEDS = {80311: Parts(), 17: Parts(tune=many_services)}
 
 CUTS = ("fault cut", "fault revoke", "joins again")
 JOINED_END = START + max(1, SEEDS // 4)
@@ -86,7 +87,7 @@ def test_machines_are_copied_and_installed_again(first: int) -> None:
 
 @pytest.mark.parametrize("seed", FAILED_SEEDS)
 def test_seeds_that_failed_pass(seed: int) -> None:
-    simulate(seed, everything())
+    simulate(seed, everything(), FAILED_SEEDS[seed])
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

@@ -10,6 +10,7 @@ from corral.model.settings import ScalingTimes
 from corral.services.ecs.managed_scaling import provider_reservations
 from virtual_clock.group_world import GPUS_4, GPUS_8, REGION
 from virtual_clock.provider_world import DELAY_S, FLEET, ProviderWorld
+from virtual_clock.service_world import USER_DATA
 
 KEY = (REGION, FLEET, "gpus")
 
@@ -100,6 +101,22 @@ def test_launches_that_no_task_needs_give_up_their_place_in_line_at_once() -> No
     assert world.shape() == (2, 2), "instances that run wait for the delay"
     world.wait(2)
     assert world.shape() == (0, 0)
+
+
+@pytest.mark.parametrize("protection", [False, True])
+def test_a_launch_that_a_task_needs_keeps_its_place_in_line_while_idle_instances_are_too_small(protection: bool) -> None:
+    world = ProviderWorld(gpus=4, protection=protection)
+    world.stop(*world.tasks(2))
+    world.configuration("large", GPUS_4, UserData=USER_DATA)
+    world.call("UpdateAutoScalingGroup", AutoScalingGroupName="g", LaunchConfigurationName="large")
+    world.family("four", gpus=4)
+    [task] = world.tasks(1, "four")
+    [launch] = [each["InstanceId"] for each in world.shown()["Instances"] if each["LifecycleState"] == "Pending"]
+    world.wait(DELAY_S - 1)
+    assert (world.shape(), sorted(world.states())) == ((3, 2), ["InService", "InService", "Pending"])
+    world.wait(2)
+    world.report()
+    assert (world.shape(), world.states_of(task), world.placed_on(task)) == ((1, 1), ["RUNNING"], launch)
 
 
 @pytest.mark.parametrize(

@@ -84,10 +84,8 @@ def _scale(tx: Tx[Store], provider: GroupProvider, group: Group, state: ScalingS
         again.append(tx.now_s + RETRY_S)
     decision = Decision(group.desired)
     if "AlarmNotification" not in group.suspended:
-        used = sum(each.weight for each in present if each.slot.id in need.used)
-        decision = desired_capacity(
-            _group_state(tx, provider, group, members, used, state), need, _rules(tx, provider), state.low_since_s, tx.now_s
-        )
+        about = _group_state(tx, provider, group, members, need, state)
+        decision = desired_capacity(about, need, _rules(tx, provider), state.low_since_s, tx.now_s)
     if decision.desired != group.desired:
         group = group_changes.set_desired(tx, group, decision.desired, _cause(provider, need))
     if provider.protects:
@@ -126,7 +124,7 @@ def _with_launch(tx: Tx[Store], group: Group, members: list[GroupMember], state:
 
 
 def _group_state(
-    tx: Tx[Store], provider: GroupProvider, group: Group, members: list[GroupMember], used: int, state: ScalingState
+    tx: Tx[Store], provider: GroupProvider, group: Group, members: list[GroupMember], need: Need, state: ScalingState
 ) -> GroupState:
     present, weight = capacity_of(members), state.launch.weight if state.launch is not None else 1
     warm_up_s = provider.scaling["instanceWarmupPeriod"]
@@ -134,9 +132,10 @@ def _group_state(
     ends = [end_s for end_s in ends if end_s > tx.now_s]
     starting = sum(member.state is not LifecycleState.IN_SERVICE for member in members)
     asked = ceil(max(0, group.desired - present) / weight)
+    unneeded = (member for member in members if member.instance_id not in need.used)
     waiting = sum(
         member.weight
-        for member in members
+        for member in unneeded
         if (instance := tx.store.instances.get(member.instance_id)) is not None and instance.state is InstanceState.PENDING
     )
     return GroupState(
@@ -144,7 +143,7 @@ def _group_state(
         min_size=group.min_size,
         max_size=group.max_size,
         present=present,
-        used=used,
+        used=sum(member.weight for member in members if member.instance_id in need.used),
         waiting=waiting,
         weight=weight,
         warming=starting + asked + len(ends),

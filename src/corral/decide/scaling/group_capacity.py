@@ -154,17 +154,17 @@ def _scale_in(
 ) -> list[str]:
     """Choose instances to terminate. The capacity never falls below the desired capacity.
 
-    Launches that still wait for GPUs are chosen first.
+    Launches that wait for GPUs are chosen first, also if they are protected, because they are not instances yet. But a launch for
+    which tasks wait (it is in `scale_in.busy`) is chosen last: otherwise the capacity provider would launch an instance again.
     """
-    chosen: list[str] = []
-    for member in sorted(left, key=lambda each: (-each.created_at_s, each.instance_id)):
-        if member.instance_id in waiting and member.weight <= surplus and len(chosen) < limit:
-            chosen.append(member.instance_id)
-            surplus -= member.weight
+    unneeded = [member for member in left if member.instance_id in waiting - scale_in.busy]
+    needed = [member for member in left if member.instance_id in waiting & scale_in.busy and not member.protected]
+    chosen = _newest(unneeded, surplus)[:limit]
+    surplus -= sum(member.weight for member in left if member.instance_id in chosen)
     left = [member for member in left if member.instance_id not in chosen]
     open_to = [member for member in left if not member.protected and member.instance_id not in waiting]
-    if sum(member.weight for member in open_to) <= surplus:
-        return (chosen + [member.instance_id for member in open_to])[:limit]
+    if (rest := surplus - sum(member.weight for member in open_to)) >= 0:
+        return (chosen + [member.instance_id for member in open_to] + _newest(needed, rest))[:limit]
     candidates = {member.instance_id: _candidate(member) for member in open_to}
     while surplus > 0 and len(chosen) < limit:
         fitting = [member for member in open_to if member.weight <= surplus]
@@ -181,6 +181,16 @@ def _scale_in(
         surplus -= next(member.weight for member in left if member.instance_id == victim.id)
         left = [member for member in left if member.instance_id != victim.id]
         open_to = [member for member in open_to if member.instance_id != victim.id]
+    return chosen
+
+
+def _newest(launches: list[GroupMember], surplus: int) -> list[str]:
+    """Return the newest launches that together have at most `surplus` units."""
+    chosen: list[str] = []
+    for member in sorted(launches, key=lambda each: (-each.created_at_s, each.instance_id)):
+        if member.weight <= surplus:
+            chosen.append(member.instance_id)
+            surplus -= member.weight
     return chosen
 
 

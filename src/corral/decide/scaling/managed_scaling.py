@@ -176,7 +176,7 @@ class GroupState(Struct, frozen=True):
     max_size: int
     present: int  # units of the instances that run or start
     used: int  # units of the instances that are needed
-    waiting: int = 0  # units of the launches that wait for GPUs
+    waiting: int = 0  # units of the launches that wait for GPUs and are not needed
     weight: int = 1  # units of a new instance
     warming: int = 0  # instances that start, or that started less than a warm-up period ago
     warm_at_s: float | None = None  # when the next of them has warmed up; None: not known
