@@ -8,10 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from corral.access.caller import Caller
+from corral.core.errors import ApiError
 from corral.fleet.limits import limits_of, weight_of
 from corral.model.limits import Limits, SubjectLimits
 from corral.model.principal import iam_user
 from corral.services.corral.handlers import HANDLERS as OWN
+from corral.services.ecs.handlers import HANDLERS as ECS
 from corral.services.iam.handlers import HANDLERS as IAM
 from services.test_own_instances import CALLER
 from services.test_own_runs import World
@@ -23,6 +25,11 @@ def caller_of(name: str) -> Caller:
     return replace(CALLER, principal=iam_user(CALLER.account, name))
 
 
+def needing(gpus: int) -> dict[str, Any]:
+    required = [{"type": "GPU", "value": str(gpus)}]
+    return {"name": "main", "image": "corral/host", "command": ["true"], "memory": 6, "resourceRequirements": required}
+
+
 class LimitedWorld(World):
     """A core with the users ann and bob, who are members of the group lab."""
 
@@ -32,9 +39,14 @@ class LimitedWorld(World):
         for name in ("ann", "bob"):
             self.iam("CreateUser", UserName=name)
             self.iam("AddUserToGroup", UserName=name, GroupName="lab")
+            for gpus in (1, 2):
+                self.as_(name, "RegisterTaskDefinition", family=f"gpus-{gpus}", containerDefinitions=[needing(gpus)])
 
     def iam(self, operation: str, /, **params: Any) -> Any:
         return self.run(lambda tx: IAM[operation](tx, params, CALLER))
+
+    def as_(self, name: str, operation: str, /, **params: Any) -> Any:
+        return self.run(lambda tx: ECS[operation](tx, params, caller_of(name)))
 
     def limit(self, subject: str, **limits: Any) -> None:
         self.run(lambda tx: OWN["SetLimits"](tx, {"subject": subject, "limits": limits}, CALLER))
@@ -74,4 +86,43 @@ def test_limits_end_with_their_user_and_group() -> None:
         world.iam("RemoveUserFromGroup", UserName=name, GroupName="lab")
     world.iam("DeleteUser", UserName="ann")
     world.iam("DeleteGroup", GroupName="lab")
-    assert world.store.limits.of == {} == type(world.store.limits)(world.store, None).of
+    assert world.store.limits.of == {} == world.store.limits.rows()
+
+
+def with_limit(task_gpus: int = 1, **tags: str) -> dict[str, Any]:
+    return {"taskDefinition": f"gpus-{task_gpus}", "tags": [{"key": f"corral:{key}", "value": tags[key]} for key in tags]}
+
+
+TIME = "time-limit"
+
+
+@pytest.mark.parametrize(
+    ("limits", "request_", "why"),
+    [
+        ({"longestS": 3600.0}, with_limit(**{TIME: "3601"}), "time limit is .* but tasks of user:ann may run for at most"),
+        ({"longestS": 3600.0}, with_limit(**{TIME: "3600"}), None),
+        ({"priority": 5}, with_limit(priority="6"), "priority is 6, but tasks of user:ann may have at most 5"),
+        ({"priority": 5}, with_limit(priority="5"), None),
+        ({"gpus": 1}, with_limit(2), "needs 2 GPUs, but user:ann may hold at most 1 at once"),
+        ({"gpus": 2}, with_limit(2), None),
+        ({"memoryMiB": 5}, with_limit(1), "needs 6 MiB of memory, but user:ann may use at most 5 MiB"),
+    ],
+)
+def test_what_a_limit_never_allows_is_refused(limits: dict[str, Any], request_: dict[str, Any], why: str | None) -> None:
+    world = LimitedWorld()
+    world.limit(ANN, **limits)
+    if why is None:
+        assert world.as_("ann", "RunTask", **request_)["tasks"]
+        return
+    with pytest.raises(ApiError, match=why):
+        world.as_("ann", "RunTask", **request_)
+    assert world.as_("bob", "RunTask", **request_)["tasks"], "the limits of others do not count"
+
+
+def test_a_task_without_a_time_limit_gets_the_longest_time() -> None:
+    world = LimitedWorld()
+    world.limit("group/lab", longestS=60.0)
+    [task] = world.as_("ann", "RunTask", taskDefinition="gpus-1")["tasks"]
+    [of_root] = world.call("RunTask", taskDefinition="gpus-1")["tasks"]
+    found = [world.store.tasks.get(each["taskArn"].rpartition("/")[2]) for each in (task, of_root)]
+    assert [each.time_limit_s for each in found if each is not None] == [60.0, None]

@@ -12,9 +12,13 @@ from typing import Any
 import orjson
 
 from corral.core.transactions import Tx
-from corral.model.limits import EVERYONE, GROUP, NO_LIMITS, WEIGHT_DEFAULT, Limits, SubjectLimits
+from corral.decide.tasks.lifecycle import duration_text
+from corral.model.limits import EVERYONE, GROUP, NO_LIMITS, WEIGHT_DEFAULT, Limits, SubjectLimits, shown_subject
 from corral.model.principal import OF_USER, USER
+from corral.model.task import Demand
 from corral.store import Store
+
+SEE = ": `corral limits` shows the limits."
 
 
 def groups_of(tx: Tx[Store], owner: str) -> tuple[str, ...]:
@@ -61,3 +65,33 @@ def _groups_in(user: str) -> tuple[str, ...]:
     """Return the groups in the stored document of a user."""
     document: dict[str, Any] = orjson.loads(user)
     return tuple(document["_groups"])
+
+
+def why_refused(tx: Tx[Store], owner: str, demand: Demand, limit_s: float | None = None, priority: int = 0) -> str | None:
+    """Return why the limits of an owner never allow a task with this demand, time limit and priority. None: they allow it."""
+    gpus, memory_mib = _amounts(demand)
+    for each in limits_of(tx, owner):
+        name, most = shown_subject(each.subject), each.limits
+        if most.longest_s is not None and limit_s is not None and limit_s > most.longest_s:
+            longest = duration_text(most.longest_s)
+            return f"The time limit is {duration_text(limit_s)}, but tasks of {name} may run for at most {longest}{SEE}"
+        if most.priority is not None and priority > most.priority:
+            return f"The priority is {priority}, but tasks of {name} may have at most {most.priority}{SEE}"
+        if most.gpus is not None and gpus > most.gpus:
+            return f"It needs {gpus} GPUs, but {name} may hold at most {most.gpus} at once{SEE}"
+        if most.memory_mib is not None and memory_mib > most.memory_mib:
+            return f"It needs {memory_mib} MiB of memory, but {name} may use at most {most.memory_mib} MiB at once{SEE}"
+    return None
+
+
+def _amounts(demand: Demand) -> tuple[int, int]:
+    """Return the GPUs and the memory that a demand needs at least, of all nodes together. A part of a GPU counts as none."""
+    nodes = demand.nodes or ((demand, 1),)
+    gpus = sum([0 if node.gpu_memory_mib else node.least_gpus * count for node, count in nodes])
+    return gpus, sum([node.memory_mib * count for node, count in nodes])
+
+
+def limited_time_s(tx: Tx[Store], owner: str, given_s: float | None) -> float | None:
+    """Return the time limit of a new task: the given one, but at most the longest that its owner may have."""
+    allowed = [each.limits.longest_s for each in limits_of(tx, owner) if each.limits.longest_s is not None]
+    return min([*allowed, given_s] if given_s is not None else allowed, default=None)

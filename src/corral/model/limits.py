@@ -13,7 +13,7 @@ EVERYONE = "everyone"  # the subject whose limits hold for each user who has no 
 SUBJECTS = f"`{USER}/NAME`, `{GROUP}/NAME`, `{EVERYONE}` or `{ROOT}`"
 WEIGHT_DEFAULT = 1.0
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000_000.0
-PRIORITY_MIN, PRIORITY_MAX = -1_000, 1_000  # as the tag corral:priority
+PRIORITY_MAX = 1_000  # as the tag corral:priority
 
 
 class Limits(Struct, frozen=True, omit_defaults=True):
@@ -45,12 +45,17 @@ RANGES: tuple[tuple[str, float, float], ...] = (
     ("gpu_hours_per_week", 0, 1_000_000_000),
     ("longest_s", 1, 10 * 365 * 86_400),
     ("memory_mib", 1, 2**40),
-    ("priority", PRIORITY_MIN, PRIORITY_MAX),
+    ("priority", 0, PRIORITY_MAX),
     ("stored_bytes", 0, 2**60),
     ("requests_per_second", 0.1, 1_000_000),
     ("weight", WEIGHT_MIN, WEIGHT_MAX),
 )
 NO_LIMITS = Limits()
+
+
+def shown_subject(subject: str) -> str:
+    """Return a subject as `corral limits` shows it."""
+    return subject.replace("/", ":", 1)
 
 
 class SubjectLimits(Struct, frozen=True):

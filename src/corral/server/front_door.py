@@ -3,7 +3,7 @@
 recognise       find the API and the operation, by `aws/recognition.py` for AWS and by the path for all others
 authenticate    identify the caller by the credentials of the request (`authentication.py`)
 authorise       check that the caller may perform the action (`authorization.py`)
-rate            check that the caller has not made too many requests
+rate            check that the caller has not made too many requests (`request_rates.py`)
 run             run the operation in the lane of its database (`service_calls.py` names the exceptions)
 respond         return the result, or the error in the format of the client's protocol
 """
@@ -27,7 +27,9 @@ from corral.access.caller import Caller
 from corral.blobs import Blobs
 from corral.core.errors import ApiError, api_error, forget_frames, internal_failure
 from corral.core.ids import Ids
+from corral.fleet.limits import limits_of
 from corral.model.histogram import RequestTimes
+from corral.model.limits import SubjectLimits
 from corral.model.numbers import whole_number
 from corral.model.settings import Settings
 from corral.server import wait_handles
@@ -41,6 +43,7 @@ from corral.server.http.unverified_memory import UnverifiedMemory
 from corral.server.lanes import Lane
 from corral.server.last_uses import LastUses
 from corral.server.registry import is_for_registry
+from corral.server.request_rates import RequestRates
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
 from corral.server.service_loading import ServiceLoader
@@ -106,10 +109,6 @@ def authorise(caller: Caller, exchange: Exchange) -> None:
         raise AccessDenied(f"Anonymous callers may not perform {exchange.action}: sign the request.")
 
 
-def rate(caller: Caller, exchange: Exchange) -> None:
-    """Raise a throttling error if the caller has exceeded its request rate for the action. No action has a limit yet."""
-
-
 class FrontDoor:
     def __init__(
         self,
@@ -168,7 +167,8 @@ class FrontDoor:
             self._last_uses.note(caller, action)
             if caller.is_restricted:
                 caller = await self._permissions.check(caller, exchange)
-            rate(caller, exchange)
+            if action not in PUBLIC_ACTIONS:
+                self._rates.take(caller.principal.owner, action, time.monotonic())
             response = await exchange.run(caller)
         except ClientGone:
             raise
@@ -184,6 +184,9 @@ class FrontDoor:
             action = exchange.action if exchange is not None else UNKNOWN_ACTION
         self._times.record(action, time.perf_counter() - began_s, response.status)
         return response
+
+    def _limits_of(self, owner: str) -> list[SubjectLimits]:
+        return self._state.read_without_snapshot(lambda tx: limits_of(tx, owner), self._settings, self._ids)
 
     def _record_failure(self, request: aws.Request, caller: Caller, exchange: Exchange, error: ApiError) -> None:
         try:
@@ -246,6 +249,11 @@ class FrontDoor:
             request.body, taken = await whole_body(request.headers, receive, connection, PAGE_BODY_MAX_BYTES)
             give_back(connection, taken)
         return page
+
+    @cached_property
+    def _rates(self) -> RequestRates:
+        stored = self._state.read_without_snapshot(lambda tx: tx.store.limits, self._settings, self._ids)
+        return RequestRates(stored, self._limits_of)
 
     @cached_property
     def _registry(self) -> Registry:

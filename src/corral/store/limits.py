@@ -11,14 +11,15 @@ from corral.model.limits import NO_LIMITS, Limits
 
 
 class StoredLimits:
-    """The limits by subject. Any thread may read `of`; only the writer changes it."""
+    """The limits by subject. Readers share the object of the writer, and do not change it."""
 
-    def __init__(self, database: Database, of_writer: StoredLimits | None) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self.of: dict[str, Limits] = of_writer.of if of_writer is not None else self._rows()
-        self.changes = 0  # counts changes in the writer, for values that are computed from limits
+        self.of: dict[str, Limits] = self.rows()
+        self.limits_requests = False  # whether any subject has a limit of requests per second
+        self._note()
 
-    def _rows(self) -> dict[str, Limits]:
+    def rows(self) -> dict[str, Limits]:
         rows = self._database.execute("SELECT subject, limits FROM subject_limits").fetchall()
         return {subject: msgspec.json.decode(text, type=Limits) for subject, text in rows}
 
@@ -33,8 +34,11 @@ class StoredLimits:
         self._set(subject, limits)
 
     def _set(self, subject: str, limits: Limits) -> None:
-        self.changes += 1
         if limits == NO_LIMITS:
             self.of.pop(subject, None)
         else:
             self.of[subject] = limits
+        self._note()
+
+    def _note(self) -> None:
+        self.limits_requests = any(each.requests_per_second is not None for each in self.of.values())

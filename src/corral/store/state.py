@@ -190,7 +190,7 @@ class Store(Database):
         self.tokens = ClientTokens(self)
         self.iam = self.iam if self.reads_only else IamIndex()
         self.stored = StoredResources(self, self.iam)
-        self.limits = StoredLimits(self, self.limits if self.reads_only else None)
+        self.limits = self.limits if self.reads_only else StoredLimits(self)
         self.access_keys = AccessKeys(self, self.iam)
         self.queues = Queues(self, self.queues if self.reads_only else None)
         self.objects = Objects(self)

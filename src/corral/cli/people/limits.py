@@ -52,7 +52,7 @@ LIMITS = (
         "time", "longestS", DURATION, "The longest time limit of a task, such as 12h.", lambda s: format_duration(round(s))
     ),
     LimitOption("memory", "memoryMiB", Size(2**20), "Memory of tasks at once, such as 64g.", lambda mib: format_bytes(mib * 2**20)),
-    LimitOption("priority", "priority", click.IntRange(-PRIORITY_MAX, PRIORITY_MAX), "The highest priority."),
+    LimitOption("priority", "priority", click.IntRange(0, PRIORITY_MAX), "The highest priority."),
     LimitOption("stored", "storedBytes", Size(1), "Bytes of objects and image layers, such as 500g.", format_bytes),
     LimitOption("requests", "requestsPerSecond", click.FloatRange(0.1), "Requests per second.", _number),
     LimitOption("weight", "weight", click.FloatRange(0.001), "The weight in the line (not a limit).", lambda weight: f"{weight:g}"),

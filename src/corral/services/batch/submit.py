@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.fleet.limits import limited_time_s, why_refused
 from corral.model.job import Dependency, Job, JobKind, JobState
 from corral.operations.tags import TAGS_MAX
 from corral.services.batch import job_progress
@@ -47,6 +48,10 @@ def submit_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     size = _array_size(params.get("arrayProperties") or {}, definition)
     depends_on = _dependencies(tx, caller.region, params.get("dependsOn") or [], size)
     spec = job_spec(tx, definition, params)
+    if tx.store.limits.of:
+        if (why := why_refused(tx, caller.owner, spec.demand, spec.timeout_s)) is not None:
+            raise ClientException(why)
+        spec = replace(spec, timeout_s=limited_time_s(tx, caller.owner, spec.timeout_s))
     if is_kept_from_host(tx, caller):
         spec = replace(spec, only_in_docker=True)
     kind = JobKind.SINGLE

@@ -18,6 +18,7 @@ from corral.core.transactions import Tx
 from corral.decide.placement.place import is_reservable, place_on, room_for_newcomer, why_never
 from corral.decide.placement.slot_fit import amounts
 from corral.fleet.clusters import fargate_pool, pools_of
+from corral.fleet.limits import limited_time_s, why_refused
 from corral.fleet.newcomers import find_room, place_now, taking_capacity, waiting_pool
 from corral.fleet.private_environments import use_private_objects
 from corral.fleet.task_interfaces import placed_details
@@ -67,6 +68,8 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     job_environment: dict[str, str] = field(default_factory=dict)  # variables that differ between the tasks of one Batch job
     options: QueueOptions = NO_OPTIONS  # the queue options in `tags`; tasks of services and of Batch have none
     attempt_timeout_s: float | None = None  # the time limit of an attempt of a Batch job, which Batch enforces
+    # The owner sends the request, so a task that its limits can never allow is refused. Otherwise, the task waits.
+    from_owner: bool = False
     only_in_docker: bool = False  # the tasks must not run as plain processes (`host_access.is_kept_from_host`)
 
 
@@ -91,6 +94,10 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
     check_spec(tx, spec)
     check_network(request.definition, request.network_configuration)
     prototype = _prototype(tx, request, spec)
+    if request.from_owner and tx.store.limits.of:
+        limit_s = time_limit_s(request.tags)
+        if (why := why_refused(tx, request.owner, spec.demand, limit_s, request.options.priority)) is not None:
+            raise InvalidParameterException(why)
     launched = _on_instances(tx, request, spec, prototype) if request.instance_ids else _anywhere(tx, request, spec, prototype)
     for pool in {task.pool for task in launched.tasks}:
         if tx.store.fleet.pool(pool).peers_depending_on_tasks:
@@ -296,6 +303,10 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
         limit_s = time_limit_s(request.tags)
         fence_s(request.tags)  # raises an error if the value of the tag is not valid
         wants_gpu_indexes(request.tags, tx.settings.gpu_ids)  # raises an error if the value of the tag is not valid
+    if tx.store.limits.of:
+        given_s = limit_s if limit_s is not None else request.attempt_timeout_s
+        allowed_s = limited_time_s(tx, request.owner, given_s)
+        limit_s = allowed_s if allowed_s != given_s else limit_s
     runs = spec.runs
     if capacity.launch_type == "FARGATE":
         runs = tuple(run.but(gpus=0) for run in runs)

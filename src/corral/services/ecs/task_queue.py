@@ -15,6 +15,7 @@ from msgspec import Struct
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.tasks.task_queue import next_state, outcome, recorded_outcome
+from corral.fleet.limits import limited_time_s, why_refused
 from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
 from corral.model.placement import TASK, Rank, claim_rank
@@ -27,6 +28,7 @@ from corral.model.queue_options import (
     NO_OPTIONS,
     NOT_BEFORE_TAG,
     PREFIX,
+    PRIORITY_TAG,
     REQUEUE_TAG,
     REQUEUED_AS_TAG,
     QueueOptionError,
@@ -308,6 +310,10 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
                 f"The tag {key} of a task cannot be changed before the task has ended: stop the task, and run another one."
             )
     options = read_options(task.details["tags"])
+    if changed & {TIME_LIMIT_TAG, PRIORITY_TAG}:
+        why = why_refused(tx, task.owner, task.demand, time_limit_s(task.details["tags"]), options.priority)
+        if why is not None:
+            raise InvalidParameterException(why)
     requeues = options.requeues if REQUEUE_TAG in changed or queued is None else queued.requeues
     if task.state is not TaskState.PROVISIONING and TIME_LIMIT_TAG in changed:
         raise InvalidParameterException(f"The tag {TIME_LIMIT_TAG} of a task that has started cannot be changed: it has no effect.")
@@ -339,7 +345,7 @@ def tags_changed(tx: Tx[Store], task: Task, before: Iterable[Tag]) -> None:
 
 def _with_time_limit(tx: Tx[Store], task: Task) -> Task:
     """Apply the changed time limit in the tags of a task that waits."""
-    spec, limit_s = spec_of(tx, task), time_limit_s(task.details["tags"])
+    spec, limit_s = spec_of(tx, task), limited_time_s(tx, task.owner, time_limit_s(task.details["tags"]))
     after = task.but(time_limit_s=limit_s, plain=spec.is_plain and limit_s is None)
     tx.mark(f"pool:{task.pool}")  # with a shorter time limit, it may start before a large task that waits
     return tx.store.tasks.change_waiting(task, after, longest_time_of(after, spec))

@@ -114,6 +114,7 @@ def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str)
         "network_configuration": params.get("networkConfiguration"),
         "reference_id": params.get("referenceId"),
         "enable_execute_command": params.get("enableExecuteCommand", False),
+        "from_owner": True,
         "only_in_docker": is_kept_from_host(tx, caller),
     }
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet.clusters import pools_of
+from corral.fleet.limits import why_refused
 from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
 from corral.model.placement import TASK
@@ -64,6 +65,8 @@ def change_waiting(tx: Tx[Store], task: Task, change: WaitingChange) -> None:
     spec = spec_of(tx, task)
     if change.gpus is not None:
         after, spec = _with_gpus(tx, after, spec, change.gpus)
+        if (why := why_refused(tx, task.owner, after.demand)) is not None:
+            raise InvalidParameterException(f"{_named(task)} was not changed: {why}")
     tags_changed(tx, tx.store.tasks.change_waiting(task, after, longest_time_of(after, spec)), before)
     for pool in pools_of(tx, task.region, task.cluster):
         tx.mark(f"pool:{pool}")
