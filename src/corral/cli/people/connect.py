@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from ipaddress import ip_address
@@ -64,6 +65,8 @@ def connect(url: str, code: str, profile: str, region: str, force: bool, as_json
         return
     print_text(f"You are {found['userName']} on {origin}. The key is in the AWS profile {profile}.")
     print_message(f"Try `corral status`. For aws and boto3: export AWS_PROFILE={profile}")
+    if bundle is not None and os.environ.get("AWS_CA_BUNDLE"):
+        print_message(f"AWS_CA_BUNDLE is set here, and aws and boto3 prefer it to the profile: unset it, or set it to {bundle}.")
 
 
 def _is_loopback(host: str) -> bool:

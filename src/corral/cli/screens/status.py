@@ -9,7 +9,7 @@ import click
 
 from corral.cli.client import owners
 from corral.cli.client.data_folder import DataFolder, data_option
-from corral.cli.client.endpoint import find_endpoint, get_status
+from corral.cli.client.endpoint import client, find_endpoint, get_status
 from corral.cli.printing.output import (
     SHORT_ID,
     ago,
@@ -29,14 +29,17 @@ from corral.cli.runs.tasks import short_reason, size, spans, title
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 def status(data: DataFolder, as_json: bool) -> None:
     """Show the hosts, their GPUs and instances, the tasks, and why tasks wait. The exit code is 3 if Corral is not running."""
-    page, date = get_status(find_endpoint(data))
+    endpoint = find_endpoint(data)
+    page, date = get_status(endpoint)
     if as_json:
         for host in page["hosts"]:
             for gpu in host["gpus"]:
                 gpu.pop("history", None)  # `corral top --json` prints the history
         print_json(page)
         return
-    print_text(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})")
+    url = str(client(endpoint, "ecs").meta.endpoint_url).rstrip("/")
+    where = f"{page['url']}  (data in {page['data']}, process {page['pid']})" if url == page["url"] else url
+    print_text(f"Corral {page['version']} at {where}")
     if page.get("isolate"):
         print_text("Isolated: tasks run in containers without access to the host (--isolate)")
     print_text(tasks_line(page["tasks"]))
