@@ -99,6 +99,12 @@ def test_a_host_pulls_from_every_repository(corral: Corral, registry: Registry, 
     host = Registry(corral, json.loads(b64decode(pull.auth, altchars=b"-_"))["password"])
     assert host("GET", f"/v2/ecr.{REGION}/{name}/manifests/1").body == manifest
     assert host("GET", f"/v2/ecr.{REGION}/{name}/blobs/{digest_of(LAYER)}").body == LAYER
+    for method, path in (  # the password only pulls
+        ("PUT", f"{name}/manifests/2"), ("DELETE", f"{name}/manifests/{digest_of(manifest)}"), ("POST", f"{name}/blobs/uploads/"),
+        ("DELETE", f"{name}/blobs/{digest_of(LAYER)}"), ("GET", f"{name}/tags/list"), ("GET", "_catalog"),
+    ):  # fmt: skip
+        answer = host(method, f"/v2/{path}", manifest if method == "PUT" else None, content_type=OCI_IMAGE)
+        assert (answer.status, answer.code) == (403, "DENIED") and "only pulls images" in answer.message, path
 
 
 def test_a_name_may_begin_with_its_region(corral: Corral, registry: Registry, name: str):

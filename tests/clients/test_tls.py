@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from botocore.config import Config
@@ -114,8 +113,9 @@ def test_clients_of_aws_over_tls(corral: Corral, about: dict[str, Any]) -> None:
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue_arn)
     sns.publish(TopicArn=topic, Message="signed")
     [message] = sqs.receive_message(QueueUrl=queue, WaitTimeSeconds=20)["Messages"]
-    signed_by = urlsplit(json.loads(message["Body"])["SigningCertURL"]).path
-    with urllib.request.urlopen(url + signed_by, context=tls(corral)) as response:
+    envelope = json.loads(message["Body"])
+    assert envelope["UnsubscribeURL"].startswith(f"{url}/?")
+    with urllib.request.urlopen(envelope["SigningCertURL"], context=tls(corral)) as response:
         assert response.read().startswith(b"-----BEGIN CERTIFICATE-----")
     with pytest.raises(ClientError, match="NoSuchKey"):
         s3.get_object(Bucket="tls", Key="none")

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral.access import resources
 from corral.access.authorization import refusal, sight
@@ -18,6 +19,7 @@ from corral.access.resources import ResourceFacts
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
 from corral.model.principal import iam_user, role_session, root_user
+from corral.model.session import SessionTerms
 from corral.model.settings import Settings
 from corral.operations.listings import Listed, listing_of, visible
 from corral.operations.services import SERVICES
@@ -162,10 +164,14 @@ def test_a_task_may_do_what_both_its_role_and_its_owner_may(tx: Tx[Store]) -> No
     assert why(tx, TASK, "sqs:ListQueues", "*") is None
     refused = why(tx, TASK, "ecs:StopTask", "*")
     assert refused is not None and "assumed-role/train/t1 is not authorized to perform: ecs:StopTask" in refused
-    assert f"The task acts for arn:aws:iam::{ACCOUNT}:user/ann" in refused
+    assert f"It acts for arn:aws:iam::{ACCOUNT}:user/ann" in refused
     assert "because no identity-based policy" in str(why(tx, TASK, "ecs:RunTask", "*"))
     assert why(tx, ROOTS_TASK, "ecs:StopTask", "*") is None  # the root user is not limited
     assert why(tx, ASSUMED, "ecs:StopTask", "*") is None  # as on AWS, a role that a user assumes has its own permissions
+    function = replace(ASSUMED, terms=SessionTerms(for_owner=True))
+    assert why(tx, function, "sqs:ListQueues", "*") is None and f"It acts for arn:aws:iam::{ACCOUNT}:user/ann" in str(
+        why(tx, function, "ecs:StopTask", "*")
+    )
     tx.store.stored.drop("iam", "user", "", "ann")
     assert why(tx, TASK, "sqs:ListQueues", "*") is not None
 

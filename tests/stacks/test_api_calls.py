@@ -115,22 +115,20 @@ def test_a_program_in_a_container_gains_nothing_by_a_stack(tx: Tx[Store]):
 @pytest.mark.parametrize(
     ("statements", "allowed"),
     [
-        ([{"Effect": "Allow", "Action": ["logs:*", "ec2:*"], "Resource": "*"}], True),
-        ([{"Effect": "Allow", "Action": ["logs:CreateLogGroup", "ec2:CreateVpc"], "Resource": "*"}], False),
+        ([{"Effect": "Allow", "Action": "ec2:*", "Resource": "*"}], True),
+        ([{"Effect": "Allow", "Action": "ec2:CreateVpc", "Resource": "*"}], False),
         ([{"Effect": "Allow", "Action": "*", "Resource": "*"},
-          {"Effect": "Deny", "Action": ["logs:DeleteLogGroup", "ec2:DeleteVpc"], "Resource": "*"}], False),
+          {"Effect": "Deny", "Action": "ec2:DeleteVpc", "Resource": "*"}], False),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["AWS::Logs::LogGroup", "AWS::EC2::VPC"])  # one of another lane, one that calls handlers
-def test_a_step_without_operations_needs_all_actions_of_its_service(
-    tx: Tx[Store], name: str, statements: list[dict[str, Any]], allowed: bool
-):
+def test_a_step_without_operations_needs_all_actions_of_its_service(tx: Tx[Store], statements: list[dict[str, Any]], allowed: bool):
     role_of_task(tx, *statements)
-    for caller, type_name in ((ROOT, name), (TASK, "AWS::SNS::Topic"), (TASK, "AWS::IAM::Role")):
-        authorize_step(tx, caller, resource_type(type_name))  # AWS::IAM::Role runs operations, which check the permissions
+    name = "AWS::EC2::VPC"  # it calls handlers
+    for caller, type_name in ((ROOT, name), (TASK, "AWS::SNS::Topic"), (TASK, "AWS::Logs::LogGroup")):
+        authorize_step(tx, caller, resource_type(type_name))  # these types run operations, which check the permissions
     if allowed:
         authorize_step(tx, TASK, resource_type(name))
     else:
         with pytest.raises(ApiError) as refused:
             authorize_step(tx, TASK, resource_type(name))
-        assert refused.value.code in ("AccessDeniedException", "UnauthorizedOperation")
+        assert refused.value.code == "UnauthorizedOperation"

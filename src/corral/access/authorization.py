@@ -90,7 +90,7 @@ def _refusal(
     if policies.owner is not None:
         verdict = _decide(tx, caller, policies.owner, needed, facts, resource)
         if verdict is not PolicyVerdict.ALLOWED:
-            return f"{_text(caller, needed, verdict)}. The task acts for {policies.owner.arn}, whose policies decided this"
+            return f"{_text(caller, needed, verdict)}. It acts for {policies.owner.arn}, whose policies decided this"
     return None
 
 

@@ -53,7 +53,7 @@ class CallerPolicies(Struct, frozen=True):
     layers: PolicyLayers
     tags: Context
     user: str = ""  # aws:username
-    owner: CallerPolicies | None = None  # the user whose task the caller is, who limits the caller
+    owner: CallerPolicies | None = None  # the user whose task or function the caller is, who limits the caller
 
 
 def policies_of_role(tx: Tx[Store], account: str, name: str) -> PrincipalPolicies:
@@ -105,7 +105,7 @@ def _role_session(tx: Tx[Store], caller: Caller) -> CallerPolicies:
         PRINCIPAL_TYPES[ASSUMED_ROLE],
         PolicyLayers(layers.identity, layers.boundary, _session_policies(tx, terms)),
         {**found.tags, **_session_tags(terms)},
-        owner=_owner(tx, caller) if caller.task_id is not None else None,
+        owner=_owner(tx, caller) if caller.task_id is not None or terms.for_owner else None,
     )
 
 
@@ -145,7 +145,7 @@ def _session_tags(terms: SessionTerms) -> Context:
 
 
 def _owner(tx: Tx[Store], caller: Caller) -> CallerPolicies | None:
-    """Return the policies of the user who owns the task of a caller. Return None if the root user owns it."""
+    """Return the policies of the user who owns the task or the function of a caller. Return None if the root user owns it."""
     if not caller.principal.owner.startswith(OF_USER):
         return None
     return _user(tx, caller.account, caller.principal.owner.removeprefix(OF_USER))

@@ -22,6 +22,8 @@ class SessionTerms(Struct, frozen=True):
     source_identity: str = ""
     is_restricted: bool = False  # True: policies decide, also if the root user has created the session
     is_root: bool = False  # True: without the session policies, the session could do what the root user can
+    # True: the policies of the owner limit the session, as they limit the sessions of tasks. A Lambda function has such a session.
+    for_owner: bool = False
 
 
 class CredentialSession(Struct, frozen=True):

@@ -30,8 +30,6 @@ def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapp
     `params` has the members of botocore's model. A number or a boolean may be text. A member with the value None is omitted.
     Members that begin with "_" are Corral's own, for example the tags of a stack's resources. The operation gets them unchanged.
 
-    The policies of roles are in the state lane. So for a service of another lane, this function checks no permissions:
-    `authorize_step` has checked them before the step.
     """
     served = SERVICES[service]
     own = {name: value for name, value in params.items() if name.startswith("_")}
@@ -39,11 +37,29 @@ def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapp
     if service in ANY_CASE:
         given = with_model_case(service, operation, given)
     converted = direct_input(service, operation, given) | own
-    if served.lane == "state":
-        authorize(tx, caller, service, operation, converted)
+    if caller.is_restricted:
+        _authorize_in(tx, caller, service, operation, converted)
     if operation in served.prepare:
         converted = served.prepare[operation](converted)
     return served.operations[operation](tx, converted, caller)
+
+
+def _authorize_in(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> None:
+    """Check the permissions for an operation in any lane. Another lane reads the policies, which are in the state lane.
+
+    This read sees the last commit. A resource that the step itself has created counts there as one that does not exist yet, so as
+    one of the caller.
+    """
+    if SERVICES[service].lane == "state":
+        authorize(tx, caller, service, operation, params)
+        return
+
+    def check(state: Tx[Any]) -> bool:
+        authorize(state, caller, service, operation, params)
+        return True
+
+    if not tx.settings.server.read_lane("state", check):
+        raise denied(service, f"{service}:{operation} cannot be authorized, because the policies cannot be read: try again.")
 
 
 def authorize(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> None:
@@ -56,13 +72,12 @@ def authorize(tx: Tx[Any], caller: Caller, service: str, operation: str, params:
 def authorize_step(tx: Tx[Any], caller: Caller, type_: TemplateType) -> None:
     """Check the caller's permissions in the state lane, before a stack creates, updates or deletes a resource of this type.
 
-    This is for types that do not run operations in the state lane through `call`. The operations of the step are not known yet. So
+    This is for types that do not run operations through `call`. The operations of the step are not known yet. So
     a restricted caller needs the permission for all actions of the service on all resources, and its policies may not deny
     anything. The types AWS::CloudFormation::… need no check here: the steps of a nested stack are checked one by one, and a custom
     resource checks the permission for its own request.
     """
-    is_checked = type_.checks_permissions and type_.lane == "state"
-    if not caller.is_restricted or is_checked or type_.name.startswith("AWS::CloudFormation::"):
+    if not caller.is_restricted or type_.checks_permissions or type_.name.startswith("AWS::CloudFormation::"):
         return
     service = type_.name.split("::")[1].lower()
     _require(tx, caller, service, [Permission(f"{service}:*", UNKNOWN_RESOURCE)], is_open=False)

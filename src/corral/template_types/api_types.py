@@ -178,7 +178,7 @@ def api_type(
 
     if without_effect:
         more["settled"] = note_of(name, without_effect)
-    fields = {"lane": lane, "checks_permissions": lane == "state", **more}
+    fields = {"lane": lane, "checks_permissions": True, **more}
     type_ = TemplateType(name, make, attributes, change, drop, **fields)
     return type_
 

@@ -15,6 +15,7 @@ from corral import aws
 from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
+from corral.model.principal import SERVICE
 from corral.model.settings import Settings
 from corral.server.audit.recording import Audit
 from corral.server.authentication import Authentication
@@ -44,6 +45,9 @@ OPERATIONS = {
     ("blobs/uploads", "PUT"): "CompleteLayerUpload",
     ("blobs/uploads", ""): "UploadLayerPart",
 }
+
+# The operations that a host may perform with its password (`pull_from_here`)
+PULLS = frozenset({"BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer"})
 
 RegistryHandler = Callable[[RegistryRequest], Awaitable[aws.Response]]
 
@@ -101,9 +105,9 @@ class RegistryExchange(Struct, eq=False):
 
     def required(self, caller: Caller) -> RequiredOperation | None:
         route, query = route_of(self.head.path, caller.region), query_of(self.head.query)
-        operation = OPERATIONS.get((route.kind, self.head.method), OPERATIONS.get((route.kind, "")))
+        operation = _operation(route.kind, self.head.method)
         if operation is None:
-            return None  # the path is /v2/: the request only tests the password
+            return None
         source = [plain_name(query["from"], caller.region)] if "from" in query else []
         return RequiredOperation("ecr", operation, {"repositoryNames": [route.name] if route.name else [], "mountedFrom": source})
 
@@ -116,19 +120,26 @@ class RegistryExchange(Struct, eq=False):
         handler = self.registry.handlers[route.kind].get(head.method)
         if handler is None:
             raise Unsupported(f"The registry does not serve {head.method} for {head.path}.")
+        operation = _operation(route.kind, head.method)
+        if caller.principal.kind == SERVICE and operation is not None and operation not in PULLS:
+            raise Denied(f"The password of hosts is not authorized to perform: ecr:{operation}. It only pulls images.")
         try:
             response = await handler(RegistryRequest(head, self.receive, route, caller, query_of(head.query)))
         except RepositoryNotFoundException as error:
             create = f"aws ecr create-repository --repository-name {route.name} --region {caller.region}"
             raise RepositoryNotFoundException(f"{error.message}. Create it with: {create}") from None
-        operation = OPERATIONS.get((route.kind, head.method))
-        if operation is not None:
+        if (route.kind, head.method) in OPERATIONS and operation is not None:
             params = {"repositoryName": route.name, "imageTag": route.reference}
             self.registry.audit.succeeded(head, caller, ("ecr", operation), params, {})
         return response
 
     def refuse(self, error: ApiError) -> aws.Response:
         return error_response(error)
+
+
+def _operation(kind: str, method: str) -> str | None:
+    """Return the operation of ECR whose permission a request needs. Return None for /v2/, which only tests the password."""
+    return OPERATIONS.get((kind, method), OPERATIONS.get((kind, "")))
 
 
 async def _welcome(_: RegistryRequest) -> aws.Response:

@@ -24,6 +24,7 @@ from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
 from corral.services.autoscaling.names import SERVICE
 from corral.services.ec2 import permissions as ec2
 from corral.services.sns.names import TOPIC, region_and_name, topic_with_arn
+from corral.services.sqs.queue_names import arn_of, queue_with_arn
 from corral.store import Store
 from corral.store.stored_resources import Document
 
@@ -79,10 +80,10 @@ LISTED = {
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
     """The permissions on what a request names, and on what its groups will use: launch templates, instances, topics and roles.
 
-    Describe operations have no resources.
+    Describe operations have no resources, as on AWS, except DescribeWarmPool, which shows the settings of one group.
     """
     action = f"autoscaling:{operation}"
-    if operation.startswith("Describe"):
+    if operation.startswith("Describe") and operation != "DescribeWarmPool":
         return on_resources(action, (), {})
     if operation in OF_CONFIGURATION:
         arn = _configuration_arn(tx, caller, params.get("LaunchConfigurationName", ""))
@@ -94,10 +95,23 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         needed += with_tags("autoscaling:CreateOrUpdateTags", arns, params)
     if operation == "AttachInstances":
         needed += [each for given in params.get("InstanceIds") or () for each in _use_instance(tx, caller, operation, given)]
-    if params.get("TopicARN") and (topic := topic_with_arn(tx, params["TopicARN"])) is not None:
-        owner = tx.store.stored.owner("sns", TOPIC, *region_and_name(topic["TopicArn"]))
-        needed += of_other_owner(caller, owner, "sns:Publish", topic["TopicArn"])
+    hooks = [params, *(params.get("LifecycleHookSpecificationList") or ())]
+    targets = dict.fromkeys((params.get("TopicARN"), *(each.get("NotificationTargetARN") for each in hooks)))
+    needed += [permission for target in targets if target for permission in _notify(tx, caller, target)]
     return needed + _launch(tx, caller, operation, params)
+
+
+def _notify(tx: Tx[Store], caller: Caller, target: str) -> list[Permission]:
+    """The permission for the messages that a group sends to a topic, or a hook to a queue or a topic, of another owner.
+
+    A group sends with its own role, so the policies of the target do not decide.
+    """
+    if (queue := queue_with_arn(tx, target)) is not None:
+        return of_other_owner(caller, queue.owner, "sqs:SendMessage", arn_of(tx, queue))
+    if (topic := topic_with_arn(tx, target)) is None:
+        return []
+    owner = tx.store.stored.owner("sns", TOPIC, *region_and_name(topic["TopicArn"]))
+    return of_other_owner(caller, owner, "sns:Publish", topic["TopicArn"])
 
 
 def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> ResourceFacts:

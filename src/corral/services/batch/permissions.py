@@ -18,7 +18,7 @@ from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QU
 from corral.services.batch.task_documents import all_task_properties
 from corral.services.ecs import host_access
 from corral.services.ecs.lookup import split_definition
-from corral.services.ecs.permissions import read_secrets
+from corral.services.ecs.permissions import pull_images, read_secrets
 from corral.store import Store
 
 ACTIONS = {"CancelJobs": "CancelJob", "TerminateJobs": "TerminateJob"}  # operation → action, where their names differ
@@ -56,7 +56,8 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     action, arns = f"batch:{ACTIONS.get(operation, operation)}", _arns(tx, caller, operation, params)
     needed = on_resources(action, arns, {**share, **request_tags(params), **_container_context(operation, params)})
     if operation == "RegisterJobDefinition":
-        needed += [each for task in _new_tasks(params) for each in read_secrets(tx, caller, task)]
+        tasks = _new_tasks(params)
+        needed += [each for task in tasks for each in (*read_secrets(tx, caller, task), *pull_images(tx, caller, task))]
     tasks = _stored_tasks(tx, caller, params) if operation == "SubmitJob" else []
     roles = [task.get(member) for task in tasks for member in ("taskRoleArn", "executionRoleArn")]
     return needed + [pass_role(tx, caller, role, "ecs-tasks") for role in dict.fromkeys(roles) if role]
@@ -132,7 +133,7 @@ def gives_host(tx: Tx[Store], caller: Caller, operation: str, params: Params) ->
 def _arns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[str]:
     """Return the ARNs of the resources that a request names.
 
-    As on AWS, return none for operations that list or describe. ListTagsForResource is an exception.
+    As on AWS, return none for operations that list or describe. ListTagsForResource and DescribeConsumableResource are exceptions.
     """
     if params.get("resourceArn"):
         return [params["resourceArn"]]
@@ -140,7 +141,7 @@ def _arns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list
     def named(kind: str, given: str) -> str:
         return arn(caller.account, caller.region, f"{kind}/{short(kind, caller.region, given)}")
 
-    if operation.startswith(("Describe", "List")):
+    if operation.startswith(("Describe", "List")) and operation != "DescribeConsumableResource":
         return []
     if operation in JOBS:
         return [named(JOB, params.get("jobId", ""))]

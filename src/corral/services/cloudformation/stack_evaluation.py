@@ -28,6 +28,7 @@ from corral.services.ec2.zones import zone_names
 from corral.services.secretsmanager.cloudformation_types import secret_text
 from corral.services.ssm.cloudformation_types import dynamic_value
 from corral.store import Store
+from corral.template_types.api_calls import authorize
 from corral.template_types.generated_names import generated_name
 from corral.template_types.lookup import resource_type
 from corral.template_types.schemas import ValidationError, check_properties, has_schema, tag_property
@@ -59,8 +60,12 @@ class Lookups:
         export = self.tx.store.stacks.export(self.caller.region, name)
         if export is None:
             raise TemplateError(f"No export named {name} found.")
+        value, stack_id = export
+        exporting = self.tx.store.stacks.get(stack_id)
+        if exporting is not None and exporting.owner != self.caller.owner:  # the value is an output of the stack
+            authorize(self.tx, self.caller, "cloudformation", "DescribeStacks", {"StackName": stack_id})
         self.imported_names.add(name)
-        return export[0]
+        return value
 
     def dynamic(self, reference: str) -> str:
         """Return the value of a dynamic reference. References to secret values stay: `with_secrets` replaces them."""

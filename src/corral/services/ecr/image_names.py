@@ -6,8 +6,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from corral.access.sessions import HOST_ROLE
-from corral.model.principal import ROOT, role_session
+from corral.model.principal import ROOT, acting_service
 from corral.model.settings import Settings
 from corral.services.ecr.registry_passwords import LIFETIME_S, RegistryAccess, docker_auth, password
 
@@ -18,6 +17,7 @@ _ECR_NAME = re.compile(
 _LOCAL_NAME = re.compile(r"(?:localhost|127\.0\.0\.1):([0-9]{1,5})/(.+)")
 # The password for pulls changes once in this time. A Docker engine can combine several pulls into one if their password is equal.
 _ROTATION_S = 3600
+HOSTS = "hosts"  # the name of the principal in this password, with which the registry allows only pulls
 
 
 class RegistryPull(NamedTuple):
@@ -74,7 +74,7 @@ def pull_from_here(
     region, name = own
     server = _server(settings)
     expires_at_s = int(now_s // _ROTATION_S + 1) * _ROTATION_S + LIFETIME_S
-    principal = role_session(settings.account, HOST_ROLE, "pull", ROOT)  # policies limit the sessions of other owners
+    principal = acting_service(settings.account, HOSTS, ROOT)
     access = RegistryAccess(principal, region, expires_at_s, None, epoch=settings.sessions.of_root)
     pulled = host_image(settings, region, name, controls_host=controls_host)
     return RegistryPull(pulled, docker_auth(server, password(settings.session_key, access)))

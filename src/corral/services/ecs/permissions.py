@@ -6,6 +6,7 @@ resource that the handler will find.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.model.private_environment import is_private
+from corral.services.ecr.image_names import own_image
 from corral.services.ecs import host_access, lookup
 from corral.services.ecs.capacity_providers import existing_group
 from corral.services.ecs.container_secrets import permissions_to_read
@@ -64,7 +66,7 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         arns = [lookup.arn(caller.account, caller.region, f"task-definition/{name}")]
     needed = [Permission(f"ecs:{operation}", each, _context(caller, operation, _cluster_in(each, params), params)) for each in arns]
     if operation == "RegisterTaskDefinition":
-        return needed + read_secrets(tx, caller, params) + read_files(tx, caller, params)
+        return needed + read_secrets(tx, caller, params) + read_files(tx, caller, params) + pull_images(tx, caller, params)
     if operation == "CreateCapacityProvider":
         return needed + _use_group(tx, caller, params)
     if operation == "DeregisterContainerInstance" and _is_host(tx, short(params["containerInstance"])):
@@ -159,6 +161,23 @@ def read_secrets(tx: Tx[Store], caller: Caller, definition: Params) -> list[Perm
     containers = definition.get("containerDefinitions") or ()
     given = dict.fromkeys(secret.get("valueFrom") or "" for container in containers for secret in secrets_of(container))
     needed = [permission for each in given for permission in permissions_to_read(tx, caller, each)]
+    role = definition.get("executionRoleArn")
+    return [each for each in needed if not role or not role_may(tx, role, each)]
+
+
+def pull_images(tx: Tx[Store], caller: Caller, definition: Params) -> list[Permission]:
+    """The permissions to read images of this registry whose repositories belong to other owners. Hosts pull images for all tasks.
+
+    As with secrets, the caller does not need those of the execution role.
+    """
+    needed: list[Permission] = []
+    images = dict.fromkeys(container.get("image") or "" for container in definition.get("containerDefinitions") or ())
+    for own in filter(None, (own_image(tx.settings, image, caller.region) for image in images)):
+        name = re.split("[:@]", own.name)[0]
+        repository = tx.store.images.repository(own.region, name)
+        owner = repository.owner if repository is not None else None
+        arn = f"arn:aws:ecr:{own.region}:{caller.account}:repository/{name}"
+        needed += of_other_owner(caller, owner, "ecr:BatchGetImage", arn)
     role = definition.get("executionRoleArn")
     return [each for each in needed if not role or not role_may(tx, role, each)]
 

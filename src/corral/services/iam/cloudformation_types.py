@@ -14,7 +14,7 @@ from corral.services.iam.cloudformation_policies import MISSING, POLICY_TYPES, d
 from corral.services.iam.errors import NoSuchEntityException
 from corral.services.iam.service_linked_roles import service_linked_role_name
 from corral.store import Store
-from corral.template_types.api_calls import call
+from corral.template_types.api_calls import authorize, call
 from corral.template_types.api_types import Params, Setting, Tagging, api_type, json_text
 from corral.template_types.generated_names import name_from_tags
 from corral.template_types.resource_types import Properties, TemplateType, ValidationError
@@ -87,6 +87,9 @@ def _key_attributes(tx: Tx[Store], caller: Caller, key_id: str) -> dict[str, Any
     key = tx.store.access_keys.get(key_id)
     if key is None:
         raise NoSuchEntityException(f"The Access Key with id {key_id} cannot be found.")
+    authorize(
+        tx, caller, "iam", "CreateAccessKey", {"UserName": key.user}
+    )  # on AWS, only the response of this operation has the secret
     try:
         return {"Id": key_id, "SecretAccessKey": decrypt(tx.settings.secrets_key, key.secret, key_id)}
     except CannotDecrypt:

@@ -20,6 +20,7 @@ from corral.model.function import INVOCATIONS, Invocation, InvocationOrder, Invo
 from corral.model.json_documents import FAULT, json_fault, read_json
 from corral.model.metric import Metric, Point
 from corral.model.principal import role_session
+from corral.model.session import SessionTerms
 from corral.services.cloudwatch.metric_writes import hand_over_points
 from corral.services.lambda_ import errors
 from corral.services.lambda_.functions import is_run, log_group, not_run
@@ -171,6 +172,7 @@ def _environment(tx: Tx[Store], row: Invocation, document: Document) -> dict[str
         int(tx.wall_s) + CREDENTIALS_S,
         None,
         epoch=settings.sessions.epoch(None),
+        terms=SessionTerms(int(tx.wall_s), for_owner=True),
     )
     return {
         "AWS_ENDPOINT_URL": settings.endpoint_url,

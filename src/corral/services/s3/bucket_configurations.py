@@ -25,7 +25,7 @@ from corral.operations.pagination import Pagination
 from corral.operations.services import Handler
 from corral.services.s3 import acl, errors
 from corral.services.s3.lifecycle import begin_walk, validate_lifecycle
-from corral.services.s3.lookup import existing_bucket
+from corral.services.s3.lookup import bucket_arn, existing_bucket
 from corral.services.s3.notifications import validate_notifications
 from corral.services.s3.object_details import BUCKET_TAGS, read_tags
 from corral.store import Store
@@ -267,8 +267,25 @@ def _validate_replication(tx: Tx[Store], bucket: Bucket, params: dict[str, Any],
     ids = Counter(rule["ID"] for rule in document["Rules"] if "ID" in rule)
     if any(count > 1 for count in ids.values()):
         raise errors.InvalidArgument("Rule Id must be unique")
+    _check_pass_role(tx, document["Role"], bucket, caller)
     rules = [rule if "ID" in rule else {"ID": tx.ids.uuid(), **rule} for rule in document["Rules"]]
     return {**document, "Rules": rules}
+
+
+def _check_pass_role(tx: Tx[Store], role: str, bucket: Bucket, caller: Caller) -> None:
+    """Raise AccessDenied if the caller may not pass the role of a replication to S3.
+
+    The role is in the body of the request, so the server cannot check this permission before the body arrives.
+    """
+    if not caller.is_restricted:
+        return
+    from corral.access.authorization import refusal  # imported only here: few callers need it
+    from corral.access.permissions import pass_role
+    from corral.access.principals import policies_of_caller
+
+    needed = [pass_role(tx, caller, role, "s3", bucket_arn(bucket.name))]
+    if (why := refusal(tx, caller, policies_of_caller(tx, caller), needed, is_open=False)) is not None:
+        raise errors.AccessDenied(why)
 
 
 def _validate_object_lock(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:

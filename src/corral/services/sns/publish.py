@@ -38,7 +38,7 @@ from corral.model.queue import Queue
 from corral.model.sqs_limits import ATTRIBUTES_MAX, DEDUPLICATION_MS
 from corral.services.sns import errors
 from corral.services.sns.names import find_topic, is_fifo, subscriptions_of, topic_with_arn
-from corral.services.sns.signatures import signature_members
+from corral.services.sns.signatures import certificate, certificate_path, signature_members
 from corral.services.sns.topics import message_max_bytes
 from corral.services.sqs import send_message as sqs
 from corral.services.sqs.message_content import NOT_ALLOWED, attributes_size, check_attributes
@@ -394,6 +394,7 @@ def _envelope(tx: Tx[Store], topic: Document, subscription: Document, notificati
 def _members(tx: Tx[Store], topic: Document, subscription: Document, notification: PublishedMessage, body: str) -> dict[str, Any]:
     """Return a message with the members that describe its source. The messages of FIFO topics are not signed, as on AWS."""
     number, subject = notification.sequence_number, notification.subject
+    url = subscription.get("ServerUrl") or tx.settings.endpoint_url
     unsubscribe = quote(subscription["SubscriptionArn"], safe=":")
     envelope: dict[str, Any] = {
         "Type": "Notification",
@@ -408,8 +409,8 @@ def _members(tx: Tx[Store], topic: Document, subscription: Document, notificatio
         signatures = notification.signatures
         if body not in signatures:  # all subscriptions share it, because a signature takes about a millisecond
             signatures[body] = signature_members(tx.settings, envelope, topic["Attributes"].get("SignatureVersion", "1"))
-        envelope |= signatures[body]
-    envelope["UnsubscribeURL"] = f"{tx.settings.endpoint_url}/?Action=Unsubscribe&SubscriptionArn={unsubscribe}"
+        envelope |= {**signatures[body], "SigningCertURL": url + certificate_path(certificate(tx.settings))}
+    envelope["UnsubscribeURL"] = f"{url}/?Action=Unsubscribe&SubscriptionArn={unsubscribe}"
     if notification.attributes:
         envelope["MessageAttributes"] = {
             name: {"Type": attribute["DataType"], "Value": _text(attribute)} for name, attribute in notification.attributes.items()

@@ -28,7 +28,7 @@ VALID_FROM, VALID_TO = datetime(2020, 1, 1, tzinfo=UTC), datetime(2070, 1, 1, tz
 
 
 def signature_members(settings: Settings, message: Mapping[str, Any], version: str) -> dict[str, str]:
-    """Return SignatureVersion, Signature and SigningCertURL of a message. Version 1 is SHA-1, version 2 is SHA-256."""
+    """Return SignatureVersion and Signature of a message. Version 1 is SHA-1, version 2 is SHA-256."""
     from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15  # imported only here, because the import is slow
     from cryptography.hazmat.primitives.hashes import SHA1, SHA256
 
@@ -36,11 +36,7 @@ def signature_members(settings: Settings, message: Mapping[str, Any], version: s
     text = "".join(f"{name}\n{message[name]}\n" for name in SIGNED_MEMBERS if name in message)
     data = text.encode("utf-8", "replace")
     signature = _key(secrets[KEY_NAME]).sign(data, PKCS1v15(), SHA256() if version == "2" else SHA1())
-    return {
-        "SignatureVersion": version,
-        "Signature": b64encode(signature).decode(),
-        "SigningCertURL": settings.endpoint_url + certificate_path(secrets[CERTIFICATE_NAME]),
-    }
+    return {"SignatureVersion": version, "Signature": b64encode(signature).decode()}
 
 
 def create_key(tx: Tx[Store]) -> None:

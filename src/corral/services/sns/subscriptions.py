@@ -95,6 +95,8 @@ def subscribe(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
         "Principal": caller.principal.arn,
         "Pending": protocol not in CONFIRMED_AT_ONCE or account != caller.account,
         "Attributes": given,
+        # The messages contain URLs of this server. A subscriber on another machine reaches it by TLS only.
+        **({"ServerUrl": caller.endpoint_url} if caller.secure and caller.endpoint_url else {}),
     }
     put_subscription(tx, subscription, caller.owner)
     return _subscribed(subscription, params)

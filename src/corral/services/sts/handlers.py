@@ -140,6 +140,7 @@ def _terms(tx: Tx[Any], params: dict[str, Any], caller: Caller, *, is_root: bool
         source_identity=source_identity,
         is_restricted=caller.is_restricted or bool(policies or policy_arns),
         is_root=is_root,
+        for_owner=earlier.for_owner,
     )
 
 
