@@ -1,0 +1,77 @@
+"""The content of the databases of a Corral, to see that refused requests have changed nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+from hashlib import sha256
+from pathlib import Path
+
+from eventually import eventually
+
+# Tables that change by themselves, or that say when a key was used. `packed` and the like have the metrics of Corral itself.
+ALIVE = {
+    "state.db": {
+        "access_key",
+        "service_use",
+        "due",
+        "outbox",
+        "inbox",
+        "host",
+        "task_gpu_use",
+        "instance_usage",
+        "sqlite_sequence",
+    },
+    "logs.db": {"due", "outbox", "inbox", "log_event", "log_stream", "shipment", "sqlite_sequence"},
+    "metrics.db": {"series", "series_dimension", "packed", "flushed", "alarm_watch", "due", "outbox", "inbox", "sqlite_sequence"},
+}
+
+# Tables of which only a part is compared: without the clock, and without the number of stored bytes
+PARTS = {
+    "stored_resource": "SELECT * FROM stored_resource WHERE service <> 'corral'",
+    "log_group": "SELECT id, region, name, retention_days, details, owner FROM log_group",
+}
+
+SETTLED_S = 1.0
+
+Contents = dict[str, Counter[str]]
+
+
+def contents(data: Path) -> Contents:
+    """Return the digests of all rows, by database and table."""
+    found: Contents = {}
+    for name, alive in ALIVE.items():
+        database = sqlite3.connect(f"file:{data / name}?mode=ro", uri=True)
+        try:
+            tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            for table in sorted(set(tables) - alive):
+                rows = database.execute(PARTS.get(table, f'SELECT * FROM "{table}"'))
+                found[f"{name}:{table}"] = Counter(sha256(repr(row).encode()).hexdigest() for row in rows)
+        finally:
+            database.close()
+    return found
+
+
+def changes(before: Contents, after: Contents) -> list[str]:
+    """Return the tables whose rows differ, with the numbers of rows that are gone and new."""
+    return [
+        f"{table}: {(before[table] - after[table]).total()} rows are gone, {(after[table] - before[table]).total()} are new"
+        for table in before
+        if before[table] != after[table]
+    ]
+
+
+def settled(data: Path) -> Contents:
+    """Return the content as soon as it no longer changes by itself, for example because tasks end."""
+    last, since_s = contents(data), time.monotonic()
+
+    def is_settled() -> bool:
+        nonlocal last, since_s
+        now = contents(data)
+        if now != last:
+            last, since_s = now, time.monotonic()
+        return time.monotonic() - since_s > SETTLED_S
+
+    eventually(is_settled, "the databases settle", 90.0)
+    return last
