@@ -115,7 +115,7 @@ class DockerApi:
 
     @contextlib.asynccontextmanager
     async def stream(
-        self, method: str, path: str, headers: Headers | None = None, body: Any = None, **query: Any
+        self, method: str, path: str, /, headers: Headers | None = None, body: Any = None, **query: Any
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send a request and yield the response in parts as they arrive.
 

@@ -41,6 +41,7 @@ from corral.node.docker_task_resources import TaskResources, network_facts
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 from corral.node.fences import FencedContainer
+from corral.node.host_mounts import HostMounts
 from corral.node.link import Connect
 
 FOLLOW_AFTER_S = 0.1  # output is followed from this time after the start; the output of a shorter run is read once, at its end
@@ -71,8 +72,9 @@ class DockerEngine:
         self._images = EngineImages(self._api, data / "images.json", environment, clock)
         self._resources = TaskResources(self._api, host_id, unreachable)
         self._runs = DockerRuns(data, clock)
+        self._mounts = HostMounts(data)
         self._launcher = DockerLauncher(
-            self._api, self._images, self._resources, self._runs, clock, host_id, has_gpus=gpus != "none"
+            self._api, self._images, self._resources, self._runs, self._mounts, clock, host_id, has_gpus=gpus != "none"
         )
         self._available = asyncio.Event()
         self._network_watch = NetworkWatch(self._api, self._resources, self._runs, self._available)
@@ -119,6 +121,7 @@ class DockerEngine:
     async def open(self, changed: Changed) -> None:
         """Connect to the Docker engine. Until the engine responds, the runs of an earlier agent count as alive."""
         self._runs.changed = changed
+        self._mounts.release_all()
         self._runs.load()
         first = self._loop.create_future()
         self._spawn(self._listen(first))
@@ -414,6 +417,7 @@ class DockerEngine:
         self.about = f"Docker {version.get('Version', '')}"
         self._resources.architecture = version.get("Arch") or ""
         self._launcher.cpus = info.get("NCPU") or 1
+        self._launcher.maps_ids = maps_ids(info)
         self._launcher.gpus = "" if self._simulated_gpus else gpu_request_style(info)
 
     async def _list_containers(self) -> None:
@@ -499,6 +503,11 @@ def gpu_request_style(info: Mapping[str, Any]) -> str:
     if any(device.startswith("nvidia.com/gpu=") for device in devices):
         return "cdi"
     return "cdi" if info.get("CDISpecDirs") and "nvidia" not in (info.get("Runtimes") or {}) else "nvidia"
+
+
+def maps_ids(info: Mapping[str, Any]) -> bool:
+    """Whether users of containers have other ids on the host, because the engine uses a user namespace."""
+    return any(f"name={mode}" in option for option in info.get("SecurityOptions") or () for mode in ("userns", "rootless"))
 
 
 def _seconds(when: str) -> float:

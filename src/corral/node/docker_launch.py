@@ -15,12 +15,15 @@ from msgspec.structs import replace
 from corral.core.clock import Clock
 from corral.model.run import RunSpec
 from corral.model.stop_reasons import STOPPED_BEFORE_START
-from corral.node import docker_options
+from corral.node import docker_accounts, docker_options
+from corral.node.account_process import NoAccount, find_account
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
+from corral.node.docker_image_groups import HostileImage, ImageGroups
 from corral.node.docker_images import CannotPull, EngineImages
 from corral.node.docker_options import CreateContext, container_name
 from corral.node.docker_runs import DockerRun, DockerRuns
 from corral.node.docker_task_resources import CannotCreate, ResourceRemoved, TaskResources
+from corral.node.host_mounts import BoundPaths, CannotMount, HostMounts, host_paths_fault
 
 STARTS_AT_ONCE = 8
 RETRY_S = 0.05
@@ -30,6 +33,11 @@ IGNORES_GPUS = (
     "CannotCreateContainerError: this engine ignores requests for GPUs (as podman does), so the container would not have the GPUs "
     "that are pinned to it. Use a Docker engine with the NVIDIA Container Toolkit."
 )
+HAS_RIGHTS = (
+    "the task mounts paths of the host, so its containers run as the Unix account {account} without further rights: remove "
+    "{setting} from the task definition"
+)
+HOSTILE_IMAGE = "CannotCreateContainerError: the image cannot run as the Unix account {account}, because {why}: use another image"
 REMOVED = "the container was removed from outside Corral"
 NEVER = "0001-01-01"  # the engine's time for an event that has not happened
 
@@ -52,6 +60,7 @@ class DockerLauncher:
         images: EngineImages,
         tasks: TaskResources,
         runs: DockerRuns,
+        mounts: HostMounts,
         clock: Clock,
         host_id: str,
         *,
@@ -61,12 +70,15 @@ class DockerLauncher:
         self._images = images
         self._resources = tasks
         self._runs = runs
+        self._mounts = mounts
         self._clock = clock
         self._host_id = host_id
         self._has_gpus = has_gpus
+        self._image_groups = ImageGroups(api, host_id)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self.cpus = 1  # number of CPUs of the engine's machine
         self.gpus = ""  # how to request GPUs from the engine: nvidia or cdi; empty: do not request them
+        self.maps_ids = False  # whether users of containers have other ids on the host
 
     async def launch(
         self,
@@ -84,7 +96,11 @@ class DockerLauncher:
             try:
                 if not available.is_set():
                     raise EngineGone(f"no Docker engine answers at {self._api.host}")
-                await self._try(run, spec, started)
+                try:
+                    await self._try(run, spec, started)
+                finally:
+                    if docker_accounts.acts_as_account(spec):
+                        self._mounts.release(run.run_id)
                 return
             except (CannotStart, CannotCreate, CannotPull) as why:
                 await self._give_up(run, str(why))
@@ -167,6 +183,8 @@ class DockerLauncher:
         If an earlier agent already started the container, return the engine's description of it.
         """
         body = docker_options.create_body(spec, self._create_context(spec, pause))
+        if docker_accounts.acts_as_account(spec):
+            docker_accounts.restrict(body, spec, await self._bind_host_paths(spec))
         name = container_name(self._host_id, run.run_id)
         about: ContainerInfo | None = None
         for _ in range(CREATE_TRIES):
@@ -188,11 +206,33 @@ class DockerLauncher:
             raise CannotCreate(f"CannotCreateContainerError: the name {name} is in use, but the engine shows no container with it")
         if about is not None and has_started(about):
             return about
+        if docker_accounts.acts_as_account(spec):
+            await self._check_groups(str(run.id), spec)
         if spec.gpu_ids and self.gpus:
             requests = (await self._api.get(f"/containers/{run.id}/json"))["HostConfig"].get("DeviceRequests") or ()
             if sum(len(request.get("DeviceIDs") or ()) for request in requests) != len(spec.gpu_ids):
                 raise CannotCreate(IGNORES_GPUS)
         return None
+
+    async def _bind_host_paths(self, spec: RunSpec) -> BoundPaths:
+        """Bind the host paths of a container that acts as an account. `launch` removes the binds after the start."""
+        try:
+            return await asyncio.to_thread(self._bind, spec)
+        except (CannotMount, NoAccount) as why:
+            raise CannotCreate(f"CannotCreateContainerError: {why}") from None
+
+    async def _check_groups(self, container: str, spec: RunSpec) -> None:
+        try:
+            await self._image_groups.check(container)
+        except HostileImage as why:
+            raise CannotCreate(HOSTILE_IMAGE.format(account=spec.account, why=why)) from None
+
+    def _bind(self, spec: RunSpec) -> BoundPaths:
+        if setting := docker_accounts.refused_setting(spec):
+            raise CannotMount(HAS_RIGHTS.format(account=spec.account, setting=setting))
+        if fault := host_paths_fault(self._api.host, maps_ids=self.maps_ids):
+            raise CannotMount(f"the host paths of the account {spec.account} cannot be mounted: {fault}")
+        return self._mounts.bind(spec.run_id, find_account(spec.account), docker_accounts.host_paths(spec))
 
     async def _resolve_conflict(self, run: DockerRun, name: str) -> ContainerInfo | None:
         """Handle the case that a container with this name already exists.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -64,7 +64,7 @@ def container_name(host_id: str, run_id: str) -> str:
 
 
 def network_mode(spec: RunSpec) -> str:
-    return str(_task(spec).get("networkMode") or "bridge")
+    return str(task_of(spec).get("networkMode") or "bridge")
 
 
 def needs_pause(spec: RunSpec) -> bool:
@@ -73,13 +73,13 @@ def needs_pause(spec: RunSpec) -> bool:
     The containers of such a task share a namespace (network, processes or IPC). The pause container owns the namespace, so that
     the namespace exists as long as the task.
     """
-    task = _task(spec)
+    task = task_of(spec)
     return network_mode(spec) == "awsvpc" or task.get("pidMode") == "task" or task.get("ipcMode") == "task"
 
 
 def create_body(spec: RunSpec, context: CreateContext) -> dict[str, Any]:
     """Return the body of the request `POST /containers/create`."""
-    container = _container(spec)
+    container = container_of(spec)
     linux = container.get("linuxParameters", {})
     body: dict[str, Any] = {
         "Image": spec.image,
@@ -100,7 +100,7 @@ def create_body(spec: RunSpec, context: CreateContext) -> dict[str, Any]:
     }
     body |= {name: value for name, value in optional.items() if value}
     if network_mode(spec) == "bridge":
-        publish(body, _ports(_container(spec)))
+        publish(body, _ports(container_of(spec)))
     if linux.get("initProcessEnabled") and context.pause is None:
         body["HostConfig"]["Init"] = True
     return body
@@ -120,12 +120,12 @@ def published_ports(spec: RunSpec) -> dict[str, int]:
     These are tasks in network mode awsvpc on a host other than that of the server. As on ECS, a port of the host is the port of the
     container.
     """
-    published = _task(spec).get("published") if network_mode(spec) == "awsvpc" else None
+    published = task_of(spec).get("published") if network_mode(spec) == "awsvpc" else None
     return {port: int(port.partition("/")[0]) for port in _ports(published)} if published else {}
 
 
 def published_address(spec: RunSpec) -> str:
-    return str(_task(spec)["published"]["address"])
+    return str(task_of(spec)["published"]["address"])
 
 
 def taken_ports(ports: Mapping[str, int], fault: str) -> list[str]:
@@ -172,9 +172,9 @@ def read_record(labels: Mapping[str, str]) -> RunRecord:
 
 
 def record_of(spec: RunSpec) -> RunRecord:
-    terminal = bool(_container(spec).get("pseudoTerminal"))
+    terminal = bool(container_of(spec).get("pseudoTerminal"))
     own = any(LABEL_TASK in volume["Labels"] for volume in volumes(spec, ""))
-    ports = tuple(_ports(_container(spec))) if published_ports(spec) else ()
+    ports = tuple(_ports(container_of(spec))) if published_ports(spec) else ()
     return RunRecord(spec.ships_logs, tuple(spec.gpu_ids), spec.stop_grace_s, terminal, own, spec.fence_s, ports)
 
 
@@ -183,9 +183,9 @@ def labels(spec: RunSpec, host_id: str) -> dict[str, str]:
 
     Each label that Corral reads has a value here. Otherwise the task definition or the image could set it.
     """
-    task = _task(spec)
+    task = task_of(spec)
     return {
-        **_container(spec).get("dockerLabels", {}),
+        **container_of(spec).get("dockerLabels", {}),
         "com.amazonaws.ecs.cluster": task["cluster"],
         LABEL_CONTAINER: spec.container,
         "com.amazonaws.ecs.task-arn": task["arn"],
@@ -206,7 +206,7 @@ def bindings(spec: RunSpec) -> list[dict[str, Any]]:
     """
     if network_mode(spec) != "host":
         return []
-    return [_binding(port, number) for port in _ports(_container(spec)) for number in [int(port.partition("/")[0])]]
+    return [_binding(port, number) for port in _ports(container_of(spec)) for number in [int(port.partition("/")[0])]]
 
 
 def reported_bindings(ports: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -255,24 +255,24 @@ def required_volumes(spec: RunSpec) -> list[str]:
 
 def links(spec: RunSpec) -> list[tuple[str, str]]:
     """Return (container, alias) of each link. An empty alias means that the link has none."""
-    return [(link.partition(":")[0], link.partition(":")[2]) for link in _container(spec).get("links", ())]
+    return [(link.partition(":")[0], link.partition(":")[2]) for link in container_of(spec).get("links", ())]
 
 
 def volume_sources(spec: RunSpec) -> list[str]:
-    return [source["sourceContainer"] for source in _container(spec).get("volumesFrom", ())]
+    return [source["sourceContainer"] for source in container_of(spec).get("volumesFrom", ())]
 
 
 def _is_created(about: Mapping[str, Any]) -> bool:
     return about.get("scope", "task") == "task" or bool(about.get("autoprovision"))
 
 
-def _container(spec: RunSpec) -> dict[str, Any]:
+def container_of(spec: RunSpec) -> dict[str, Any]:
     assert spec.settings is not None
     container: dict[str, Any] = spec.settings["container"]
     return container
 
 
-def _task(spec: RunSpec) -> dict[str, Any]:
+def task_of(spec: RunSpec) -> dict[str, Any]:
     assert spec.settings is not None
     task: dict[str, Any] = spec.settings["task"]
     return task
@@ -280,7 +280,7 @@ def _task(spec: RunSpec) -> dict[str, Any]:
 
 def _health_check(spec: RunSpec) -> dict[str, Any]:
     """Return the health check of the task definition. As on ECS, the health check of the image is not used."""
-    check = _container(spec).get("healthCheck") or {}
+    check = container_of(spec).get("healthCheck") or {}
     if spec.health is None or not check:
         return {"Test": ["NONE"]}
     return {
@@ -293,7 +293,7 @@ def _health_check(spec: RunSpec) -> dict[str, Any]:
 
 
 def _host_config(spec: RunSpec, context: CreateContext) -> dict[str, Any]:
-    container, task = _container(spec), _task(spec)
+    container, task = container_of(spec), task_of(spec)
     linux = container.get("linuxParameters", {})
     capabilities = linux.get("capabilities", {})
     config: dict[str, Any] = {
@@ -314,7 +314,7 @@ def _host_config(spec: RunSpec, context: CreateContext) -> dict[str, Any]:
         ],
         "Devices": [_device(device) for device in linux.get("devices", ())],
         "Tmpfs": {mount["containerPath"]: _tmpfs(mount) for mount in linux.get("tmpfs", ())},
-        "Binds": _binds(spec),
+        "Binds": binds(spec, mount_points(spec)),
         "VolumesFrom": [
             context.names[source["sourceContainer"]] + (":ro" if source.get("readOnly") else "")
             for source in container.get("volumesFrom", ())
@@ -383,7 +383,7 @@ def _cpu_quota(task: Mapping[str, Any], cpus: int) -> dict[str, int]:
 
 
 def _extra_hosts(spec: RunSpec, context: CreateContext) -> list[str]:
-    container = _container(spec)
+    container = container_of(spec)
     if network_mode(spec) == "awsvpc":
         return []  # the pause container has these hosts, and containers that use its network also use its /etc/hosts
     named = {host: context.addresses[name] for name, alias in links(spec) for host in {name: None, alias or name: None}}
@@ -406,15 +406,19 @@ def _tmpfs(mount: Mapping[str, Any]) -> str:
 
 
 def _mounted(spec: RunSpec) -> list[dict[str, Any]]:
-    by_name = {volume["name"]: volume for volume in _task(spec).get("volumes", ())}
-    return [by_name[name] for name in dict.fromkeys(mount["sourceVolume"] for mount in _container(spec).get("mountPoints", ()))]
+    by_name = {volume["name"]: volume for volume in task_of(spec).get("volumes", ())}
+    return [by_name[name] for name in dict.fromkeys(mount["sourceVolume"] for mount in container_of(spec).get("mountPoints", ()))]
 
 
-def _binds(spec: RunSpec) -> list[str]:
+def mount_points(spec: RunSpec) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return each mount point of the container with its volume."""
     by_name = {volume["name"]: volume for volume in _mounted(spec)}
+    return [(by_name[mount["sourceVolume"]], mount) for mount in container_of(spec).get("mountPoints", ())]
+
+
+def binds(spec: RunSpec, points: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
     return [
-        f"{_source(spec, by_name[mount['sourceVolume']])}:{mount['containerPath']}" + (":ro" if mount.get("readOnly") else "")
-        for mount in _container(spec).get("mountPoints", ())
+        f"{_source(spec, volume)}:{mount['containerPath']}" + (":ro" if mount.get("readOnly") else "") for volume, mount in points
     ]
 
 
@@ -434,7 +438,7 @@ def _log_config(spec: RunSpec) -> dict[str, Any]:
 
     Otherwise the engine uses its driver json-file, from which Corral copies the log.
     """
-    logging = _container(spec).get("logConfiguration")
+    logging = container_of(spec).get("logConfiguration")
     if logging and logging["logDriver"] not in ("awslogs", "awsfirelens"):
         return {"Type": logging["logDriver"], "Config": logging.get("options", {})}
     return {"Type": "json-file", "Config": {"max-size": str(LOG_FILE_BYTES), "max-file": "2"}}
