@@ -147,8 +147,8 @@ ASKS_NOT = {
         PutMetricAlarm PutMetricData SetAlarmState TagResource UntagResource""",
     # Sessions cannot create tokens for hosts, accept other machines as hosts, and revoke hosts and tokens.
     "corral": """AcceptHost CreateConnectCode CreateJoinToken DrainHost ForgetHost InterruptSpotInstance RemoveUser RenameHost
-        ResumeHost RevokeHost RevokeJoinToken RevokeSessions SetGpuFault SetLimits SignalTask StopAllTasks UpdateWaitingTasks
-        UpgradeHost""",
+        ResumeHost RevokeHost RevokeJoinToken RevokeSessions SetGpuFault SetLimits SetUnixAccount SignalTask StopAllTasks
+        UpdateWaitingTasks UpgradeHost""",
     "ec2": """AllocateAddress AssociateAddress AssociateDhcpOptions AssociateRouteTable AttachInternetGateway AttachVpnGateway
         AuthorizeSecurityGroupEgress AuthorizeSecurityGroupIngress CreateDefaultSubnet CreateDefaultVpc CreateDhcpOptions
         CreateImage CreateInternetGateway CreateKeyPair CreateLaunchTemplate CreateLaunchTemplateVersion CreateNatGateway

@@ -39,7 +39,8 @@ NO_FACTS = ResourceFacts()
 ASSUME_ROLE = "sts:AssumeRole"
 RUN_ON_HOST_ADVICE = (
     ". It would run as a process of the host, or have access to the host. Tasks of users run in containers without such access: "
-    "`corral run --image IMAGE`"
+    "`corral run --image IMAGE`. For processes, and for containers with paths of the host, an administrator gives the user a Unix "
+    "account: `corral user unix NAME ACCOUNT`"
 )
 TRUSTED = frozenset({ASSUME_ROLE, "sts:TagSession", "sts:SetSourceIdentity"})  # the trust policy of the role must allow them
 TRUST_REASONS = {

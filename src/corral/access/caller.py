@@ -66,3 +66,8 @@ class Caller(Struct, frozen=True, eq=False):
         if principal.kind == USER or principal.owner not in (ROOT, ""):
             return f"{role}/{session}/{principal.owner}"
         return f"{role}/{session}" if role else f"//{principal.kind}"
+
+
+def user_writer(owner: str) -> str:
+    """Return the `Caller.writer` of a user that signs with its own key."""
+    return f"//{owner}"

@@ -23,6 +23,11 @@ def runs_containers(tx: Tx[Store]) -> bool:
     return any(host.runs_containers for host in _all(tx))
 
 
+def all_run_containers(tx: Tx[Store]) -> bool:
+    """Whether every host runs images in Docker."""
+    return all(host.runs_containers for host in _all(tx))
+
+
 def options_for(tx: Tx[Store], task: Task) -> StoredOptions:
     """Return the options of the host of a task. If the task has no host, return those of a host on which it may be placed."""
     instance = tx.store.instances.get(task.instance_id) if task.instance_id is not None else None

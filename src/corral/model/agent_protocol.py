@@ -95,6 +95,12 @@ class SignalOrder(Struct, frozen=True):
     signal: str  # one of `model/run_signals.py`
 
 
+class AccountsOrder(Struct, frozen=True):
+    """The Unix accounts of all users: the host answers with those that it has, and that runs may use there."""
+
+    names: list[str]
+
+
 class Wheel(Struct, frozen=True):
     name: str
     sha256: str
@@ -109,7 +115,7 @@ class UpgradeOrder(Struct, frozen=True):
 
 # A StartOrder starts a run, the id of a run stops it, a RunSpec asks for health checks of a run, a ImagePush ends the wait of runs
 # for this image, and None discards earlier orders.
-Order = StartOrder | str | RunSpec | ImagePush | SignalOrder | GpuFaultOrder | UpgradeOrder | None
+Order = StartOrder | str | RunSpec | ImagePush | SignalOrder | GpuFaultOrder | AccountsOrder | UpgradeOrder | None
 
 
 class HostOrders(Struct):
@@ -119,7 +125,7 @@ class HostOrders(Struct):
     stop: list[str] = field(default_factory=list)  # the ids of the runs to stop
     check: list[RunSpec] = field(default_factory=list)
     pushed: list[ImagePush] = field(default_factory=list)
-    once: list[SignalOrder | GpuFaultOrder | UpgradeOrder] = field(
+    once: list[SignalOrder | GpuFaultOrder | AccountsOrder | UpgradeOrder] = field(
         default_factory=list
     )  # orders that are sent once, if the agent is connected
     replaces_earlier: bool = False  # True: do not send earlier orders that are still queued (see `Tx.reset_orders`)

@@ -30,7 +30,12 @@ class Deployment(Struct, frozen=True):
     settings: dict[str, Any] = field(default_factory=dict)
     rollout: str = IN_PROGRESS  # IN_PROGRESS, COMPLETED or FAILED
     reason: str = ""  # rolloutStateReason; empty: the text of ECS for the rollout state
-    only_in_docker: bool = False  # a program in a container that may not run on the host has made the deployment
+    only_in_docker: bool = False  # a caller that may not run on the host has made the deployment
+    as_account: bool = False  # also if `only_in_docker`, processes may run as the Unix account of the service's owner
+
+    @property
+    def uses_account(self) -> bool:
+        return self.as_account or not self.only_in_docker
 
     @property
     def revision(self) -> str:

@@ -108,7 +108,8 @@ class JobSpec(Struct, frozen=True):
     main_node: int = 0
     asks_for_gpus_by_image: bool = False  # an image or environment sets NVIDIA_VISIBLE_DEVICES, so jobs wait for a free GPU
     request: dict[str, Any] = field(default_factory=dict)  # members of SubmitJob that DescribeJobs returns unchanged
-    only_in_docker: bool = False  # a program in a container that may not run on the host has submitted the job
+    only_in_docker: bool = False  # a caller that may not run on the host has submitted the job
+    as_account: bool = False  # also if `only_in_docker`, processes may run as the Unix account of the job's owner
 
 
 class Attempt(Struct, frozen=True, array_like=True):

@@ -18,6 +18,7 @@ from corral.model.task import Demand, PlacementRules
 
 T = TypeVar("T")
 Shares = tuple[tuple[str, int], ...]  # (GPU id, memory in MiB) of each run that shares a GPU with other runs
+NO_ACCOUNTS: frozenset[str] = frozenset()
 Links = tuple[tuple[int, ...], ...]  # the distance of each GPU of a host to each other GPU; smaller is closer
 
 
@@ -51,6 +52,7 @@ class Slot(Struct):
     lent_memory_mib: int = 0  # the memory of the largest GPU that another instance owns now
     host_id: str = ""  # the host of the instance; empty: a host that no other slot has
     address: str = ""  # the address of the host for tasks on other hosts; empty: it has none
+    accounts: frozenset[str] = NO_ACCOUNTS  # the Unix accounts of users that the host has
 
     @property
     def whole(self) -> Demand:

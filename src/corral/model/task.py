@@ -66,6 +66,7 @@ class PlacementRules(Struct, frozen=True):
     group: str = ""  # region/cluster/group of the tasks to which `distinct` and `spread` apply; empty if neither is used
     depends_on_tasks: bool = False  # True: the start or stop of another task can change which container instances are allowed
     instance_group: str = ""  # only the instances of this Auto Scaling group are allowed; empty: all instances are allowed
+    account: str = ""  # only hosts with this Unix account are allowed; empty: all hosts are allowed
 
 
 class Demand(Struct, frozen=True):

@@ -170,6 +170,21 @@ class Hosts:
     def _forget_options(self) -> None:
         self._options = None
 
+    def accounts(self, host_id: str) -> frozenset[str] | None:
+        """Return the Unix accounts of users that a host has. None: it has not reported them since the start of the server."""
+        return self._instances.accounts.get(host_id)
+
+    def put_accounts(self, host_id: str, names: frozenset[str]) -> bool:
+        """Store in memory the Unix accounts that a host has. Return False if nothing has changed."""
+        accounts = self._instances.accounts
+        before = accounts.get(host_id)
+        if before == names:
+            return False
+        accounts[host_id] = names
+        self._database.undo_log.on_rollback(lambda: accounts.pop(host_id) if before is None else accounts.update({host_id: before}))
+        self._renew(host_id)
+        return True
+
     def silent_ids(self) -> set[str]:
         """Return the ids of the hosts that are not connected."""
         return {host_id for (host_id,) in self._database.execute("SELECT id FROM host WHERE connected = 0")}

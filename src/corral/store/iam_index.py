@@ -13,12 +13,14 @@ from corral.model.access_key import ACTIVE, AccessKey
 from corral.model.principal import ROLE, USER, Principal
 
 NOTED_S = 60.0
+UNIX_ACCOUNT = "_unixAccount"  # the member of a user's document; no response of IAM has it
 
 
 class LiveUser(Struct, frozen=True):
     name: str
     id: str  # AIDA…
     path: str
+    unix_account: str = ""  # as which its processes run; empty: it has none
 
 
 class LastUse(Struct, frozen=True):
@@ -49,7 +51,7 @@ class IamIndex:
             return
         before = self.users.get(name)
         if document is not None:
-            after = self.users[name] = LiveUser(name, document["UserId"], document["Path"])
+            after = self.users[name] = LiveUser(name, document["UserId"], document["Path"], document.get(UNIX_ACCOUNT, ""))
             self.user_ids.add(after.id)
         else:
             self.users.pop(name, None)

@@ -16,7 +16,7 @@ from corral.core.database import Database, Row
 from corral.model.allocation import is_allocation_cluster
 from corral.model.gpu import GpuDevice
 from corral.model.instance import MOVES, Instance, InstanceState, cluster_of_pool, host_instance_id
-from corral.model.placement import INSTANCE, Claim, Ending, Placement, Rank, Slot
+from corral.model.placement import INSTANCE, NO_ACCOUNTS, Claim, Ending, Placement, Rank, Slot
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet
 from corral.store.instance_slots import HOLD_PREFIX, holds_of, slot_of
@@ -51,6 +51,7 @@ class Instances:
         self._live: dict[str, Instance] = {}  # a cache of all instances that are not terminated
         self._by_host: dict[str | None, dict[str, None]] = {}  # host → the ids of its instances; None: instances without a host
         self._host_clusters: dict[str, int] = {}  # cluster → the number of hosts that are in it, or move to it
+        self.accounts: dict[str, frozenset[str]] = {}  # host → the Unix accounts of users that it has (`Hosts.put_accounts`)
         self._addresses: dict[str, set[str]] = {}  # subnet → the private addresses of its instances
         if not database.reads_only:
             for row in database.execute(f"SELECT {COLUMNS} FROM instance WHERE state != 'terminated'").fetchall():
@@ -419,7 +420,9 @@ class Instances:
             self._fleet.put_slot(instance.pool, self._slot(instance))
 
     def _slot(self, instance: Instance) -> Slot:
-        return slot_of(self._database, instance, self.leases(instance.id), self.attributes(instance.id))
+        slot = slot_of(self._database, instance, self.leases(instance.id), self.attributes(instance.id))
+        slot.accounts = self.accounts.get(instance.host_id or "", NO_ACCOUNTS)
+        return slot
 
 
 def _instance(row: Row) -> Instance:

@@ -86,7 +86,7 @@ def _rules_text(rules: PlacementRules | None) -> str | None:
     if rules is None:
         return None
     members = [rules.scope, rules.member_of, rules.distinct, rules.strategy, rules.group, rules.depends_on_tasks]
-    return dumps([*members, rules.instance_group])
+    return dumps([*members, rules.instance_group, rules.account])
 
 
 def placement_rules_of(text: str | None) -> PlacementRules | None:

@@ -36,7 +36,9 @@ def user() -> None:
 
     \b
     corral user add NAME     add a person, and print how they connect
-    corral user list         list the people, their groups and keys
+    corral user list         list the people, their groups, keys and Unix accounts
+    corral user unix NAME ACCOUNT
+                             run the processes of a person as a Unix account
     corral user key NAME     print a new line, for another machine or a lost key
     corral user remove NAME  void all keys and sessions of a person
     """
@@ -48,9 +50,10 @@ def user() -> None:
 @click.option(
     "--group", "groups", multiple=True, metavar="GROUP", show_default=DEFAULT_GROUP, help="A group of the person. Repeatable."
 )
+@click.option("--unix", "account", metavar="ACCOUNT", default="", help="The Unix account as which processes of the person run.")
 @click.option("--ttl", metavar="TIME", callback=seconds, show_default="1d", help="How long the code is valid, such as 1h or 7d.")
 @click.option("--json", "as_json", is_flag=True, help="Print the user and the code as JSON.")
-def add(data: DataFolder, name: str, groups: tuple[str, ...], ttl: float | None, as_json: bool) -> None:
+def add(data: DataFolder, name: str, groups: tuple[str, ...], account: str, ttl: float | None, as_json: bool) -> None:
     """Add a person, and print the command with which they connect from their own machine.
 
     The groups are `admins` (may do everything), `users` (run work, and read and change what is theirs) and `viewers` (look). They
@@ -66,6 +69,12 @@ def add(data: DataFolder, name: str, groups: tuple[str, ...], ttl: float | None,
             iam.get_group(GroupName=group)
     with refused_as(iam, EXISTS, f"{name} is a user already. `corral user key {name}` prints a new command to connect."):
         iam.create_user(UserName=name)
+    if account:
+        try:
+            call(endpoint, "SetUnixAccount", {"user": name, "account": account})
+        except CliError:
+            iam.delete_user(UserName=name)
+            raise
     for group in chosen:
         iam.add_user_to_group(GroupName=group, UserName=name)
     _print_code(endpoint, name, ttl, as_json)
@@ -75,12 +84,14 @@ def add(data: DataFolder, name: str, groups: tuple[str, ...], ttl: float | None,
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print the people as JSON.")
 def list_(data: DataFolder, as_json: bool) -> None:
-    """List the people, their groups and their access keys."""
-    iam = client(find_endpoint(data), "iam")
+    """List the people, their groups, their access keys and their Unix accounts, and the hosts on which an account is missing."""
+    endpoint = find_endpoint(data)
+    iam = client(endpoint, "iam")
+    accounts = {each["user"]: each for each in call(endpoint, "ListUnixAccounts", {})[0]["accounts"]}
     found, now = [], None
     for page in iam.get_paginator("list_users").paginate():
         now = server_time(page)
-        found += [_about(iam, each) for each in page["Users"]]
+        found += [_about(iam, each, accounts.get(each["UserName"], {})) for each in page["Users"]]
     if as_json:
         print_json(found)
         return
@@ -92,6 +103,7 @@ def list_(data: DataFolder, as_json: bool) -> None:
             {
                 "USER": each["user"],
                 "GROUPS": ", ".join(each["groups"]),
+                **({"UNIX": each["unixAccount"] or ""} if accounts else {}),
                 "KEYS": str(len(each["keys"])),
                 "LAST USED": f"{age(used, now)} ago" if (used := each["lastUsed"]) is not None else "",
                 "CREATED": f"{age(each['createdAt'], now)} ago",
@@ -99,16 +111,22 @@ def list_(data: DataFolder, as_json: bool) -> None:
             for each in found
         ]
     )
+    for each in found:
+        if each["missingOn"]:
+            print_message(
+                f"{', '.join(each['missingOn'])} cannot run processes as {each['unixAccount']}: create the account there, and run "
+                "Corral as root."
+            )
 
 
-def _about(iam: Any, each: dict[str, Any]) -> dict[str, Any]:
+def _about(iam: Any, each: dict[str, Any], account: dict[str, Any]) -> dict[str, Any]:
     name = each["UserName"]
     keys = [key["AccessKeyId"] for key in iam.list_access_keys(UserName=name)["AccessKeyMetadata"]]
     uses = [iam.get_access_key_last_used(AccessKeyId=key)["AccessKeyLastUsed"].get("LastUsedDate") for key in keys]
     groups = [group["GroupName"] for group in iam.list_groups_for_user(UserName=name)["Groups"]]
     return {
         "user": name, "groups": groups, "keys": keys, "lastUsed": max(filter(None, uses), default=None),
-        "createdAt": each["CreateDate"],
+        "createdAt": each["CreateDate"], "unixAccount": account.get("account"), "missingOn": account.get("missingOn", []),
     }  # fmt: skip
 
 
@@ -125,6 +143,28 @@ def key(data: DataFolder, name: str, replace: bool, ttl: float | None, as_json: 
     if replace:
         _delete_keys(iam, name)
     _print_code(endpoint, name, ttl, as_json)
+
+
+@user.command(short_help="Set the Unix account of a person.")
+@data_option
+@click.argument("name")
+@click.argument("account", required=False)
+@click.option("--none", "removes", is_flag=True, help="Remove the account: processes of the person are refused from then on.")
+@click.option("--json", "as_json", is_flag=True, help="Print the user and the account as JSON.")
+def unix(data: DataFolder, name: str, account: str | None, removes: bool, as_json: bool) -> None:
+    """Run the processes of a person as a Unix account, and let containers of the person mount what this account may read.
+
+    The account must exist on a host, and Corral must run there as root. `corral user list` shows the accounts.
+    """
+    if bool(account) == removes:
+        raise click.UsageError("Name the Unix account, or pass --none: `corral user unix NAME ACCOUNT`")
+    found, _ = call(find_endpoint(data), "SetUnixAccount", {"user": name} | ({"account": account} if account else {}))
+    if as_json:
+        print_json(found)
+    elif account:
+        print_text(f"Processes of {name} run as the Unix account {account}.")
+    else:
+        print_text(f"{name} has no Unix account any more. Tasks that run keep theirs.")
 
 
 @user.command(short_help="Void all keys and sessions of a person.")

@@ -23,7 +23,8 @@ from corral.decide.placement.strategies import first_choice, matching, names_gpu
 from corral.model.placement import Claim, Placement, Pool, Reservation, Slot, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
-REASONS_MAX = 3  # a message lists at most this many different reasons why GPUs are withheld
+REASONS_MAX = 3  # a message lists at most this many different reasons why GPUs are withheld, and hosts without an account
+HOST_NAME = "corral.host-name"  # the attribute with the name of a host
 
 
 def place(pool: Pool, demand: Demand, reservation: Reservation | None = None, seed: str = "") -> Placement | Unplaceable:
@@ -273,7 +274,8 @@ def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> Un
         silent = _lacking(pool, demand, reservation) == "AGENT"
         return UnmetDemand(f"no host{_of_cluster(pool)} is connected" if silent else _why_draining(pool), needs)
     free_gpus = pool.free_gpus
-    has_rules = demand.rules is not None and bool(demand.rules.member_of or demand.rules.distinct or demand.rules.instance_group)
+    rules = demand.rules
+    has_rules = rules is not None and bool(rules.member_of or rules.distinct or rules.instance_group or rules.account)
     if has_rules and demand.rules is not None:
         if names_gpu_model(demand.rules) and any(slot.gpu_models is not None for slot in pool.slots()):
             allowed = [slot_id for group in allowed_slots(pool, demand).groups() for slot_id in group.roomiest()]
@@ -373,6 +375,7 @@ def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: str) -> str:
     """Describe how many hosts the placement constraints allow, and how many GPUs are free on them."""
     given = [f"memberOf ({expression})" for expression in rules.member_of]
     given += [f"the Auto Scaling group {rules.instance_group} of the capacity provider"] if rules.instance_group else []
+    given += [f"the Unix account {rules.account}{_hosts_without(pool, rules.account)}"] if rules.account else []
     conditions = " and ".join(given)
     by_attributes, left = select_by_attributes(pool, rules), select(pool, rules)
     if not by_attributes.allowed:
@@ -387,6 +390,16 @@ def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: str) -> str:
         if not left.allowed:
             return text
     return f"{text}; {free_gpus} free on {'it' if left.allowed == 1 else 'them'}"
+
+
+def _hosts_without(pool: Pool, account: str) -> str:
+    """Name some hosts that lack a Unix account."""
+    slots = [slot for slot in pool.slots() if slot.takes_tasks and account not in slot.accounts]
+    names = sorted({slot.attributes.get(HOST_NAME, slot.host) for slot in slots})
+    if not names:
+        return ""
+    more = f" and {len(names) - REASONS_MAX} more" if len(names) > REASONS_MAX else ""
+    return f" (missing on {', '.join(names[:REASONS_MAX])}{more}, or Corral does not run as root there)"
 
 
 def _closed_ones(pool: Pool, rules: PlacementRules) -> str:

@@ -99,6 +99,8 @@ def allows(rules: PlacementRules) -> Callable[[Slot], bool]:
     def is_allowed(slot: Slot) -> bool:
         if rules.instance_group and slot.instance_group != rules.instance_group:
             return False
+        if rules.account and rules.account not in slot.accounts:
+            return False
         if rules.distinct and rules.group in slot.tasks:
             return False
         if by_model and slot.gpu_models is not None:

@@ -20,7 +20,7 @@ from corral.blobs import Blobs
 from corral.core.clock import Clock
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
-from corral.fleet import hosts
+from corral.fleet import hosts, unix_accounts
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
     PROTOCOLS,
@@ -85,7 +85,7 @@ class Agents:
         self._joined = joined
         self._cluster = cluster
         self._demand = demand
-        self._welcome_message = {"welcome": {"outputs": output_limits(outputs), "server": ServerPlace(port, machine_id())}}
+        self._welcome = {"outputs": output_limits(outputs), "server": ServerPlace(port, machine_id())}
         self._state = state
         self._logs = logs_lane
         self._clock = clock
@@ -283,7 +283,8 @@ class Agents:
             await self._state.submit(partial(host_reports.hello, message=hello))
             if scope is not None:
                 await scope.begin(hello, link.address)
-            link.send_message(self._welcome_message)
+            names = await self._state.submit(unix_accounts.all_accounts)
+            link.send_message({"welcome": {**self._welcome, "accounts": names}})
             link.message_max_bytes = MESSAGE_MAX_BYTES
             if link.peer:
                 self._watch_joined(connection)
@@ -356,6 +357,11 @@ class Agents:
                 continue
             if message.declined is not None:
                 connection.declined(message.declined)
+                continue
+            if message.accounts is not None:
+                if connection.is_current:
+                    host_id = connection.hello.host_id
+                    await self._state.submit(partial(unix_accounts.report, host_id=host_id, found=message.accounts))
                 continue
             if message.report is None:
                 raise ValueError("the agent sent an unknown message")

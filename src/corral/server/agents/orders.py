@@ -10,7 +10,15 @@ import msgspec
 
 from corral.blobs import Blobs
 from corral.core.clock import Clock
-from corral.model.agent_protocol import START_MAX_BYTES, GpuFaultOrder, ImagePush, SignalOrder, StartOrder, UpgradeOrder
+from corral.model.agent_protocol import (
+    START_MAX_BYTES,
+    AccountsOrder,
+    GpuFaultOrder,
+    ImagePush,
+    SignalOrder,
+    StartOrder,
+    UpgradeOrder,
+)
 from corral.model.run import Observed, RunSpec
 from corral.server.agents.agent_connection import AgentConnection
 from corral.server.agents.environment_files import has_files, with_files, without_files
@@ -28,6 +36,7 @@ NO_FILE = "ResourceInitializationError: failed to download env files: {}"
 
 ONCE = {
     SignalOrder: "signal",
+    AccountsOrder: "accounts",
     GpuFaultOrder: "gpu_fault",
     UpgradeOrder: "upgrade",
 }  # the members of messages with orders that are not repeated
@@ -59,7 +68,8 @@ class OrderSender:
                 for message in order_messages(encoded, stops, checks, pushed):
                     connection.link.send_message({"orders": message})
                 for order in [order for orders in batch for order in orders.once]:
-                    connection.link.send_message({ONCE[type(order)]: order})
+                    content = order.names if isinstance(order, AccountsOrder) else order
+                    connection.link.send_message({ONCE[type(order)]: content})
         except ConnectionResetError:
             pass  # the host has connected anew
         except Exception:

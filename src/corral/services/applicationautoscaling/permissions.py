@@ -70,4 +70,4 @@ def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> Res
 def gives_host(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> bool:
     """Whether a request can scale a service whose tasks have access to the host."""
     _, cluster, name = [*str(params.get("ResourceId", "")).split("/"), "", "", ""][:3]
-    return ecs.service_runs_on_host(tx, caller.region, cluster, name)
+    return ecs.service_runs_on_host(tx, caller, cluster, name)

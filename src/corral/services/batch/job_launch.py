@@ -139,4 +139,5 @@ def _base_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, grou
         enable_execute_command=bool(task.get("enableExecuteCommand")),
         attempt_timeout_s=spec.timeout_s,
         only_in_docker=spec.only_in_docker,
+        as_account=spec.as_account,
     )

@@ -125,9 +125,10 @@ LISTED = {
 
 def gives_host(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> bool:
     """Whether a request registers a job definition with access to the host, or submits a job of one."""
+    as_account = host_access.acts_as_account(tx, caller, caller.owner)
     if operation == "SubmitJob":
-        return any(host_access.runs_on_host(tx, task) for task in _stored_tasks(tx, caller, params))
-    return any(host_access.gives_host(tx, task) for task in _new_tasks(params))
+        return any(host_access.runs_on_host(tx, task, as_account=as_account) for task in _stored_tasks(tx, caller, params))
+    return any(host_access.gives_host(tx, task, as_account=as_account) for task in _new_tasks(params))
 
 
 def _arns(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[str]:

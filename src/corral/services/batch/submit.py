@@ -21,7 +21,7 @@ from corral.services.batch.job_definitions import ACTIVE, JobDefinition, find_de
 from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.job_specs import job_spec, node_count
 from corral.services.batch.names import JOB, NAME, arn
-from corral.services.ecs.host_access import is_kept_from_host
+from corral.services.ecs.host_access import is_kept_from_host, may_use_account
 from corral.store import Store
 
 ARRAY_SIZE = (2, 10_000)
@@ -53,7 +53,7 @@ def submit_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
             raise ClientException(why)
         spec = replace(spec, timeout_s=limited_time_s(tx, caller.owner, spec.timeout_s))
     if is_kept_from_host(tx, caller):
-        spec = replace(spec, only_in_docker=True)
+        spec = replace(spec, only_in_docker=True, as_account=may_use_account(caller))
     kind = JobKind.SINGLE
     if definition.is_multinode:
         kind, size = JobKind.MULTI_NODE, node_count(definition, params)

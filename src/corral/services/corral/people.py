@@ -13,6 +13,7 @@ from corral.access.caller import Caller
 from corral.access.sessions import opened, sealed
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
+from corral.fleet import unix_accounts
 from corral.model.principal import USER, owner_of_user
 from corral.model.task import StopCode
 from corral.services.corral.errors import AccessDeniedException, InvalidRequestException, UserNotFoundException
@@ -20,6 +21,7 @@ from corral.services.ecs.task_progress import begin_stop
 from corral.services.iam.access_keys import KEYS_MAX
 from corral.services.iam.handlers import HANDLERS
 from corral.store import Store
+from corral.store.iam_index import UNIX_ACCOUNT
 
 TTL_DEFAULT_S, TTL_MIN_S, TTL_MAX_S = 86_400.0, 1.0, 30 * 86_400.0
 PURPOSE = "connect code"
@@ -73,6 +75,34 @@ def redeem(tx: Tx[Store], code: str, caller: Caller) -> dict[str, Any]:
         "accessKeyId": made["AccessKeyId"],
         "secretAccessKey": made["SecretAccessKey"],
     }
+
+
+def set_unix_account(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Set the Unix account as which the processes of a user run, or remove it.
+
+    Tasks that run keep the account with which they have started. Tasks that wait with another account fail when they start.
+    """
+    name, account = params["user"], params.get("account", "")
+    user = tx.store.stored.get("iam", USER, "", name)
+    if user is None:
+        raise _no_user(name)
+    if account and (fault := unix_accounts.fault_of_name(account)):
+        raise InvalidRequestException(f"The Unix account is not valid: {fault}.")
+    before = {**unix_accounts.accounts_of_users(tx), name: account}
+    tx.store.stored.change("iam", USER, "", name, {**user, UNIX_ACCOUNT: account})
+    unix_accounts.ask_hosts(tx, sorted({*before.values()} - {""}))
+    return {"user": name, "account": account or None}
+
+
+def list_unix_accounts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Return the users that have a Unix account, and on which connected hosts the account is missing."""
+    hosts = [(host["name"], tx.store.hosts.accounts(host["id"])) for host in tx.store.hosts.all() if host["connected"]]
+    found = [
+        {"user": name, "account": account, "missingOn": [host for host, has in hosts if has is not None and account not in has]}
+        for name, account in sorted(unix_accounts.accounts_of_users(tx).items())
+        if account
+    ]
+    return {"accounts": found}
 
 
 def remove_user(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -76,21 +76,24 @@ def put_image(
     return PushedImage(image, existed)
 
 
-def tag_refusal(tx: Tx[Store], repository: Repository, tag: str) -> str | None:
-    """Return the error text if a container set the tag that may not run programs on the host. Otherwise return None."""
+def tag_refusal(tx: Tx[Store], repository: Repository, tag: str, trusted: str = "") -> str | None:
+    """Return the error text if a container set the tag that may not run programs on the host. Otherwise return None.
+
+    `trusted` is the `Caller.writer` of one that needs no such permission.
+    """
     writer = tx.store.images.tag_writer(repository.id, tag)
-    if writer is None:
+    if writer is None or writer == trusted:
         return None
     from corral.access.object_writers import writer_refusal  # imported only here, because containers push few images
 
     return writer_refusal(tx, f"the tag {tag} of the repository {repository.name}", [writer])
 
 
-def image_refusal(tx: Tx[Store], image: OwnImage) -> str | None:
+def image_refusal(tx: Tx[Store], image: OwnImage, trusted: str = "") -> str | None:
     """Return the same for the tag in an image name. A digest in the name identifies the content, so its writer does not count."""
     name, _, tag = image.name.partition(":")
     repository = tx.store.images.repository(image.region, name) if "@" not in image.name else None
-    return tag_refusal(tx, repository, tag or "latest") if repository is not None else None
+    return tag_refusal(tx, repository, tag or "latest", trusted) if repository is not None else None
 
 
 def is_immutable(repository: Repository, tag: str) -> bool:

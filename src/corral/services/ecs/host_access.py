@@ -1,5 +1,8 @@
 """Settings of a task definition that give its containers access to the host. With such a setting, a task can control the machine.
 
+If the tasks of an owner run as a Unix account of its own (`fleet/unix_accounts.py`), a plain process and a path of the host give
+the owner nothing that the account does not have. So they are no access to the host then, for this owner.
+
 `corral up --isolate` refuses these settings. If a program in a container registers, starts or enters a task with such a setting, a
 policy must allow `corral:RunOnHost` (`HOST_OPERATIONS` in `access/permissions.py` lists the operations). Lists of values in this
 module are lists of what is harmless, so an unknown value counts as access to the host.
@@ -16,6 +19,7 @@ from urllib.parse import urlsplit
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.host_options import runs_containers
+from corral.fleet.unix_accounts import account_of
 from corral.model.task import is_host_image
 from corral.services.ecs.errors import ClientException
 from corral.store import Store
@@ -25,7 +29,8 @@ HARMLESS_MODES = {  # modes with namespaces of the task or of its containers, an
     "pidMode": (None, "", "task"),
     "ipcMode": (None, "", "none", "task"),
 }
-ONLY_IN_DOCKER = "onlyInDocker"  # the member of Task.details for tasks that must not run as plain processes
+ONLY_IN_DOCKER = "onlyInDocker"  # the member of Task.details for tasks whose creator may not run on the host
+ACCOUNT = "unixAccount"  # the member of Task.details with the Unix account as which plain processes of the task run
 # Linux capabilities that affect only the container itself. With any other capability, a container could control the host, read
 # data of the host, or change settings of its kernel; with NET_RAW, it could read the credentials of other containers. The
 # capabilities in the first two lines are those that each container of Corral has.
@@ -50,9 +55,32 @@ NUMBER = re.compile(r"(0x[0-9a-f]*|\d+)(\.(0x[0-9a-f]*|\d+))*")
 LOG_SCHEMES = frozenset({"http", "https", "tcp", "tcp+tls", "tls", "udp"})
 
 
-def setting_with_host_access(definition: Mapping[str, Any]) -> str | None:
-    """Return the first setting in a task definition that gives access to the host. Return None if there is none."""
-    return next(_settings(definition), None)
+def setting_with_host_access(definition: Mapping[str, Any], *, as_account: bool = False) -> str | None:
+    """Return the first setting in a task definition that gives access to the host. Return None if there is none.
+
+    `as_account`: processes of the task, and containers with paths of the host, run as the Unix account of the owner.
+    """
+    return next(_settings(definition, as_account=as_account), None)
+
+
+def mounts_host_path(definition: Mapping[str, Any]) -> bool:
+    return any((volume.get("host") or {}).get("sourcePath") for volume in definition.get("volumes") or ())
+
+
+def acts_as_account(tx: Tx[Store], caller: Caller, owner: str) -> bool:
+    """Whether processes that a caller starts or enters for an owner run as the Unix account of the caller itself.
+
+    The owner's account must be the caller's.
+    """
+    return may_use_account(caller) and caller.owner == owner and bool(account_of(tx, owner))
+
+
+def may_use_account(caller: Caller) -> bool:
+    """Whether a caller may have the rights of its owner's Unix account, if policies do not allow it to run on the host.
+
+    A program in a container must not get them, and neither may a session with policies of its own.
+    """
+    return not caller.confined and not (caller.terms is not None and caller.terms.is_restricted)
 
 
 def check_isolated(definition: Mapping[str, Any]) -> None:
@@ -69,23 +97,25 @@ def refusal(setting: str) -> str:
     )
 
 
-def gives_host(tx: Tx[Store], definition: Mapping[str, Any], role: str = "") -> bool:
+def gives_host(tx: Tx[Store], definition: Mapping[str, Any], role: str = "", *, as_account: bool = False) -> bool:
     """Whether a task definition gives its tasks access to the host: by a setting, or by a role that may run programs on the host.
 
-    `role` overrides the task role of the definition.
+    `role` overrides the task role of the definition. `as_account`: see `setting_with_host_access`.
     """
     from corral.access.authorization import role_may_run_on_host  # imported with the first request of a container
 
-    return setting_with_host_access(definition) is not None or role_may_run_on_host(tx, role or definition.get("taskRoleArn") or "")
+    setting = setting_with_host_access(definition, as_account=as_account)
+    return setting is not None or role_may_run_on_host(tx, role or definition.get("taskRoleArn") or "")
 
 
-def runs_on_host(tx: Tx[Store], definition: Mapping[str, Any], role: str = "") -> bool:
-    """Whether new tasks of a task definition have access to the host. Plain processes have it always."""
-    return bool(definition) and (not runs_containers(tx) or gives_host(tx, definition, role))
+def runs_on_host(tx: Tx[Store], definition: Mapping[str, Any], role: str = "", *, as_account: bool = False) -> bool:
+    """Whether new tasks of a task definition have access to the host. Plain processes have it, unless they run as an account."""
+    are_processes = not as_account and not runs_containers(tx)
+    return bool(definition) and (are_processes or gives_host(tx, definition, role, as_account=as_account))
 
 
 def is_kept_from_host(tx: Tx[Store], caller: Caller) -> bool:
-    """Whether the caller is a program in a container that may not run on the host. Then its tasks never run as plain processes.
+    """Whether the caller is restricted and may not run on the host. Then its tasks never run as processes of Corral's account.
 
     RunTask refuses such tasks if no host has a Docker engine. But with `--runtime auto`, a task of a service or of a job, or a task
     that waits, may start after Corral was restarted without an engine.
@@ -97,13 +127,13 @@ def is_kept_from_host(tx: Tx[Store], caller: Caller) -> bool:
     return not may_run_on_host(tx, caller)
 
 
-def _settings(definition: Mapping[str, Any]) -> Iterator[str]:
+def _settings(definition: Mapping[str, Any], *, as_account: bool) -> Iterator[str]:
     for member, harmless in HARMLESS_MODES.items():
         if definition.get(member) not in harmless:
             yield f"{member}: {definition[member]}"
     for volume in definition.get("volumes") or ():
         name = volume.get("name")
-        if (path := (volume.get("host") or {}).get("sourcePath")) is not None:
+        if (path := (volume.get("host") or {}).get("sourcePath")) is not None and not as_account:
             yield f"host.sourcePath {path} of volume {name}"
         docker = volume.get("dockerVolumeConfiguration") or {}
         if docker.get("scope") not in (None, "", "task"):  # `shared`: any volume of the engine, also of other users of Docker
@@ -113,13 +143,13 @@ def _settings(definition: Mapping[str, Any]) -> Iterator[str]:
         if set(docker.get("driverOpts") or ()) - HARMLESS_VOLUME_OPTIONS:
             yield f"dockerVolumeConfiguration.driverOpts of volume {name}"
     for container in definition.get("containerDefinitions") or ():
-        for setting in _container_settings(container):
+        for setting in _container_settings(container, as_account=as_account):
             yield f"{setting} of container {container.get('name')}"
 
 
-def _container_settings(container: Mapping[str, Any]) -> Iterator[str]:
+def _container_settings(container: Mapping[str, Any], *, as_account: bool) -> Iterator[str]:
     image, linux = container.get("image") or "", container.get("linuxParameters") or {}
-    if is_host_image(image):
+    if is_host_image(image) and not as_account:
         yield f"image: {image}"
     if container.get("privileged"):
         yield "privileged: true"

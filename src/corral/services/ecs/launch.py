@@ -22,6 +22,7 @@ from corral.fleet.limits import limited_time_s, why_refused
 from corral.fleet.newcomers import find_room, place_now, taking_capacity, waiting_pool
 from corral.fleet.private_environments import use_private_objects
 from corral.fleet.task_interfaces import placed_details
+from corral.fleet.unix_accounts import account_of
 from corral.model.allocation import is_allocation_cluster
 from corral.model.instance import cluster_of_pool, is_host_pool
 from corral.model.placement import INSTANCE, TASK, Claim, Placement, Rank, Unplaceable
@@ -31,8 +32,8 @@ from corral.model.task_queue import QueueState
 from corral.services.ecs import fargate
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_assignment import assign_free_gpus, assign_gpus
-from corral.services.ecs.host_access import ONLY_IN_DOCKER
-from corral.services.ecs.launch_checks import check_container_overrides, check_network, check_spec
+from corral.services.ecs.host_access import ACCOUNT, ONLY_IN_DOCKER
+from corral.services.ecs.launch_checks import check_container_overrides, check_network, check_spec, required_account
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot
 from corral.services.ecs.placement_rules import placement_rules
 from corral.services.ecs.task_capacity import Capacity
@@ -70,7 +71,8 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     attempt_timeout_s: float | None = None  # the time limit of an attempt of a Batch job, which Batch enforces
     # The owner sends the request, so a task that its limits can never allow is refused. Otherwise, the task waits.
     from_owner: bool = False
-    only_in_docker: bool = False  # the tasks must not run as plain processes (`host_access.is_kept_from_host`)
+    only_in_docker: bool = False  # the creator may not run on the host (`host_access.is_kept_from_host`)
+    as_account: bool = False  # also if `only_in_docker`, processes may run as the Unix account of the owner
 
 
 class LaunchFailure(Struct, frozen=True):
@@ -141,6 +143,8 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
     scope = f"{request.region}/{request.cluster}"
     constraints = [*spec.document["placementConstraints"], *request.placement_constraints]
     rules = placement_rules(constraints, request.placement_strategy, prototype.launch_type, scope, prototype.group)
+    if account := required_account(tx, prototype, spec):
+        rules = replace(rules or PlacementRules(scope), account=account)
     if rules is not None:
         prototype = prototype.but(demand=replace(prototype.demand, rules=rules))
     draws = rules is not None and any(kind == RANDOM for kind, _ in rules.strategy)
@@ -231,6 +235,10 @@ def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototy
         pool = member[0]
         if tx.settings.launches.paused_until_s > tx.now_s:
             failures.append(LaunchFailure(instance_id, PAUSED))
+            continue
+        account = required_account(tx, prototype, spec)
+        if account and account not in tx.store.fleet.pool(pool).slot(instance_id).accounts:
+            failures.append(LaunchFailure(instance_id, Unplaceable("memberOf", f"the host lacks the Unix account {account}")))
             continue
         longest_s = longest_time_of(prototype, spec)
         found = place_on(tx.store.fleet.pool(pool), prototype.demand, instance_id, tx.now_s, longest_s=longest_s)
@@ -323,7 +331,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
         family=family,
         group=request.group or f"family:{family}",
         started_by=request.started_by,
-        details=_details(request, spec),
+        details=_details(tx, request, spec),
         runs=runs,
         plain=spec.is_plain and limit_s is None,
         time_limit_s=limit_s,
@@ -332,7 +340,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
     )
 
 
-def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
+def _details(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
     """Return the parts of the request that DescribeTasks returns, or that later operations need."""
     capacity, given = request.capacity, request.platform_version
     platform_version = None
@@ -353,6 +361,7 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
         "jobEnvironment": request.job_environment,
         "attemptTimeout": request.attempt_timeout_s,
         ONLY_IN_DOCKER: request.only_in_docker,
+        ACCOUNT: account_of(tx, request.owner) if request.as_account or not request.only_in_docker else "",
     }
     return {name: value for name, value in details.items() if value}
 

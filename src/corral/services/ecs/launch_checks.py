@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from corral.core.transactions import Tx
-from corral.fleet.host_options import runs_containers
+from corral.fleet.host_options import all_run_containers, runs_containers
+from corral.fleet.unix_accounts import why_nowhere
+from corral.model.task import Task
 from corral.services.ecs.errors import ClientException, InvalidParameterException
-from corral.services.ecs.host_access import check_isolated
+from corral.services.ecs.host_access import ACCOUNT, check_isolated, mounts_host_path
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec
 from corral.store import Store
 
@@ -34,6 +36,23 @@ def check_spec(tx: Tx[Store], spec: TaskSpec) -> None:
         raise ClientException(spec.fault)
     for container in spec.only_in_docker:
         _check_runnable(tx, container)
+
+
+def required_account(tx: Tx[Store], task: Task, spec: TaskSpec) -> str:
+    """Return the Unix account that the host of a task must have. Return an empty text if the task uses none.
+
+    A task with an account may become a plain process on a host without a Docker engine. Raise ClientException if no host can run
+    processes as the account.
+    """
+    account: str = task.details.get(ACCOUNT, "")
+    if not account:
+        return ""
+    are_processes = not all_run_containers(tx) or any(each.is_host_image for each in spec.containers.values())
+    if not are_processes and not mounts_host_path(spec.document):
+        return ""
+    if why := why_nowhere(tx, account):
+        raise ClientException(why)
+    return account
 
 
 def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:

@@ -24,7 +24,7 @@ from corral.services.ecr.image_names import own_image
 from corral.services.ecs import host_access, lookup
 from corral.services.ecs.capacity_providers import existing_group
 from corral.services.ecs.container_secrets import permissions_to_read
-from corral.services.ecs.host_access import runs_on_host
+from corral.services.ecs.host_access import acts_as_account, runs_on_host
 from corral.services.ecs.lookup import find_definition, short, split_definition
 from corral.services.ecs.policy_facts import LISTED, facts_of_ecs, request_context
 from corral.services.ecs.run_spec import controls_host
@@ -79,29 +79,36 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
 
 def gives_host(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> bool:
     """Whether a request registers, starts, deploys, scales or enters tasks with access to the host."""
+    as_account = acts_as_account(tx, caller, caller.owner)
     if operation == "RegisterTaskDefinition":
-        return host_access.gives_host(tx, params)
+        return host_access.gives_host(tx, params, as_account=as_account)
     if operation == "ExecuteCommand":
         task = tx.store.tasks.get(short(params.get("task") or ""))
-        return task is not None and controls_host(tx, task, spec_of(tx, task))
+        own = task is not None and acts_as_account(tx, caller, task.owner)
+        return task is not None and controls_host(tx, task, spec_of(tx, task), own_account=own)
     role = (params.get("overrides") or {}).get("taskRoleArn") or ""
-    if params.get("taskDefinition") and runs_on_host(tx, _definition(tx, caller, params["taskDefinition"])[1], role):
-        return True
+    if params.get("taskDefinition"):
+        document = _definition(tx, caller, params["taskDefinition"])[1]
+        if runs_on_host(tx, document, role, as_account=as_account):
+            return True
     if params.get("serviceDeploymentArn"):
         cluster, name = service_of_deployment(params["serviceDeploymentArn"])
     else:
         cluster, name = _cluster_of(params), short(params.get("service") or "")
-    return service_runs_on_host(tx, caller.region, cluster, name)
+    return service_runs_on_host(tx, caller, cluster, name)
 
 
-def service_runs_on_host(tx: Tx[Store], region: str, cluster: str, name: str) -> bool:
+def service_runs_on_host(tx: Tx[Store], caller: Caller, cluster: str, name: str) -> bool:
     """Whether tasks of a service have access to the host: of a current or an older deployment, or of the target of a rollback."""
-    service = tx.store.ecs_services.get(region, cluster, name)
+    service = tx.store.ecs_services.get(caller.region, cluster, name)
     if service is None:
         return False
-    deployments = [*service.deployments, *([service.completed] if service.completed is not None else ())]
-    found = (tx.store.definitions.get(region, *split_definition(each.definition_arn)) for each in deployments)
-    return any(each is not None and runs_on_host(tx, each[2]) for each in found)
+    own = acts_as_account(tx, caller, service.owner)
+    for each in (*service.deployments, *((service.completed,) if service.completed is not None else ())):
+        found = tx.store.definitions.get(caller.region, *split_definition(each.definition_arn))
+        if found is not None and runs_on_host(tx, found[2], as_account=own and each.uses_account):
+            return True
+    return False
 
 
 def _is_host(tx: Tx[Store], instance_id: str) -> bool:

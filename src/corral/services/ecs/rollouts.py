@@ -15,7 +15,7 @@ from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.tasks.service_plan import SHORT_RUN_S
 from corral.model.ecs_service import COMPLETED, FAILED, IN_PROGRESS, STARTED_BY, Deployment, EcsService, PauseHook, ServiceRollout
-from corral.services.ecs.host_access import is_kept_from_host
+from corral.services.ecs.host_access import is_kept_from_host, may_use_account
 from corral.services.ecs.lookup import find_definition
 from corral.services.ecs.service_health import healthy_count
 from corral.store import Store
@@ -35,10 +35,19 @@ def write_event(tx: Tx[Store], service: EcsService, text: str) -> None:
 
 
 def new_deployment(
-    tx: Tx[Store], caller: Caller, definition_arn: str, settings: dict[str, Any], *, only_in_docker: bool = False
+    tx: Tx[Store], caller: Caller, definition_arn: str, settings: dict[str, Any], *, of: Deployment | None = None
 ) -> Deployment:
-    number, kept = int(tx.ids.hex32()[:16], 16) % 10**19, only_in_docker or is_kept_from_host(tx, caller)
-    return Deployment(f"{STARTED_BY}{number:019d}", definition_arn, tx.now_s, tx.now_s, settings, only_in_docker=kept)
+    """Create a deployment. If it has the task definition of an earlier one (`of`), its tasks do not get more access to the host."""
+    number = int(tx.ids.hex32()[:16], 16) % 10**19
+    return Deployment(
+        f"{STARTED_BY}{number:019d}",
+        definition_arn,
+        tx.now_s,
+        tx.now_s,
+        settings,
+        only_in_docker=(of is not None and of.only_in_docker) or is_kept_from_host(tx, caller),
+        as_account=may_use_account(caller) and (of is None or of.uses_account),
+    )
 
 
 def begin_rollout(tx: Tx[Store], caller: Caller, service: EcsService, sources: tuple[Deployment, ...] = ()) -> EcsService:

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from corral.access.caller import user_writer
 from corral.access.sessions import address_of_run, password_of_task
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet.host_options import options_for
 from corral.fleet.task_interfaces import host_address
+from corral.fleet.unix_accounts import account_of
 from corral.model.agent_protocol import StartOrder
 from corral.model.blob import Slice
 from corral.model.private_environment import BUCKET, private_objects
@@ -22,7 +24,7 @@ from corral.model.run import LogTarget, RunSpec
 from corral.model.settings import Settings
 from corral.model.task import Run, Task
 from corral.services.ecr.image_names import RegistryPull, own_image, pull_from_here
-from corral.services.ecs.host_access import ONLY_IN_DOCKER, gives_host, refusal, setting_with_host_access
+from corral.services.ecs.host_access import ACCOUNT, ONLY_IN_DOCKER, gives_host, refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, fence_s, wants_gpu_indexes
 from corral.store import Store
@@ -46,6 +48,10 @@ NO_ENGINE = (
 ON_HOST = (
     "CannotStartContainerError: a program in a container has started this task, and may not use {}, which gives access to the "
     "host. Start the task with the root key, or allow corral:RunOnHost in a policy of that program's role and start it again."
+)
+OTHER_ACCOUNT = (
+    "CannotStartContainerError: the task was created to run as the Unix account {} of its owner, and the account is {} now. Start "
+    "it again."
 )
 SPANS_HOSTS = "networkMode: host, which the containers of a multi-node job on several hosts use,"
 NO_IMAGE = "CannotPullContainerError: {}"
@@ -96,8 +102,9 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         fixed_variables=list(own_environment) if container.private_files else [],
         fence_s=fence_s(task.details.get("tags", ())),
         output_file=_output_file(tx.settings, task, run) if log is not None else "",
+        account=task.details.get(ACCOUNT, ""),
     )
-    refused = _not_isolated(tx, task, spec) or _kept_from_host(tx, task, spec)
+    refused = _not_isolated(tx, task, spec) or _kept_from_host(tx, task, spec) or _other_account(tx, task)
     return StartOrder(run_spec, log, refused or no_secrets or no_files or no_image)
 
 
@@ -162,11 +169,11 @@ def registry_pull(tx: Tx[Store], task: Task, spec: TaskSpec, container: Containe
     own = own_image(tx.settings, container.image, task.region)
     if own is None:
         return None, None
-    strong = controls_host(tx, task, spec)
-    pull = pull_from_here(tx.settings, container.image, task.region, tx.wall_s, controls_host=strong)
+    strong, trusted = controls_host(tx, task, spec), _trusted_writer(tx, task, spec)
+    pull = pull_from_here(tx.settings, container.image, task.region, tx.wall_s, controls_host=strong and not trusted)
     from corral.services.ecr.image_storage import image_refusal  # imported here, because few tasks use images of this registry
 
-    refused = image_refusal(tx, own) if strong else None
+    refused = image_refusal(tx, own, trusted) if strong else None
     return pull, NO_IMAGE.format(refused) if refused is not None else None
 
 
@@ -187,13 +194,20 @@ def _kept_from_host(tx: Tx[Store], task: Task, spec: TaskSpec) -> str | None:
     """
     if not task.details.get(ONLY_IN_DOCKER):
         return None
-    if (setting := _setting_with_host_access(task, spec)) is not None:
+    as_account = bool(task.details.get(ACCOUNT))
+    if (setting := _setting_with_host_access(task, spec, as_account=as_account)) is not None:
         return ON_HOST.format(setting)
-    return None if options_for(tx, task).runs_containers else NO_ENGINE
+    return None if as_account or options_for(tx, task).runs_containers else NO_ENGINE
 
 
-def _setting_with_host_access(task: Task, spec: TaskSpec) -> str | None:
-    return SPANS_HOSTS if spans_hosts(task) else setting_with_host_access(spec.document)
+def _other_account(tx: Tx[Store], task: Task) -> str | None:
+    """Why a task cannot start because the Unix account of its owner has changed since it was created; None if it has not."""
+    created, now = task.details.get(ACCOUNT, ""), account_of(tx, task.owner)
+    return OTHER_ACCOUNT.format(created, now or "none") if created and created != now else None
+
+
+def _setting_with_host_access(task: Task, spec: TaskSpec, *, as_account: bool = False) -> str | None:
+    return SPANS_HOSTS if spans_hosts(task) else setting_with_host_access(spec.document, as_account=as_account)
 
 
 def has_containers(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
@@ -202,10 +216,21 @@ def has_containers(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
     return any(_in_docker(host, run) for run in task.runs if not spec.containers[run.container].is_host_image)
 
 
-def controls_host(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
-    """Whether the programs of a task can run others on the host: as plain processes, or by a setting or the role of the task."""
-    host = options_for(tx, task)
-    return not all(_in_docker(host, run) for run in task.runs) or spans_hosts(task) or gives_host(tx, spec.document, spec.role)
+def controls_host(tx: Tx[Store], task: Task, spec: TaskSpec, *, own_account: bool = False) -> bool:
+    """Whether the programs of a task can run others on the host: as plain processes, or by a setting or the role of the task.
+
+    `own_account`: what the Unix account of the task can do on the host does not count, because it is the account of the caller.
+    """
+    as_account, host = own_account and bool(task.details.get(ACCOUNT)), options_for(tx, task)
+    are_processes = not as_account and not all(_in_docker(host, run) for run in task.runs)
+    return are_processes or spans_hosts(task) or gives_host(tx, spec.document, spec.role, as_account=as_account)
+
+
+def _trusted_writer(tx: Tx[Store], task: Task, spec: TaskSpec) -> str:
+    """Return the `Caller.writer` that may steer a task without the permission to run on the host: its owner, if it can do no more
+    than the owner's Unix account. Return an empty text if there is none.
+    """
+    return user_writer(task.owner) if task.details.get(ACCOUNT) and not controls_host(tx, task, spec, own_account=True) else ""
 
 
 def _in_docker(host: StoredOptions, run: Run) -> bool:
@@ -355,6 +380,7 @@ def _object_slices(tx: Tx[Store], task: Task, spec: TaskSpec, object_arn: str) -
     if version.writers and controls_host(tx, task, spec):
         from corral.access.object_writers import writer_refusal
 
-        if (refused := writer_refusal(tx, f"s3://{bucket.name}/{version.key}", version.writers)) is not None:
+        writers = [each for each in version.writers if each != _trusted_writer(tx, task, spec)]
+        if (refused := writer_refusal(tx, f"s3://{bucket.name}/{version.key}", writers)) is not None:
             raise AccessDenied(refused)
     return tx.store.objects.slices(version.content, 0, version.size) if version.content is not None else ()

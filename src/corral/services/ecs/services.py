@@ -133,8 +133,8 @@ def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     if params.get("forceNewDeployment") or (definition_arn, settings) != (primary.definition_arn, primary.settings):
         counts = tx.store.tasks.deployment_counts.of(service)
         older = tuple(each for each in service.deployments if each is primary or each.id in counts)
-        only_in_docker = primary.only_in_docker and not params.get("taskDefinition")
-        deployments = (new_deployment(tx, caller, definition_arn, settings, only_in_docker=only_in_docker), *older)
+        earlier = None if params.get("taskDefinition") else primary
+        deployments = (new_deployment(tx, caller, definition_arn, settings, of=earlier), *older)
         changed = begin_rollout(tx, caller, changed.but(deployments=deployments), older)
     elif "deploymentConfiguration" in params:
         _reconfigure(tx, changed)

@@ -18,6 +18,7 @@ from corral.model.run import RunState, Usage
 from corral.model.session import Credentials
 from corral.model.task import Run, Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
+from corral.services.ecs.host_access import ACCOUNT
 from corral.services.ecs.lookup import arn, split_definition, zone_of_task
 from corral.services.ecs.run_spec import NODE_ADDRESS, has_containers, is_fargate, log_target, spans_hosts
 from corral.services.ecs.task_description import task_arn_of
@@ -43,7 +44,7 @@ def task_credentials(tx: Tx[Store], task_id: str) -> tuple[str, Credentials] | N
     if task is None or task.state in (TaskState.STOPPED, TaskState.PROVISIONING) or task_id in settings.sessions.revoked_tasks:
         return None
     spec, role = spec_of(tx, task), role_name(tx, task)
-    given, confined = spec.role, has_containers(tx, task, spec)
+    given, confined = spec.role, ACCOUNT in task.details or has_containers(tx, task, spec)
     role_arn = given if given.startswith("arn:") else f"arn:aws:iam::{tx.settings.account}:role/{given or role}"
     return role_arn, sessions.of_task(
         settings.session_key,

@@ -22,7 +22,7 @@ from corral.model.queue_options import NO_OPTIONS
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.ecs import errors
 from corral.services.ecs.capacity_providers import capacity_of
-from corral.services.ecs.host_access import is_kept_from_host
+from corral.services.ecs.host_access import is_kept_from_host, may_use_account
 from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
 from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_definition, find_slot, instance_id_in, task_id_in
 from corral.services.ecs.placement_rules import failure_reason
@@ -116,6 +116,7 @@ def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str)
         "enable_execute_command": params.get("enableExecuteCommand", False),
         "from_owner": True,
         "only_in_docker": is_kept_from_host(tx, caller),
+        "as_account": may_use_account(caller),
     }
 
 
