@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from corral.model.run import RunSpec
-from corral.node import lock_files, node_folder, run_cgroups
+from corral.node import account_folders, lock_files, node_folder, run_cgroups
 from eventually import eventually
 
 
@@ -76,6 +77,9 @@ class NodeFolder:
             kill(pid)
         assert not self.holders()
         remove_cgroups(self.node)
+        shutil.rmtree(account_folders.folder_of(self.node), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.rmdir(account_folders.ROOT)
 
 
 def remove_cgroups(node: Path) -> None:

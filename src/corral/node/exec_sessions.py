@@ -12,15 +12,14 @@ import asyncio
 import contextlib
 import os
 import socket
-import sys
 from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from corral.channel import command_relay
 from corral.model.agent_protocol import Execute
 from corral.node import lock_files
 from corral.node.link import Connect, Link, attach, pass_on
+from corral.node.run_command import lock_of, start_command, uid_of
 
 TERMINAL = "xterm-256color"
 KILL_RETRY_FIRST_S = 0.02
@@ -41,7 +40,7 @@ class ExecSessions:
 
     async def begin(self, order: Execute, environment: Mapping[str, str], connect: Connect) -> None:
         """Start a session. Raises OSError or ValueError if the relay cannot be started. `connect` opens a link to the server."""
-        run_id, lock = order.run.run_id, str(self._data / "sessions" / order.session_id)
+        run_id, lock = order.run.run_id, await lock_of(str(self._data / "sessions" / order.session_id), order.run.account)
         to_server = await connect()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -49,17 +48,10 @@ class ExecSessions:
             held = lock_files.open_locked(lock)
             self._of_run.setdefault(run_id, set()).add(lock)
             kind = "tty" if order.has_terminal else "pipe"
+            words = ["exec", kind, str(theirs.fileno()), "--", *order.command]
+            environment = {**({"TERM": TERMINAL} if order.has_terminal else {}), **environment}
             try:
-                relay = await asyncio.create_subprocess_exec(
-                    sys.executable, "-I", "-S", command_relay.__file__, "exec", kind, str(theirs.fileno()), "--", *order.command,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.DEVNULL,
-                    env={**({"TERM": TERMINAL} if order.has_terminal else {}), **environment},
-                    cwd=order.run.working_directory or self._data / "work" / run_id,
-                    start_new_session=True,
-                    pass_fds=(theirs.fileno(), held),
-                )  # fmt: skip
+                relay = await start_command(order.run, self._data, words, environment, theirs.fileno(), held, is_relay=True)
                 to_server.send_message({"session": order.session_id})
             finally:
                 os.close(held)
@@ -110,16 +102,20 @@ class ExecSessions:
         for lock in locks & self._relays.keys():
             with contextlib.suppress(ProcessLookupError):
                 self._relays[lock].kill()
-        lock_files.kill_holders(locks)
+        _kill_holders(locks)
         self._spawn(self._kill_until_gone(locks))
 
     async def _kill_until_gone(self, locks: set[str]) -> None:
-        """Kill processes until none holds these locks. One attempt is not enough, because a process may fork during it."""
-        wait_s = KILL_RETRY_FIRST_S
-        while held := [lock for lock in locks if lock_files.is_held(lock)]:
+        """Kill processes until none holds these locks. One attempt is not enough, because a process may fork during it.
+
+        A process of another account may have got the lock of a session through a socket. After some attempts, it does not count.
+        """
+        wait_s, held = KILL_RETRY_FIRST_S, locks
+        while held := {lock for lock in held if lock_files.is_held(lock)}:
             await asyncio.sleep(wait_s)
+            killed = _kill_holders(held)
+            held = {lock for lock in held if lock in killed or uid_of(lock) is None or wait_s < KILL_RETRY_MAX_S}
             wait_s = min(2 * wait_s, KILL_RETRY_MAX_S)
-            lock_files.kill_holders(held)
         for lock in locks:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(lock)
@@ -128,6 +124,11 @@ class ExecSessions:
         """End the sessions of an agent that was killed."""
         with contextlib.suppress(FileNotFoundError):
             self._kill({entry.path for entry in os.scandir(self._data / "sessions")})
+
+
+def _kill_holders(locks: Iterable[str]) -> set[str]:
+    """Kill the processes that hold the locks. Return the locks that had any."""
+    return {lock for lock in locks if lock_files.kill_holders([lock], uid_of(lock))}
 
 
 async def _pass_output(relay: Link, server: Link) -> None:

@@ -19,7 +19,9 @@ REMOVE_MAX_PATHS = 200  # maximum number of paths that one child process removes
 
 # Neither rm nor find follows links. The first rm fails if the owner has no write permission for a folder. So chmod adds the
 # permission, and rm is tried again.
+# Root needs no permission, and must not run chmod: another account could replace a folder by a link meanwhile.
 _REMOVE = 'rm -rf -- "$@" 2>/dev/null && exit; find "$@" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf -- "$@"'
+_REMOVE_AS_ROOT = 'rm -rf -- "$@" 2>/dev/null || rm -rf -- "$@"'
 
 
 class FileRecycler:
@@ -88,7 +90,12 @@ class FileRecycler:
         """Start a child process that empties the trash, unless one is running."""
         if self.pid is None and self._removing:
             batch, self._removing = self._removing[:REMOVE_MAX_PATHS], self._removing[REMOVE_MAX_PATHS:]
-            self.pid = os.posix_spawn("/bin/sh", ["sh", "-c", _REMOVE, "sh", *batch], {"PATH": "/usr/bin:/bin"})
+            script = _REMOVE if os.geteuid() else _REMOVE_AS_ROOT
+            self.pid = os.posix_spawn("/bin/sh", ["sh", "-c", script, "sh", *batch], {"PATH": "/usr/bin:/bin"})
+
+    def remove_later(self, paths: list[str]) -> None:
+        """Let the next child process remove these files or folders, which are not in `trash/`."""
+        self._removing += paths
 
     def child_ended(self) -> None:
         self.pid = None

@@ -17,6 +17,8 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
+from glob import escape as glob_escape
+from glob import glob
 from pathlib import Path
 
 from corral.core.clock import Clock
@@ -24,6 +26,7 @@ from corral.model.run import Health, HealthCheck, RunSpec
 from corral.node import lock_files
 from corral.node.engine import Known
 from corral.node.process_engine import environment_for
+from corral.node.run_command import lock_of, start_command, uid_of
 
 EARLY_FIRST_S = 0.25  # the first pause between the early checks of the first interval; each further pause is twice as long
 
@@ -64,7 +67,7 @@ class HealthChecks:
         self._on_verdict = on_verdict
         self._specs: dict[str, RunSpec] = {}  # run id → spec, for runs with a health check that are alive or about to start
         self._checking: dict[str, asyncio.Task[None]] = {}
-        self._lock: int | None = None
+        self._locks: dict[str, int] = {}  # path → descriptor
         self._kill_orphans()
 
     def follow(self, specs: Iterable[RunSpec], known: Mapping[str, Known]) -> None:
@@ -118,16 +121,8 @@ class HealthChecks:
     async def _run(self, spec: RunSpec, check: HealthCheck) -> bool:
         """Run the command of the check with the run's environment and folder. Return whether it succeeded within the timeout."""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *check.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                env=environment_for(spec, self._environment),
-                cwd=spec.working_directory or self._data / "work" / spec.run_id,
-                start_new_session=True,
-                pass_fds=(self._locked(),),
-            )
+            lock = self._locked(await lock_of(self._path, spec.account))
+            process = await start_command(spec, self._data, check.command, environment_for(spec, self._environment), lock)
         except (OSError, ValueError) as error:
             log.info("the health check of %s cannot be started: %s", spec.run_id, error)
             return False
@@ -140,16 +135,17 @@ class HealthChecks:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
 
-    def _locked(self) -> int:
-        """Return the descriptor of a lock that every check inherits. A later agent finds leftover checks by this lock."""
-        if self._lock is None:
-            self._lock = lock_files.open_locked(self._path)
-        return self._lock
+    def _locked(self, path: str) -> int:
+        """Return the descriptor of a lock that all checks of an account inherit. A later agent finds leftover checks by it."""
+        if path not in self._locks:
+            self._locks[path] = lock_files.open_locked(path)
+        return self._locks[path]
 
     def _kill_orphans(self) -> None:
-        if lock_files.is_held(self._path):
-            lock_files.kill_holders([self._path])
-            os.unlink(self._path)  # the killed checks may hold the old lock for a moment, so this agent creates a new file
+        for path in glob(f"{glob_escape(self._path)}*"):
+            if lock_files.is_held(path):
+                lock_files.kill_holders([path], uid_of(path))
+                os.unlink(path)  # the killed checks may hold the old lock for a moment, so this agent creates a new file
 
     @property
     def _path(self) -> str:

@@ -12,6 +12,8 @@ import os
 import signal
 from collections.abc import Iterable
 
+from corral.node.procfs import real_uid
+
 
 def open_locked(path: str) -> int:
     """Open the file for appending and lock it. Processes that inherit the descriptor also hold the lock."""
@@ -35,36 +37,42 @@ def is_held(path: str) -> bool:
     return False
 
 
-def holders(paths: Iterable[str]) -> dict[str, list[int]]:
-    """Return path → the pids of the processes that hold the lock. This is slow, because it reads all of /proc."""
+def holders(paths: Iterable[str], uid: int | None = None) -> dict[str, list[int]]:
+    """Return path → the pids of the processes that hold the lock. This is slow, because it reads all of /proc.
+
+    With `uid`, return only the processes of this user: a process can pass the lock to one of another user through a socket, so that
+    Corral would kill or stop that one as root.
+    """
     wanted = _inodes(paths)
     found: dict[str, list[int]] = {path: [] for path in wanted.values()}
     for entry in os.listdir("/proc"):
-        if entry.isdigit():
+        if entry.isdigit() and (uid is None or real_uid(entry) == uid):
             for path in _locked_by(entry, wanted):
                 found[path].append(int(entry))
     return found
 
 
-def kill_holders(paths: Iterable[str]) -> None:
-    """Send SIGKILL to every process that holds one of these locks."""
+def kill_holders(paths: Iterable[str], uid: int | None = None) -> bool:
+    """Send SIGKILL to every process that holds one of these locks; with `uid`, as in `holders`. Return whether there were any."""
     paths = list(paths)
     wanted = _inodes(paths)
     # Kill parents before their children. Otherwise a parent could report that its killed child ended normally. A parent has a
     # smaller pid than its children, unless the kernel began again with small pids between their starts.
-    for pid in sorted({pid for pids in holders(paths).values() for pid in pids}):
+    found = sorted({pid for pids in holders(paths, uid).values() for pid in pids})
+    for pid in found:
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
             continue
         try:
             # Check again, because the pid may have been reused before pidfd_open, but not after it.
-            if _locked_by(str(pid), wanted):
+            if _locked_by(str(pid), wanted) and (uid is None or real_uid(pid) == uid):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         except OSError:
             pass  # the process has just ended, or another user owns it; in the second case its run is still alive
         finally:
             os.close(handle)
+    return bool(found)
 
 
 def _inodes(paths: Iterable[str]) -> dict[tuple[int, int], str]:

@@ -182,7 +182,7 @@ class OutputGuard:
         pause(run, but_not=self._spawner)  # the spawner itself may still be in the cgroup of a new run
         flood.paused = run
         if others and run.group is None:
-            flood.others += pause_writers(flood.path)
+            flood.others += pause_writers(flood.path, run.uid)
         again = last_record(self._journal, flood.run_id)
         if again is None or not again.alive:
             self._resume(flood)

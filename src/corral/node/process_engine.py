@@ -25,6 +25,7 @@ from corral.model.agent_protocol import Execute, ImagePush
 from corral.model.run import Observed, RunSpec
 from corral.model.shipped_folder import VARIABLE as SHIPPED_FOLDER
 from corral.node import node_folder, procfs
+from corral.node.account_folders import cache_of
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 from corral.node.fences import FencedContainer
@@ -34,6 +35,7 @@ from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_VARIABLE, FromSpa
 from corral.process.data_folder import VERSIONS
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
+OF_ACCOUNT = frozenset({"HOME", "USER", "SHELL", "TMPDIR"})
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # If a task sets one of these variables, Corral changes none of them.
 OWN_AWS_FILES = frozenset({"AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"})
@@ -55,8 +57,10 @@ def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a run: the variables INHERITED of the agent, the variables of the task, and the GPU variables.
 
     `ours` is the environment of the agent. Later variables replace earlier ones, so a task cannot change the GPU variables.
+    A run of another Unix account gets the variables OF_ACCOUNT when it becomes the account.
     """
-    environment = {name: ours[name] for name in INHERITED if name in ours and ours[name].isprintable()}
+    inherited = [name for name in INHERITED if not spec.account or name not in OF_ACCOUNT]
+    environment = {name: ours[name] for name in inherited if name in ours and ours[name].isprintable()}
     environment.setdefault("PATH", DEFAULT_PATH)
     environment.update(spec.environment)
     if "AWS_CONTAINER_CREDENTIALS_FULL_URI" in environment and not environment.keys() & OWN_AWS_FILES:
@@ -86,7 +90,8 @@ def isolated(module: str, ours: Mapping[str, str], data: Path) -> list[str]:
 def launch_of(spec: RunSpec, ours: Mapping[str, str], data: Path) -> Launch:
     command = spec.command
     if manifest := spec.environment.get(SHIPPED_FOLDER):  # this program fetches the folder, and becomes the command
-        fetch = [*isolated("corral.node.shipped_folder", ours, data), str(data / "shipped"), manifest]
+        cache = cache_of(data, spec.account) if spec.account else str(data / "shipped")
+        fetch = [*isolated("corral.node.shipped_folder", ours, data), cache, manifest]
         command = [*fetch, *command]
     return Launch(
         run_id=spec.run_id,
@@ -99,7 +104,7 @@ def launch_of(spec: RunSpec, ours: Mapping[str, str], data: Path) -> Launch:
         memory_mib=spec.memory_mib,
         cpu_units=spec.cpu_units,
         has_output_file=bool(spec.output_file),
-        fault="CannotStartContainerError: this host cannot start processes of other Unix accounts" if spec.account else None,
+        account=spec.account,
         fence_s=spec.fence_s,
     )
 

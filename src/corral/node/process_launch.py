@@ -34,11 +34,11 @@ def spawn(launch: Launch, working_directory: str, output_fd: int, null_fd: int, 
     try:
         os.chdir(working_directory)
     except (OSError, ValueError) as error:  # ValueError: the path contains a NUL byte
-        raise CannotSpawn(_bad_directory(working_directory, error)) from None
+        raise CannotSpawn(bad_directory(working_directory, error)) from None
     name = launch.command[0] if launch.command else ""
     try:
         return os.posix_spawn(
-            _executable(name, launch.environment.get("PATH", SEARCH_PATH)),
+            executable(name, launch.environment.get("PATH", SEARCH_PATH)),
             [word.encode() for word in launch.command],
             {name.encode(): value.encode() for name, value in launch.environment.items()},
             file_actions=[
@@ -52,16 +52,20 @@ def spawn(launch: Launch, working_directory: str, output_fd: int, null_fd: int, 
             setsigmask=[],
             setsigdef=_RESET_SIGNALS,
         )
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
+    except (OSError, ValueError) as error:
+        raise CannotSpawn(cannot_execute(name, error)) from None
+
+
+def cannot_execute(name: str, error: OSError | ValueError) -> str:
+    why = str(error)  # of a ValueError: a text contains a NUL byte, or the name of a variable contains "="
+    if isinstance(error, OSError):
+        why = (error.strerror or why).lower()
         if error.errno == errno.E2BIG:
             why += ": command and environment can have about 2 MiB together, and each argument and variable 128 KiB"
-        raise CannotSpawn(f'CannotStartContainerError: exec: "{_short(name)}": {why}') from None
-    except ValueError as error:  # a text contains a NUL byte, or the name of a variable contains "="
-        raise CannotSpawn(f'CannotStartContainerError: exec: "{_short(name)}": {error}') from None
+    return f'CannotStartContainerError: exec: "{_short(name)}": {why}'
 
 
-def _bad_directory(path: str, error: OSError | ValueError) -> str:
+def bad_directory(path: str, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         return f'CannotStartContainerError: working directory "{_short(path)}" does not exist'
     why = (isinstance(error, OSError) and error.strerror) or str(error)
@@ -72,7 +76,7 @@ def _short(name: str) -> str:
     return name if len(name) <= SHOWN_NAME_MAX else name[:SHOWN_NAME_MAX] + "..."
 
 
-def _executable(name: str, search_path: str) -> str:
+def executable(name: str, search_path: str) -> str:
     """Return the path that execvp would find in the PATH of the run."""
     if "/" in name:
         return name

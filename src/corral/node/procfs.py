@@ -173,6 +173,15 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
+def real_uid(pid: int | str) -> int | None:
+    """Return the user that has started a process. A setuid program does not change it. Return None if the process has ended."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(b"Uid:"))
+    except (OSError, StopIteration):
+        return None
+
+
 def why_silent(pid: int | None) -> str:
     """Return the end of an error message about a process of Corral that does not respond: its pid, and whether it is stopped."""
     if pid is None:

@@ -29,6 +29,8 @@ def find_processes(data: Path, outputs: Mapping[str, SpawnedRun]) -> dict[str, l
         if mark in run_ids and pid not in found.setdefault(run_ids[mark], []):
             found[run_ids[mark]].append(pid)
     for run in outputs.values():
+        if run.uid is not None:  # a process of another account can have the lock and the variable, too
+            found[run.run_id] = [pid for pid in found.get(run.run_id, ()) if procfs.real_uid(pid) == run.uid]
         if run.group is not None:
             found[run.run_id] = sorted({*found.get(run.run_id, ()), *run_cgroups.pids(run.group)})
     return found
@@ -75,9 +77,9 @@ def pause(run: SpawnedRun, *, but_not: int) -> None:
         paused.update(fresh)
 
 
-def pause_writers(output: str) -> list[int]:
-    """Stop the processes that hold the lock of an output file, in any process group. Return their pids."""
-    pids = lock_files.holders([output]).get(output, [])
+def pause_writers(output: str, uid: int | None) -> list[int]:
+    """Stop the processes that hold the lock of an output file, in any process group. Return their pids. `uid` is of the run."""
+    pids = lock_files.holders([output], uid).get(output, [])
     _signal_each(pids, signal.SIGSTOP)
     return pids
 

@@ -4,7 +4,8 @@
 
 The spawner starts and stops the processes of runs, and collects their exit codes. It writes every change to a journal before it
 reports the change to the agent. If the disk is full, it writes the change later. It has one thread with one loop. The loop never
-waits for a run: starting a process takes a third of a millisecond, and everything else uses timers. The spawner imports few modules
+waits for a run: starting a process takes a third of a millisecond, and everything else uses timers. A run of another Unix account
+starts in a child that the spawner forks (`account_start.py`). The spawner imports few modules
 and needs little memory, because every host with an agent also has a spawner. A child process of the spawner pauses runs that print
 too fast (`output_guard.py`).
 
@@ -38,11 +39,13 @@ from corral.core.errors import Refused
 from corral.model.run_signals import SIGNALS
 from corral.model.stop_reasons import ALLOCATION_OVER, FENCED, OUT_OF_MEMORY, STOPPED_BEFORE_START
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
+from corral.node.account_folders import AccountFolders, cache_of
 from corral.node.fences import FencedContainer, Fences
 from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
 from corral.node.kept_sockets import KeptSockets
 from corral.node.output_guard import GuardProcess
+from corral.node.pending_starts import PendingStart, PendingStarts
 from corral.node.procfs import boot_s
 from corral.node.run_cgroups import RunCgroups, open_cgroups
 from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
@@ -63,6 +66,7 @@ LINGER_KILL_S = 0.004  # when the delay has reached this value, find the holders
 JOURNAL_RETRY_S = 1.0
 CPU_SHARE_S = 0.2  # a run gets its CPU share after this time, because shorter runs do not need one
 GUARD_RESTART_S, BAD_TURN_S = 1.0, 0.05
+KILLED_BEFORE_START = "CannotStartContainerError: the process was killed before it executed the program"
 
 
 class Spawner:
@@ -83,6 +87,8 @@ class Spawner:
         self._at = self._timers.at
         self._poll = select.epoll()
         self._watch = MainProcessWatch(self._poll, self._at, self._status_lost)
+        self._pending = PendingStarts(self._poll)
+        self._account_folders = AccountFolders(data)
         self._clients = SpawnerClients(self._poll, self._runs, self._execute)
         self._alive = 0
         self._starts: deque[Launch] = deque()
@@ -152,6 +158,7 @@ class Spawner:
         for name in ended:
             self._remove_files(name)
         self._recycler.move_to_spare()
+        self._recycler.remove_later(self._account_folders.unused(self._runs.keys()))
         self._recycler.remove_trash()
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -185,6 +192,8 @@ class Spawner:
                             self._quitting = False  # a new client needs the spawner
                     elif fd in self._clients.by_fd:
                         self._clients.receive(self._clients.by_fd[fd])
+                    elif fd in self._pending.by_fd:
+                        self._check_pending(self._pending.by_fd[fd])
                     elif fd == self._held_by:
                         self._released(fd)
                     elif fd == kept.fileno():
@@ -206,6 +215,7 @@ class Spawner:
             (self._data / "spawner.sock").unlink(missing_ok=True)
         self._guard.end()
         self._cgroups.close()
+        self._account_folders.close()
 
     def _timeout_s(self) -> float | None:
         if self._starts:
@@ -233,7 +243,7 @@ class Spawner:
         self._is_released = True
         for run in [run for run in self._runs.values() if run.alive]:
             if run.pid is None:
-                self._ended(run.but(reason=ALLOCATION_OVER))
+                self._end_unstarted(run, ALLOCATION_OVER)
             elif run.main_ended_at_s is None:
                 self._put(run.but(kill_at_boot_s=boot_s(), reason=ALLOCATION_OVER))
                 self._signal(run, signal.SIGKILL)
@@ -290,7 +300,7 @@ class Spawner:
             _log(f"not a run id: {launch.run_id[:200]!r}")
             return
         self._runs[launch.run_id] = SpawnedRun(
-            launch.run_id, launch.stop_grace_s, launch.ships_logs, launch.gpu_ids, fence_s=launch.fence_s
+            launch.run_id, launch.stop_grace_s, launch.ships_logs, launch.gpu_ids, fence_s=launch.fence_s, account=launch.account
         )
         self._fences.add(launch.run_id, launch.fence_s)
         self._alive += 1
@@ -335,7 +345,11 @@ class Spawner:
             directory = self._directory(launch)
             run = self._cgroups.enter(run)
             before_boot_s, now_s = boot_s(), self._clock.now_s()
-            pid = process_launch.spawn(launch, directory, output, self._null, self._mark)
+            if launch.account:
+                pid, pipe = self._fork(launch, directory, output)
+                self._pending.add(PendingStart(run.run_id, pid, pipe, now_s, before_boot_s))
+            else:
+                pid = process_launch.spawn(launch, directory, output, self._null, self._mark)
         finally:
             os.close(output)  # after this, only processes of the run hold the lock
         since_boot_s = process_started_boot_s(pid, before_boot_s)
@@ -343,14 +357,46 @@ class Spawner:
         if run.group is not None:
             self._cgroups.limit_later(launch)
             self._at(since_boot_s + CPU_SHARE_S, lambda: self._cgroups.share_cpu(run.run_id, launch.cpu_units))
-        return run.but(pid=pid, started_at_s=now_s, started_boot_s=since_boot_s)
+        return run if launch.account else run.but(pid=pid, started_at_s=now_s, started_boot_s=since_boot_s)
+
+    def _fork(self, launch: Launch, directory: str, output: int) -> tuple[int, int]:
+        from corral.node.account_start import fork_as  # imported here, because most spawners never need it
+
+        work = directory if launch.working_directory is None else None
+        try:
+            return fork_as(launch, work, cache_of(self._data, launch.account), output, self._null, self._mark)
+        except OSError as error:
+            raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
+
+    def _check_pending(self, start: PendingStart, *, has_ended: bool = False) -> str | None:
+        """If the start of a run of another account is complete, or its child `has_ended`, store the start of the run.
+
+        Return why the program was not executed, or None.
+        """
+        result = start.result(has_ended=has_ended)
+        if result is None:
+            return None
+        if result.uid is not None and not result.why:
+            self._pending.remove(start)
+            self._put(
+                self._runs[start.run_id].but(
+                    pid=start.pid, uid=result.uid, started_at_s=start.started_at_s, started_boot_s=start.started_boot_s
+                )
+            )
+        elif has_ended:  # otherwise the child ends now, and `_reap` calls this method again
+            self._pending.remove(start)
+            return result.why or start.stop_reason or KILLED_BEFORE_START
+        return None
 
     def _directory(self, launch: Launch) -> str:
-        if launch.working_directory is not None:
-            return launch.working_directory
-        directory = self._work + launch.run_id
+        directory = launch.working_directory or self._work + launch.run_id
         try:
-            self._recycler.make_folder(directory)
+            if launch.account:
+                self._account_folders.make()
+                if launch.working_directory is None:
+                    return self._account_folders.make_work(launch.run_id)
+            elif launch.working_directory is None:
+                self._recycler.make_folder(directory)
         except OSError as error:
             raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
         return directory
@@ -361,13 +407,25 @@ class Spawner:
         run = self._runs.get(run_id)
         if run is None or not run.alive or run.main_ended_at_s is not None or run.kill_at_boot_s is not None:
             return
+        if (start := self._pending.by_run.get(run_id)) is not None:
+            self._check_pending(start)
+            run = self._runs[run_id]
         if run.pid is None:
-            self._ended(run.but(reason=STOPPED_BEFORE_START))  # the start is still queued; `_start_some` skips ended runs
+            self._end_unstarted(run, STOPPED_BEFORE_START)
             return
         self._put(run.but(kill_at_boot_s=boot_s() + run.stop_grace_s))
         self._signal(run, signal.SIGTERM)
         self._signal(run, signal.SIGCONT)  # the output guard may have paused the run
         self._at(boot_s() + run.stop_grace_s, lambda: self._kill(run_id))
+
+    def _end_unstarted(self, run: SpawnedRun, reason: str) -> None:
+        """End a run that has no process yet, or whose process has not executed the program of the run."""
+        start = self._pending.by_run.get(run.run_id)
+        if start is None:
+            self._ended(run.but(reason=reason))  # the start is still queued; `_start_some` skips ended runs
+        else:
+            start.stop_reason = reason
+            os.kill(start.pid, signal.SIGKILL)  # `_reap` has not waited for it yet
 
     def _fenced(self, run_id: str) -> None:
         run = self._runs.get(run_id)
@@ -415,7 +473,12 @@ class Spawner:
                     os.killpg(ended.si_pid, signal.SIGKILL)
             _, status = os.waitpid(ended.si_pid, 0)
             if run_id is not None:
-                self._main_ended(run_id, process_launch.exit_code(status), None)
+                start = self._pending.by_run.get(run_id)
+                why = None if start is None else self._check_pending(start, has_ended=True)
+                if why is None:
+                    self._main_ended(run_id, process_launch.exit_code(status), None)
+                else:
+                    self._ended(self._runs[run_id].but(reason=why))
             elif ended.si_pid == self._recycler.pid:
                 self._recycler.child_ended()
             elif ended.si_pid == self._guard.pid:
@@ -455,13 +518,15 @@ class Spawner:
         self._at(boot_s() + wait_s, lambda: self._still_held(run_id, wait_s))
 
     def _still_held(self, run_id: str, waited_s: float) -> None:
-        path, left = self._output(run_id), self._kill_others(self._runs[run_id])
+        run = self._runs[run_id]
+        path, left = self._output(run_id), self._kill_others(run)
         held = lock_files.is_held(path)
-        if not left and not held:
-            self._ended(self._runs[run_id])
-            return
         if held and waited_s >= LINGER_KILL_S:
-            lock_files.kill_holders([path])
+            # A run of another account can pass its lock to a process that does not belong to it: that one does not count.
+            held = lock_files.kill_holders([path], run.uid) or run.uid is None
+        if not left and not held:
+            self._ended(run)
+            return
         self._linger(run_id, min(2 * waited_s, LINGER_MAX_S))
 
     def _ended(self, run: SpawnedRun) -> None:
@@ -504,6 +569,7 @@ class Spawner:
         try:
             self._recycler.release_file(self._output(run_id))
             self._recycler.release_folder(self._work + run_id)
+            self._recycler.remove_later(self._account_folders.release(run_id))
         except OSError as error:
             _log(f"cannot remove the files of {run_id}: {error}")
 

@@ -49,6 +49,7 @@ class Launch:
     has_output_file: bool = False  # the agent has created the output file, because the output is kept (`kept_outputs.py`)
     fault: str | None = None  # why the process cannot start; if set, the run ends at once with this reason
     fence_s: float | None = None  # end the run if the server has not answered for so long (`fences.py`)
+    account: str = ""  # the Unix account of the process; empty: that of the spawner
 
 
 def launch_from(run_id: str, fields: dict[str, Any]) -> Launch:
@@ -83,6 +84,8 @@ class SpawnedRun:
     reason: str | None = None
     group: str | None = None  # the cgroup of the run, while the run is alive
     fence_s: float | None = None  # of the Launch
+    account: str = ""  # of the Launch
+    uid: int | None = None  # the user id of the account, when the process has become it
     start_number: int = 0  # counts the starts of one spawner, to find out after its death which of them happened
 
     @property

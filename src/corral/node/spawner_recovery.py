@@ -85,7 +85,8 @@ def with_main_process(run: SpawnedRun, pids: list[int], clock: Clock) -> Spawned
     since = procfs.started_boot_s(pid)
     now_s = clock.now_s()
     started_at_s = now_s if since is None else now_s - (procfs.boot_s() - since)
-    return run.but(pid=pid, started_at_s=started_at_s, started_boot_s=since)
+    uid = procfs.real_uid(pid) if run.account else None
+    return run.but(pid=pid, started_at_s=started_at_s, started_boot_s=since, uid=uid)
 
 
 class MainProcessWatch:
