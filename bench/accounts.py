@@ -34,6 +34,7 @@ from corral.channel.command_relay import EXIT, OUTPUT
 from corral.model.agent_protocol import Execute
 from corral.node import account_folders, lock_files
 from corral.node.run_command import start_command
+from corral.process.data_folder import ACCOUNT_WORK, account_work_folder
 from engines.drivers import ENGINES, Driver
 from engines.nodes import NodeFolder, is_running, kill, shell, spec
 from eventually import eventually
@@ -257,7 +258,7 @@ def _try_processes(bench: Bench, corral: Corral, victim: int) -> None:
 
 
 def _try_files(bench: Bench, corral: Corral, victim: int) -> None:
-    data, node, own = corral.data, bench.node.node, account_folders.folder_of(bench.node.node)
+    data, node, own = corral.data, bench.node.node, account_work_folder(bench.node.node)
     work = account_folders.work_of(node, "victim")
     files = [
         *(data / name for name in ("credentials.json", "sessions.json", "secrets.json", "state.db", "state.db-wal", "server.json")),
@@ -266,7 +267,7 @@ def _try_files(bench: Bench, corral: Corral, victim: int) -> None:
         f"/proc/{victim}/cwd/file", f"/proc/{victim}/fd/3", "/etc/shadow", "/root/.bash_history", "/proc/kcore", "/dev/mem",
     ]  # fmt: skip
     folders = [data, data / "node", data / "blobs", node, node.parent, node / "output", node / "sessions", work, own,
-               account_folders.ROOT, f"{own}/{account_folders.CACHES}"]  # fmt: skip
+               ACCOUNT_WORK, f"{own}/{account_folders.CACHES}"]  # fmt: skip
     groups = (node / "cgroups").read_text().split()
     group = next(iter(Path(groups[0]).glob("[0-9]*-*")))
     root_group = str(Path(groups[0]).parent)
@@ -278,7 +279,7 @@ def _try_files(bench: Bench, corral: Corral, victim: int) -> None:
             *((f"write {path}", "write", [str(path)]) for path in (files[0], files[3], node / "journal", f"{work}/file")),
             *((f"list {path}", "list", [str(path)]) for path in folders),
             *((f"create in {path}", "create", [f"{path}/x"]) for path in folders),
-            *((f"rename {path}", "rename", [str(path)]) for path in (work, own, account_folders.ROOT, data, node)),
+            *((f"rename {path}", "rename", [str(path)]) for path in (work, own, ACCOUNT_WORK, data, node)),
             *((f"own {path}", "chown", [str(path)]) for path in (work, own, data)),
             ("enter the work folder", "chdir", [work]), ("link in the folder of runs", "symlink", [f"{own}/next"]),
             ("folder of a later run", "mkdir", [f"{own}/later"]),
@@ -484,7 +485,7 @@ def _check(bench: Bench, victim: Any, pid: int) -> None:
     driver.engine.stop(["victim"])
     must("an adopted run can be stopped", driver.ended("victim") and not is_running(pid))
     driver.engine.forget(list(driver.engine.observe()))
-    folder = Path(account_folders.folder_of(bench.node.node))
+    folder = Path(account_work_folder(bench.node.node))
     driver.run(shell("last", "true", account=A))
     eventually(lambda: {each.name for each in folder.iterdir()} <= {"last", account_folders.CACHES}, "work folders are removed")
     must("the work folders are removed", holds=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +11,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from corral.model.run import RunSpec
-from corral.node import account_folders, lock_files, node_folder, run_cgroups
+from corral.node import lock_files, node_folder, run_cgroups
+from corral.process.data_folder import account_work_folder, remove_account_work
 from eventually import eventually
 
 
@@ -77,9 +77,7 @@ class NodeFolder:
             kill(pid)
         assert not self.holders()
         remove_cgroups(self.node)
-        shutil.rmtree(account_folders.folder_of(self.node), ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.rmdir(account_folders.ROOT)
+        remove_account_work(account_work_folder(self.node))
 
 
 def remove_cgroups(node: Path) -> None:

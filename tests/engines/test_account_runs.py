@@ -15,6 +15,7 @@ from corral.model.run import HealthCheck
 from corral.node import account_folders
 from corral.node.account_process import Account, limits_of, mask_of
 from corral.node.engine import CannotExecute
+from corral.process.data_folder import ACCOUNT_WORK, account_work_folder
 from engines.drivers import ENGINES, Driver
 from engines.nodes import kill, shell, spec
 
@@ -63,9 +64,9 @@ def test_another_account_reaches_nothing_of_a_run(process_driver):
         *(f"ls /proc/{each}/{name}/." for each in (pid, spawner) for name in ("fd", "cwd", "root", "map_files")),
         *(f"kill -{number} {each}" for each in (pid, spawner, -pid) for number in (0, 9, 19)),
         *(f"cat {path}" for path in (f"{work}/file", data / "journal", data / "output/ann", f"/proc/{pid}/fd/1")),
-        *(f"ls {path}" for path in (work, data, data.parent, account_folders.folder_of(data), account_folders.ROOT)),
-        *(f"touch {path}/x" for path in (work, data, account_folders.folder_of(data), account_folders.ROOT)),
-        f"mv {work} {work}.old", f"ln -s /etc {account_folders.folder_of(data)}/link",
+        *(f"ls {path}" for path in (work, data, data.parent, account_work_folder(data), ACCOUNT_WORK)),
+        *(f"touch {path}/x" for path in (work, data, account_work_folder(data), ACCOUNT_WORK)),
+        f"mv {work} {work}.old", f"ln -s /etc {account_work_folder(data)}/link",
         "cat /proc/$$/fd/1", "chmod 777 /proc/$$/fd/1", "ln -L /proc/$$/fd/1 /tmp/corral-test-link",
         *(f"echo $$ > {group}/cgroup.procs" for group in (data / "cgroups").read_text().split()),
     ]  # fmt: skip
@@ -132,14 +133,18 @@ def test_commands_of_a_session_are_of_the_account(process_driver):
 
 
 @needs_root
-def test_health_checks_are_of_the_account(node, core):
+def test_health_checks_are_of_the_account_and_its_output_is_kept(node, core):
     node.start_agent("--gpus", "none")
     core.greeted()
     check = HealthCheck(["sh", "-c", f"test $(id -u) = {ANN.pw_uid} && test -e well"], interval_s=0.1, retries=1)
-    core.order(shell("one", ": > well; exec sleep 300", health=check, account=ANN.pw_name))
+    kept = {"ships_logs": True, "output_file": "kept.log"}
+    core.order(shell("one", ": > well; echo said; exec sleep 300", health=check, account=ANN.pw_name, **kept))
     core.until(lambda: "one" in core.runs and core.runs["one"].health == "HEALTHY", "healthy")
     core.order(stop=["one"])
     core.ended("one")
+    assert core.texts["one"] == ["said"]
+    core.until(lambda: not os.path.lexists(account_folders.work_of(node.node, "one")), "forgotten")
+    assert (node.data / "outputs/kept.log").read_text() == "said\n"
 
 
 @needs_root

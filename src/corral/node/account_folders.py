@@ -1,8 +1,8 @@
 """The folders in which runs of other Unix accounts work.
 
-Other accounts cannot reach the data folder. So the work folders of their runs are below `ROOT`, in a folder for each data folder.
-Others can pass these two folders, but not list or change them. Each work folder belongs to its account, which alone can open it. A
-shipped folder is fetched by the run itself, so each account has its own cache of shipped files there.
+Other accounts cannot reach the data folder. So the work folders of their runs are below ACCOUNT_WORK, in a folder for each node
+folder. Others can pass these two folders, but not list or change them. Each work folder belongs to its account, which alone can
+open it. A shipped folder is fetched by the run itself, so each account has its own cache of shipped files there.
 """
 
 from __future__ import annotations
@@ -13,27 +13,23 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-ROOT = "/var/lib/corral-work"
+from corral.process.data_folder import ACCOUNT_WORK, account_work_folder
+
 CACHES = ".shipped"  # no run has this id
 TRASH = ".trash-"
 
 
-def folder_of(data: Path) -> str:
-    about = os.stat(data)
-    return f"{ROOT}/{about.st_dev:x}-{about.st_ino:x}"
+def work_of(node: Path, run_id: str) -> str:
+    return f"{account_work_folder(node)}/{run_id}"
 
 
-def work_of(data: Path, run_id: str) -> str:
-    return f"{folder_of(data)}/{run_id}"
-
-
-def cache_of(data: Path, account: str) -> str:
-    return f"{folder_of(data)}/{CACHES}/{account}"
+def cache_of(node: Path, account: str) -> str:
+    return f"{account_work_folder(node)}/{CACHES}/{account}"
 
 
 class AccountFolders:
-    def __init__(self, data: Path) -> None:
-        self._folder = folder_of(data)
+    def __init__(self, node: Path) -> None:
+        self._folder = str(account_work_folder(node))
         self._is_made = os.path.isdir(self._folder)
         self._count = 0
 
@@ -46,7 +42,7 @@ class AccountFolders:
 
     def make(self) -> None:
         """Create the folders that the runs share. Raises OSError if another program has changed them."""
-        for path in (ROOT, self._folder, f"{self._folder}/{CACHES}"):
+        for path in (ACCOUNT_WORK, self._folder, f"{self._folder}/{CACHES}"):
             with suppress(FileExistsError):
                 os.mkdir(path, 0o700)
                 os.chmod(path, 0o711)
@@ -76,6 +72,6 @@ class AccountFolders:
     def close(self) -> None:
         """Remove the folders that are empty."""
         if self._is_made:
-            for path in (f"{self._folder}/{CACHES}", self._folder, ROOT):
+            for path in (f"{self._folder}/{CACHES}", self._folder, ACCOUNT_WORK):
                 with suppress(OSError):
                     os.rmdir(path)

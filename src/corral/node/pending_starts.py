@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import select
+from contextlib import suppress
 from typing import NamedTuple
 
 RESULT_MAX_BYTES = 4096
@@ -27,17 +28,17 @@ class PendingStart:
         self.run_id, self.pid = run_id, pid
         self.started_at_s, self.started_boot_s = started_at_s, started_boot_s
         self.pipe = pipe
+        os.set_blocking(pipe, False)
         self.stop_reason = ""  # why the child was killed
         self._text = b""
 
-    def result(self, *, has_ended: bool = False) -> Result | None:
-        """Return the result, or None if there is none yet. With `has_ended`, the child has ended, so there is one."""
-        while has_ended or select.select([self.pipe], [], [], 0)[0]:
-            part = os.read(self.pipe, RESULT_MAX_BYTES)
-            self._text += part
-            if not part or len(self._text) > RESULT_MAX_BYTES:
-                uid, found, why = self._text.partition(b"\n")
-                return Result(int(uid) if found and uid else None, why.decode(errors="replace").strip())
+    def result(self) -> Result | None:
+        """Return the result, or None if there is none yet. There is one when the child has ended."""
+        with suppress(BlockingIOError):
+            while part := os.read(self.pipe, RESULT_MAX_BYTES):
+                self._text += part
+            uid, found, why = self._text.partition(b"\n")
+            return Result(int(uid) if found and uid else None, why.decode(errors="replace").strip())
         return None
 
 

@@ -373,7 +373,7 @@ class Spawner:
 
         Return why the program was not executed, or None.
         """
-        result = start.result(has_ended=has_ended)
+        result = start.result()
         if result is None:
             return None
         if result.uid is not None and not result.why:

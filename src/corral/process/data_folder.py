@@ -33,6 +33,7 @@ AUTHORITY = "authority.pem"  # in `door`: the key with which the server signs th
 AUDIT = "audit"  # who called which operation (`audit/`)
 FOLDERS = (AUDIT, "blobs", DOOR, "functions", "node", OUTPUTS)
 VERSIONS = "versions"  # in the folder of a joined host: the versions to which it was upgraded (node/upgrade.py)
+ACCOUNT_WORK = "/var/lib/corral-work"  # has the work folders of runs of other Unix accounts, which cannot reach the data folder
 JOINED = "joined.json"  # only in the folder of a host that has joined from another machine (`node/server_access.py`)
 HOST_FILES = (JOINED, AUTHORITY, "host.key", "host.pem")
 FILES = {
@@ -44,6 +45,21 @@ FILES = {
 IGNORED = {"lost+found"}  # the root folder of a file system may contain this
 HOLDER = b"corral, process "  # the start of the lock file's text; the id of the process that locked the folder follows
 SHOWN_MAX = 3  # an error message names at most this many files of other programs
+
+
+def account_work_folder(node: Path) -> Path:
+    """Return the folder below ACCOUNT_WORK for the runs of a node folder."""
+    about = os.stat(node)
+    return Path(ACCOUNT_WORK, f"{about.st_dev:x}-{about.st_ino:x}")
+
+
+def remove_account_work(folder: Path) -> None:
+    """Remove a folder below ACCOUNT_WORK. What links in it lead to stays."""
+    from shutil import rmtree  # imported here, because the server does not need it
+
+    rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        os.rmdir(ACCOUNT_WORK)
 
 
 def validate_folder(data: Path) -> None:

@@ -22,7 +22,7 @@ from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, call, endpoint_of_folder, get_status
 from corral.cli.printing.errors import CliError
 from corral.cli.printing.output import count, print_json, print_message, print_text
-from corral.process.data_folder import CONFIGURATION, FILES, FOLDERS
+from corral.process.data_folder import CONFIGURATION, FILES, FOLDERS, account_work_folder, remove_account_work
 
 GONE_S = 20.0
 KILLED_S = 10.0
@@ -110,6 +110,8 @@ def end_node(folder: Path) -> None:
 
 def delete_data(folder: Path) -> None:
     """Delete the data of Corral, except corral.toml. Files in the folder that do not belong to Corral are kept."""
+    if (node := folder / "node").exists():
+        remove_account_work(account_work_folder(node))
     for name in FOLDERS:
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in FILES - {CONFIGURATION}:

@@ -28,7 +28,7 @@ from corral.cli.server.docker_socket import NETWORKS, docker_request, engine_add
 from corral.cli.server.down import delete_data, end_node, stop_server, unfinished_tasks
 from corral.cli.server.service import remove_unit, require_removable
 from corral.cli.server.systemd_unit import Unit
-from corral.process.data_folder import CONFIGURATION, FILES, FOLDERS, HOLDER, LOCK
+from corral.process.data_folder import CONFIGURATION, FILES, FOLDERS, HOLDER, LOCK, account_work_folder, remove_account_work
 
 SHELL_FILES = (".bashrc", ".bash_profile", ".zshrc", ".config/fish/config.fish")
 DOCKER_S = 60.0
@@ -158,6 +158,8 @@ def _removals(data: DataFolder) -> Iterator[Removal]:
         yield Removal(
             "AWS profile", f"{name} in {config} and {credentials}", partial(aws_profiles.remove, name, config, credentials)
         )
+    if (folder := data.path / "node").exists() and (work := account_work_folder(folder)).exists():
+        yield Removal("work folders", str(work), partial(remove_account_work, work))
     if (records := records_of(data)).exists():
         yield Removal("notifications", str(records), partial(shutil.rmtree, records))
 
