@@ -14,7 +14,7 @@ import orjson
 from corral.core.transactions import Tx
 from corral.decide.tasks.lifecycle import duration_text
 from corral.model.limits import EVERYONE, GROUP, NO_LIMITS, WEIGHT_DEFAULT, Limits, SubjectLimits, shown_subject
-from corral.model.principal import OF_USER, USER
+from corral.model.principal import OF_USER, USER, owner_of_user
 from corral.model.task import Demand
 from corral.store import Store
 
@@ -25,6 +25,15 @@ def groups_of(tx: Tx[Store], owner: str) -> tuple[str, ...]:
     """Return the names of the groups of a user. The root user has none."""
     text = tx.store.stored.text("iam", USER, "", owner.removeprefix(OF_USER)) if owner.startswith(OF_USER) else None
     return _groups_in(text) if text is not None else ()
+
+
+def members_of(tx: Tx[Store], subject: str) -> list[str]:
+    """Return the owners whose use counts for a subject: the owner itself, or the members of the group."""
+    kind, _, group = subject.partition("/")
+    if kind != GROUP:
+        return [subject]
+    found = tx.store.stored.containing("iam", USER, "", f'"{group}"')
+    return [owner_of_user(name) for name, user in found if group in user["_groups"]]
 
 
 def limits_of(tx: Tx[Store], owner: str) -> list[SubjectLimits]:
@@ -81,6 +90,19 @@ def why_refused(tx: Tx[Store], owner: str, demand: Demand, limit_s: float | None
             return f"It needs {gpus} GPUs, but {name} may hold at most {most.gpus} at once{SEE}"
         if most.memory_mib is not None and memory_mib > most.memory_mib:
             return f"It needs {memory_mib} MiB of memory, but {name} may use at most {most.memory_mib} MiB at once{SEE}"
+    return None
+
+
+def why_too_large(tx: Tx[Store], owner: str, more_bytes: int) -> str | None:
+    """Return why an owner may not store so many more bytes. None: it may."""
+    for each in limits_of(tx, owner):
+        most = each.limits.stored_bytes
+        if most is None:
+            continue
+        stored = tx.store.stored_bytes.of(members_of(tx, each.subject))
+        if stored + more_bytes > most:
+            name = shown_subject(each.subject)
+            return f"{name} stores {stored} bytes, and may store {most}. {more_bytes} more bytes would exceed this limit{SEE}"
     return None
 
 

@@ -41,6 +41,7 @@ from corral.store.revisions import Definitions, Revisions
 from corral.store.scaling_requests import ScalingRequests
 from corral.store.secrets import Secrets
 from corral.store.stacks import ChangeSets, Stacks
+from corral.store.stored_bytes import SUMS, StoredBytes
 from corral.store.stored_resources import StoredResources
 from corral.store.task_queue import TaskQueue
 from corral.store.tasks import Tasks
@@ -50,6 +51,7 @@ SCHEMA = (
     "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql",
     "change_sets.sql", "functions.sql", "jobs.sql", "job_definitions.sql", "job_lines.sql", "private_environments.sql",
     "task_queue.sql", "secrets.sql", "joined_hosts.sql", "allocations.sql", "access_keys.sql", "limits.sql",
+    "stored_bytes.sql",
 )  # fmt: skip
 
 # The name of a reconciler → the owner of the thing that it handles. The values are the parts of the thing's name.
@@ -169,6 +171,8 @@ class Store(Database):
         "WHERE service = 'application-autoscaling' AND type = 'target' AND owner = '';\n",
         # 13: limits of users and groups.
         "CREATE TABLE subject_limits (subject TEXT PRIMARY KEY CHECK (subject != ''), limits TEXT NOT NULL) WITHOUT ROWID;\n",
+        # 14: the bytes that each owner stores. Later changes of `stored_bytes.sql` need a copy of it here.
+        Path(__file__).with_name("stored_bytes.sql").read_text() + f"INSERT INTO stored_bytes {SUMS};\n",
     )
 
     @staticmethod
@@ -190,6 +194,7 @@ class Store(Database):
         self.tokens = ClientTokens(self)
         self.iam = self.iam if self.reads_only else IamIndex()
         self.stored = StoredResources(self, self.iam)
+        self.stored_bytes = StoredBytes(self)
         self.limits = self.limits if self.reads_only else StoredLimits(self)
         self.access_keys = AccessKeys(self, self.iam)
         self.queues = Queues(self, self.queues if self.reads_only else None)

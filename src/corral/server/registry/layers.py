@@ -12,8 +12,9 @@ from corral.access.caller import Caller
 from corral.core.ids import Ids
 from corral.core.transactions import Tx
 from corral.decide.objects.byte_range import Unsatisfiable, span_of
+from corral.fleet.limits import why_too_large
 from corral.model.blob import Slice, StoredBlob
-from corral.model.image import Layer
+from corral.model.image import Layer, Repository
 from corral.model.settings import Settings
 from corral.server.http.request_body import BodyReceiver
 from corral.server.lanes import Lane
@@ -210,9 +211,20 @@ def _mount(caller: Caller, name: str, digest: str, source: str, tx: Tx[Store]) -
     repository, other = find(tx, caller, name), tx.store.images.repository(caller.region, source)
     layer = tx.store.images.layer(other.id, digest) if other is not None else None
     if layer is not None:
+        _check_room(tx, repository, layer.digest, layer.size)
         hold_layer(tx, repository, layer)
     return layer
 
 
 def _add(caller: Caller, name: str, digest: str, arrived: StoredBlob, tx: Tx[Store]) -> None:
-    add_layer(tx, find(tx, caller, name), digest, arrived)
+    repository = find(tx, caller, name)
+    _check_room(tx, repository, digest, arrived.size)
+    add_layer(tx, repository, digest, arrived)
+
+
+def _check_room(tx: Tx[Store], repository: Repository, digest: str, more_bytes: int) -> None:
+    """Refuse a layer that the repository does not have yet, if its owner may not store so many more bytes."""
+    if not tx.store.limits.of or tx.store.images.layer(repository.id, digest) is not None:
+        return
+    if (why := why_too_large(tx, repository.owner, more_bytes)) is not None:
+        raise Denied(why)

@@ -42,6 +42,7 @@ NoSuchVersion = api_error("NoSuchVersion", 404)
 NotImplementedHere = api_error("NotImplemented", 501)
 NotModified = api_error("NotModified", 304)
 PreconditionFailed = api_error("PreconditionFailed", 412)
+QuotaExceeded = api_error("QuotaExceeded", 403)
 
 
 def bad_content_md5(**members: object) -> ApiError:

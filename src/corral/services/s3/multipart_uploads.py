@@ -27,7 +27,7 @@ from corral.services.s3.object_checksums import (
 )
 from corral.services.s3.object_copy import find_source, source_span
 from corral.services.s3.object_details import STANDARD, details_from_request, encryption_members, etag_is_md5
-from corral.services.s3.objects import check_size, new_part
+from corral.services.s3.objects import check_room, check_size, new_part
 from corral.store import Store
 
 PART_MIN_BYTES = 5 * 1024**2  # the last part may be smaller
@@ -74,14 +74,15 @@ def _upload_checksum(params: dict[str, Any]) -> dict[str, str]:
 
 
 def admit_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
-    upload = _existing_upload(tx, params, caller)[1]
+    bucket, upload = _existing_upload(tx, params, caller)
     check_size(params)
+    check_room(tx, bucket, params["ContentLength"])
     return Admission(_part_digests(upload, announced_algorithms(params), params))
 
 
 def upload_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    upload, announced = _existing_upload(tx, params, caller)[1], given_checksums(params)
-    part = _put_part(tx, upload, params, caller)
+    (bucket, upload), announced = _existing_upload(tx, params, caller), given_checksums(params)
+    part = _put_part(tx, bucket, upload, params, caller)
     checksums = {algorithm: text for algorithm, text in part.checksums.items() if not announced or algorithm in announced}
     return {"ETag": quoted(part.etag), **checksum_members(checksums), **encryption_members(upload.details)}
 
@@ -96,8 +97,8 @@ def admit_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Ad
 
 
 def upload_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    upload, source = _existing_upload(tx, params, caller)[1], params["Source"]
-    part = _put_part(tx, upload, params, caller)
+    (bucket, upload), source = _existing_upload(tx, params, caller), params["Source"]
+    part = _put_part(tx, bucket, upload, params, caller)
     algorithm = upload.details.get(CHECKSUM_ALGORITHM)
     checksums = checksum_members({name: text for name, text in part.checksums.items() if name == algorithm})
     copied = {"ETag": quoted(part.etag), "LastModified": part.modified_at_s // 1, **checksums}
@@ -250,8 +251,9 @@ def _part_digests(upload: MultipartUpload, announced: frozenset[str], params: di
     return required_digests(announced | {expected or DEFAULT_ALGORITHM}, params, md5=etag_is_md5(upload.details))
 
 
-def _put_part(tx: Tx[Store], upload: MultipartUpload, params: dict[str, Any], caller: Caller) -> ContentPart:
+def _put_part(tx: Tx[Store], bucket: Bucket, upload: MultipartUpload, params: dict[str, Any], caller: Caller) -> ContentPart:
     blob = params["Body"]
+    check_room(tx, bucket, blob.size)
     part = new_part(tx, params["PartNumber"], blob, verify_digests(params, blob), upload.details, caller.writer)
     versions.wake_blob_gc(tx, tx.store.objects.put_part(upload, part))
     return part

@@ -36,7 +36,7 @@ from corral.services.s3.object_details import (
     etag_is_md5,
     tags_from_header,
 )
-from corral.services.s3.objects import DETAILS, PUT_MAX_BYTES, check_read, is_multipart, new_part
+from corral.services.s3.objects import DETAILS, PUT_MAX_BYTES, check_read, check_room, is_multipart, new_part
 from corral.services.s3.permissions import copy_source
 from corral.store import Store
 
@@ -133,6 +133,7 @@ def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     _check_copy(tx, source, bucket, params)
     details = params[DETAILS] if blob is not None else _copied_details(bucket, version, params)
     assert version.content is not None
+    check_room(tx, bucket, version.size)
     if blob is None:
         tx.store.objects.refer_to(version.content)
         if is_multipart(version) or (etag_is_md5(details) and not etag_is_md5(version.details)):

@@ -10,6 +10,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.objects.byte_range import Unsatisfiable, span_of
 from corral.decide.objects.preconditions import Conditions, etag_matches, failed_condition
+from corral.fleet.limits import why_too_large
 from corral.fleet.private_environments import keep_uploaded_object
 from corral.model.blob import Admission, Slice, StoredBlob
 from corral.model.objects import Bucket, ContentPart, ObjectVersion
@@ -25,6 +26,7 @@ from corral.services.s3.errors import (
     InvalidRequest,
     MissingContentLength,
     NotModified,
+    QuotaExceeded,
     entity_too_large,
     invalid_version_id,
     no_such_key,
@@ -75,6 +77,7 @@ def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admis
     check_size(params)
     _check_shipped(bucket, params)
     versions.check_write(tx, bucket, params["Key"], params)
+    check_room(tx, bucket, params["ContentLength"])
     return admission(details_from_request(bucket, params), params)
 
 
@@ -120,6 +123,7 @@ def store_object(
     """
     checksums = verify_digests(params, blob)
     versions.check_write(tx, bucket, key, params)
+    check_room(tx, bucket, blob.size)
     part = new_part(tx, 1, blob, checksums, params[DETAILS])
     return versions.add(
         tx,
@@ -143,6 +147,12 @@ def new_part(
     writer: str | None = None,
 ) -> ContentPart:
     return ContentPart(number, blob.blob, blob.size, new_etag(tx, blob, details), checksums, tx.wall_s, writer)
+
+
+def check_room(tx: Tx[Store], bucket: Bucket, more_bytes: int) -> None:
+    """Refuse more bytes than the owner of a bucket may store (`fleet/limits.py`)."""
+    if tx.store.limits.of and (why := why_too_large(tx, bucket.owner, more_bytes)) is not None:
+        raise QuotaExceeded(why)
 
 
 def check_size(params: dict[str, Any]) -> None:
