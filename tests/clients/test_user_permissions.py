@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from typing import Any
 
 import boto3
@@ -82,6 +83,25 @@ def test_users_see_and_change_what_is_theirs(corral: Any, client: Any, user: Any
     }
     client("s3").put_bucket_policy(Bucket="data-bob", Policy=document(policy))
     assert ann("s3").get_object(Bucket="data-bob", Key="k")["Body"].read() == b"bob"
+
+
+def test_page_tokens_do_not_show_what_is_hidden(corral: Any, client: Any, user: Any) -> None:
+    """A page ends with a parameter of the root user, which the token must not show."""
+    clients = [client_of(corral, user(name, allow("ssm:*", Condition=OWN)), "ssm") for name in ("fay", "gus")]
+    for ssm, name in ((client("ssm"), "/hidden/1"), (client("ssm"), "/hidden/2"), (clients[0], "/of-fay")):
+        ssm.put_parameter(Name=name, Value="x", Type="String")
+    found, tokens, more = list[str](), list[str](), dict[str, str]()
+    while True:
+        page = clients[0].describe_parameters(MaxResults=1, **more)
+        found += [each["Name"] for each in page["Parameters"]]
+        if "NextToken" not in page:
+            break
+        tokens.append(page["NextToken"])
+        more = {"NextToken": tokens[-1]}
+    assert found == ["/of-fay"] and len(tokens) >= 2
+    assert not [each for each in tokens if b"hidden" in b64decode(each, altchars=b"-_")]
+    with pytest.raises(ClientError, match="InvalidNextToken"):
+        clients[1].describe_parameters(NextToken=tokens[0])
 
 
 def keyed(corral: Any, credentials: dict[str, str]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from harness import REGION
-from people.attempts import ACCOUNT, Params, api, listing, partly
+from people.attempts import ACCOUNT, WORKS, Actor, Attempt, Names, Outcome, Params, api, listing, outcome_of, partly
 
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/<them>-role"
 DATA: Params = {"Bucket": "<them>-data"}
@@ -220,4 +220,53 @@ LOGS = (
         is_last=True),
 )  # fmt: skip
 
-ATTEMPTS = (*OBJECTS, *MESSAGES, *TEXTS, *LOGS)
+
+def deliver_by_topic(actor: Actor, names: Names) -> Outcome:
+    """Subscribe the queue of another to a new topic, and publish. As on AWS, the queue gets it only if its policy says so."""
+    sns = actor.client("sns")
+    topic = sns.create_topic(Name=f"{actor.name}-deliver")["TopicArn"]
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=names["queue_arn"])
+    sns.subscribe(TopicArn=topic, Protocol="lambda", Endpoint=names["function"])
+    sns.publish(TopicArn=topic, Message="forged")
+    sns.delete_topic(TopicArn=topic)
+    return Outcome(WORKS)
+
+
+def claim(actor: Actor, names: Names) -> Outcome:
+    """Send the condition keys as headers and as parameters of the URL."""
+    from botocore.awsrequest import AWSRequest
+
+    def add(request: AWSRequest, **_: object) -> None:
+        request.headers["x-corral-owner"] = f"user/{actor.name}"
+        request.url += f"?corral:Owner=user/{actor.name}&corral%3ACaller={names['owner']}"
+
+    s3 = actor.client("s3")
+    s3.meta.events.register("before-sign.s3.GetObject", add)
+    try:
+        return outcome_of(lambda: s3.get_object(Bucket=f"{names['them']}-data", Key="k")["Body"].read())
+    finally:
+        s3.meta.events.unregister("before-sign.s3.GetObject", add)
+
+
+def notified(name: str, member: str, target: Params) -> Attempt:
+    """Let one's bucket notify a target of another owner. S3's error for it names no permission."""
+    return api(
+        name, "s3.put_bucket_notification_configuration",
+        {"Bucket": "<me>-data", "NotificationConfiguration": {member: [{"Id": "x", "Events": ["s3:ObjectCreated:*"], **target}]}},
+        expected="InvalidArgument", says="Unable to validate the following destination configurations", control="",
+    )  # fmt: skip
+
+
+OWNERS = (
+    Attempt("name oneself as the owner", claim, action="s3:GetObject", on=f"{OBJECT}k"),
+    api("tag a queue with an owner", "sqs.tag_queue", {**QUEUE, "Tags": {"corral:Owner": "user/<me>"}}, f"{OF_SQS}<them>-jobs",
+        control=""),
+    api("make a session with an owner", "sts.assume_role", {"RoleArn": ROLE, "RoleSessionName": "me", "Tags": [
+        {"Key": "corral:Owner", "Value": "<owner>"}]}, ROLE, control=""),
+    Attempt("deliver to the queue and the function of another", deliver_by_topic, WORKS, control=""),
+    notified("let one's bucket notify another's queue", "QueueConfigurations", {"QueueArn": "<queue_arn>"}),
+    notified("let one's bucket notify another's topic", "TopicConfigurations", {"TopicArn": "<topic>"}),
+    notified("let one's bucket invoke another's function", "LambdaFunctionConfigurations", {"LambdaFunctionArn": "<function>"}),
+)  # fmt: skip
+
+ATTEMPTS = (*OWNERS, *OBJECTS, *MESSAGES, *TEXTS, *LOGS)

@@ -3,12 +3,14 @@
 The module `permissions` of a service may have a table LISTED: the operations that list resources, and where the owner of each
 element is. Before the handler, such an operation counts as one on a resource of the caller. After it, the policies of a restricted
 caller decide for each distinct owner, as if the operation were on a resource of this owner. So a policy that does not use the
-condition key corral:Owner shows all elements, as on AWS. A page may be shorter than its limit, and still have a token.
+condition key corral:Owner shows all elements, as on AWS. A page may be shorter than its limit, and still have a token. The token
+contains the last element of the page, which may be one that is left out. So a restricted caller gets it encrypted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -17,7 +19,17 @@ from msgspec import Struct
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.operations.encryption import CannotDecrypt, decrypt, encrypt
 from corral.operations.services import MODULES
+
+TOKENS = (
+    "ContinuationToken",
+    "Marker",
+    "NextContinuationToken",
+    "NextMarker",
+    "NextToken",
+    "nextToken",
+)  # in requests and responses
 
 # (transaction in the lane of the operation, caller, parameters, element) → the owner. None: the element is always shown.
 OwnerOf = Callable[[Tx[Any], Caller, Mapping[str, Any], Any], str | None]
@@ -56,6 +68,27 @@ def visible(
     for path in listing.members:
         response = _filtered(response, path, is_shown)
     return response
+
+
+def with_hidden_tokens(tx: Tx[Any], caller: Caller, response: dict[str, Any]) -> dict[str, Any]:
+    """Encrypt the token of a response for its caller."""
+    given = {member: response[member] for member in TOKENS if response.get(member)}
+    hidden = {member: encrypt(tx.settings.secrets_key, text, _holder(caller)) for member, text in given.items()}
+    return {**response, **hidden}
+
+
+def with_open_tokens(tx: Tx[Any], caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
+    """Decrypt the token of a request. Leave another text as it is: the handler refuses it."""
+    opened = dict[str, Any]()
+    for member in TOKENS:
+        if params.get(member):
+            with suppress(CannotDecrypt, ValueError):
+                opened[member] = decrypt(tx.settings.secrets_key, params[member], _holder(caller))
+    return {**params, **opened}
+
+
+def _holder(caller: Caller) -> str:
+    return f"page token of {caller.principal.arn}"
 
 
 def _filtered(response: dict[str, Any], path: str, is_shown: Callable[[Any], bool]) -> dict[str, Any]:

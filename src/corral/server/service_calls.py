@@ -294,15 +294,17 @@ def _find(service: str, operation: str) -> tuple[Service, Handler] | None:
 
 def _limited(call: aws.ApiCall, operation: Handler) -> Handler:
     """Return the handler of a listing, whose response has only the elements that the caller may see."""
-    from corral.operations.listings import listing_of, visible  # imported with the first listing of a restricted caller
+    # imported with the first listing of a restricted caller
+    from corral.operations.listings import listing_of, visible, with_hidden_tokens, with_open_tokens
 
     listing = listing_of(call.service, call.operation)
 
     def limited(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        response = operation(tx, params, caller)
         if listing is None or caller.sees is None:
-            return response
-        return visible(tx, listing, caller, params, response, caller.sees)
+            return operation(tx, params, caller)
+        params = with_open_tokens(tx, caller, params)
+        response = operation(tx, params, caller)
+        return with_hidden_tokens(tx, caller, visible(tx, listing, caller, params, response, caller.sees))
 
     return limited
 
