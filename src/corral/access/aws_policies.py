@@ -6,7 +6,6 @@ which takes some milliseconds. Only the policies that were found last are kept i
 
 from __future__ import annotations
 
-import gzip
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +30,8 @@ def find_aws_policy(policy_arn: str) -> AwsPolicy | None:
 
     AWS often adds policies. So callers accept every ARN that looks like a policy of AWS.
     """
+    import gzip  # imported here, because few servers read policies of AWS
+
     start = b'["' + policy_arn.removeprefix(AWS_POLICY).encode("utf-8", "replace") + b'",'
     with gzip.open(_FILE) as lines:
         for line in lines:

@@ -9,7 +9,6 @@ import orjson
 from msgspec import Struct, field
 
 from corral.aws import s3
-from corral.aws.cbor import cbor_from_value, cbor_scalar_reader, cbor_scalar_writer, value_from_cbor
 from corral.aws.form_encoding import form_tree
 from corral.aws.http import Request, Response, decompressed_body
 from corral.aws.parse.json_body import check_depth, json_reader, unbounded, value_from_bytes
@@ -161,14 +160,19 @@ def _ec2_serializer(operation: OperationModel, compiled: CompiledShapes) -> Seri
 
 
 # --- rpc-v2-cbor ------------------------------------------------------------------------------------------------------
+# CBOR is imported with the first operation that uses it, because few clients do.
 
 
 def _cbor_parser(shape: Shape, readers: dict[Any, Any]) -> Parse:
+    from corral.aws.cbor import cbor_scalar_reader, value_from_cbor
+
     read = json_reader(shape, readers, cbor_scalar_reader)
     return lambda request, located: read(value_from_cbor(decompressed_body(request)))
 
 
 def _cbor_serializer(operation: OperationModel, compiled: CompiledShapes) -> Serialize:
+    from corral.aws.cbor import cbor_from_value, cbor_scalar_writer
+
     shape = _output_shape(operation)
     write = json_writer(shape, compiled.writers, cbor_scalar_writer) if shape is not None else _empty_writer(operation)
 

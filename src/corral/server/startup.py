@@ -63,7 +63,7 @@ from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents.connections import Agents
 from corral.server.agents.local_agent import LocalAgent
 from corral.server.agents.sample_demand import SampleDemand
-from corral.server.allocator import limit_heaps
+from corral.server.allocator import limit_heaps, return_free_memory
 from corral.server.audit.recording import Audit
 from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
@@ -363,6 +363,9 @@ async def _serve(options: ServerOptions) -> None:
     gc.enable()  # see __main__.py
     _report_ready(data, about, unfinished, options.ready_fd)
     await loop.run_in_executor(None, limit_heaps)
+    # An idle server does not need the pages again that the start has read and written, for example those of the schema.
+    await asyncio.gather(*(lane.submit(lambda tx: tx.store.free_pages(), read_only=True) for lane in lanes.values()))
+    await loop.run_in_executor(None, return_free_memory)
     await asyncio.wait([serving, deletion], return_when=asyncio.FIRST_COMPLETED)
     keeper.cancel()
     loss = await stop_tasks(data, state) if deletion.done() else ""

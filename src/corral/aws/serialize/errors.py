@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from corral.aws.cbor import cbor_from_value, cbor_scalar_writer
 from corral.aws.http import Request, Response
 from corral.aws.models import error_shape, query_code
 from corral.aws.serialize.json_body import json_writer
@@ -110,6 +109,8 @@ def _rest_xml_error(model: ServiceModel | None, request: Request, error: ApiErro
 
 
 def _cbor_error(model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
+    from corral.aws.cbor import cbor_from_value, cbor_scalar_writer  # imported here, because few clients use CBOR
+
     shape = error_shape(model, error.code) if model is not None else None
     status = _status(error, shape)
     code = shape.name if shape is not None else error.code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from calendar import timegm
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -49,6 +48,10 @@ def _number(text: str) -> float:
 
 def _seconds(text: str) -> float:
     """Convert a date to seconds since 1970. The text is in ISO 8601 form, or is already a number of seconds."""
+    from calendar import (
+        timegm,
+    )  # imported here, because the first start of a server checks policies, and keeps in memory what it imports
+
     found = DATE.fullmatch(text)
     if found is None:
         return _number(text)

@@ -12,7 +12,9 @@ import orjson
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.model.principal import root_user
-from corral.services.iam.handlers import HANDLERS
+from corral.operations.stored_resources import create, put
+from corral.services.iam.groups import GROUP
+from corral.services.iam.policies import POLICY
 from corral.store import Store
 
 PATH = "/corral/"
@@ -76,9 +78,8 @@ def make_default_groups(tx: Tx[Store]) -> None:
     arns = {}
     for name, statements in POLICIES.items():
         text = orjson.dumps({"Version": "2012-10-17", "Statement": statements}, option=orjson.OPT_INDENT_2).decode()
-        made = HANDLERS["CreatePolicy"](tx, {"PolicyName": name, "Path": PATH, "PolicyDocument": text}, caller)
-        arns[name] = made["Policy"]["Arn"]
-    for group, policy in GROUPS.items():
-        if tx.store.stored.get("iam", "group", "", group) is None:
-            HANDLERS["CreateGroup"](tx, {"GroupName": group}, caller)
-            HANDLERS["AttachGroupPolicy"](tx, {"GroupName": group, "PolicyArn": arns.get(policy, policy)}, caller)
+        arns[name] = create(tx, caller, POLICY, {"PolicyName": name, "Path": PATH, "PolicyDocument": text})["Arn"]
+    for name, policy in GROUPS.items():
+        if tx.store.stored.get("iam", "group", "", name) is None:
+            group = create(tx, caller, GROUP, {"GroupName": name})
+            put(tx, caller, GROUP, {**group, "_attached": [arns.get(policy, policy)]})
