@@ -34,8 +34,12 @@ def document_of(tx: Tx[Store], policy_arn: str) -> str | None:
 
 def role_id(tx: Tx[Any], account: str, name: str) -> str:
     """The role's id in IAM, or a derived id if IAM does not have the role."""
-    known = find_role(tx, name)
-    return known["RoleId"] if known else derived_role_id(account, name)
+    return id_of_role(find_role(tx, name), account, name)
+
+
+def id_of_role(role: Document | None, account: str, name: str) -> str:
+    """The id of a role that `find_role` has found, or has not."""
+    return str(role["RoleId"]) if role else derived_role_id(account, name)
 
 
 def user_id(tx: Tx[Any], caller: Caller) -> str:

@@ -31,10 +31,17 @@ class DueKeys:
         self._earliest: tuple[float | None] | None = None
         self._overdue: dict[str, list[tuple[float, str]]] = {}  # owner → a heap of times and keys; the first owner is the next
         self._read_to: tuple[float, str] = START  # the last row that was read into `_overdue`
+        self._set_last: tuple[str, float] | None = None  # a key whose row has at most this time. None: no such row is known
 
     def set(self, key: str, at_s: float) -> None:
-        """Run the reconciler of `key` at this time. If an earlier time is already set, keep the earlier time."""
+        """Run the reconciler of `key` at this time. If an earlier time is already set, keep the earlier time.
+
+        Many changes in a row may set the same key, for example the terminations of one request.
+        """
+        if self._set_last is not None and self._set_last[0] == key and self._set_last[1] <= at_s:
+            return
         self._execute("INSERT INTO due VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET at = min(at, excluded.at)", (key, at_s))
+        self._set_last = key, at_s
         if self._earliest is not None:
             (earliest_s,) = self._earliest
             self._earliest = (at_s if earliest_s is None else min(at_s, earliest_s),)
@@ -58,7 +65,7 @@ class DueKeys:
         """
         if not self._overdue and ((earliest_s := self.next_s()) is None or earliest_s > now_s):
             return []
-        self._earliest = None
+        self._earliest = self._set_last = None
         if now_s < self._read_to[0]:  # the clock was set back
             self.forget()
         sql = "SELECT at, key FROM due WHERE (at, key) > (?, ?) AND at <= ? ORDER BY at, key LIMIT ?"
@@ -91,11 +98,11 @@ class DueKeys:
 
     def undone(self) -> None:
         """Called when a savepoint was rolled back: the earliest time may be another one."""
-        self._earliest = None
+        self._earliest = self._set_last = None
 
     def forget(self) -> None:
         """Called when a transaction was rolled back: the rows of keys that it has taken exist again."""
-        self._earliest = None
+        self._earliest = self._set_last = None
         self._overdue.clear()
         self._read_to = START
 

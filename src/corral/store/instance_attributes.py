@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from corral.model.agent_protocol import HostOptions
 
+HOSTS_KEPT = 128
 _OPTIONS = msgspec.json.Decoder(HostOptions)
 
 
@@ -36,11 +38,13 @@ def launch_attributes(details: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
+@lru_cache(maxsize=HOSTS_KEPT)  # each change of an instance derives its slot, and that of its host, again
 def host_options(text: str) -> HostOptions:
     return _OPTIONS.decode(text)
 
 
-def host_attributes(of_host: HostOptions) -> dict[str, str]:
+@lru_cache(maxsize=HOSTS_KEPT)
+def host_attributes(of_host: HostOptions) -> Mapping[str, str]:
     """The address, the rack and the labels of a host. All instances of the host have them."""
     known = {"corral.host-address": of_host.address, "corral.rack": of_host.rack}
     labels = dict(label.split("=", 1) for label in of_host.labels.split(",") if "=" in label)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from corral.audit.trail import AuditTrail
 from corral.core.clock import Clock
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
-from corral.server.audit.rules import CallKind, identifiers, kind_of, without_secrets
+from corral.server.audit.rules import CallKind, kind_of, rules_of
 
 log = logging.getLogger("corral.audit")
 
@@ -43,26 +42,26 @@ class Audit:
         self._denials: dict[tuple[str, CallName, str], AuditRecord] = {}
 
     def succeeded(self, request: aws.Request, caller: Caller, call: CallName, params: Params, result: Params) -> None:
-        if self._concerns(call):
-            with self._noted(call):
-                found = identifiers(*call)(result)
-                self._trail.append(self._record(request, caller, call, params, found=found))
+        if not self._concerns(call):
+            return
+        try:
+            self._trail.append(self._record(request, caller, call, params, found=rules_of(call).identifiers(result)))
+        except Exception:
+            self._note_loss(call)
 
     def failed(self, request: aws.Request, caller: Caller, call: CallName, params: Params, error: ApiError) -> None:
-        with self._noted(call):
+        try:
             if error.code in DENIED:
                 self._denied(request, caller, call, params, error)
             elif self._concerns(call):
                 self._trail.append(self._failure(request, caller, call, params, error))
-
-    @contextmanager
-    def _noted(self, call: CallName) -> Iterator[None]:
-        """Let the caller get its response although the call cannot be recorded. `corral status` shows the loss."""
-        try:
-            yield
         except Exception:
-            log.exception("%s:%s could not be recorded", *call)
-            self._trail.note_loss("see server.log")
+            self._note_loss(call)
+
+    def _note_loss(self, call: CallName) -> None:
+        """The call cannot be recorded. Its caller gets the response, and `corral status` shows the loss."""
+        log.exception("%s:%s could not be recorded", *call)
+        self._trail.note_loss("see server.log")
 
     def close(self) -> None:
         for key in list(self._denials):
@@ -95,11 +94,11 @@ class Audit:
         return self._record(request, caller, call, params, error=error.code, message=error.message[:MESSAGE_MAX])
 
     def _record(self, request: aws.Request, caller: Caller, call: CallName, params: Params, **more: Any) -> AuditRecord:
-        principal, kind = caller.principal, kind_of(*call)
+        principal, rules = caller.principal, rules_of(call)
         return AuditRecord(
             id=self._ids.uuid(), at_s=self._clock.wall_s(), service=call[0], operation=call[1], region=caller.region,
             kind=principal.kind, arn=principal.arn, owner=principal.owner, name=principal.name, session=principal.session,
             access_key_id=caller.access_key_id, source=caller.source_ip, request_id=caller.request_id,
-            agent=request.headers.get("user-agent", "")[:AGENT_MAX], params=without_secrets(*call)(params),
-            is_data=kind is CallKind.DATA, reads=kind is CallKind.READ, **more,
+            agent=request.headers.get("user-agent", "")[:AGENT_MAX], params=rules.without_secrets(params),
+            is_data=rules.kind is CallKind.DATA, reads=rules.kind is CallKind.READ, **more,
         )  # fmt: skip

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.aws.catalogue import SERVICE_BY_NAME
 from corral.aws.models import service_model
@@ -46,6 +46,14 @@ class CallKind(Enum):
     READ = "read"
     MANAGEMENT = "management"
     DATA = "data"
+
+
+class RecordRules(NamedTuple):
+    """How the calls of one operation are recorded."""
+
+    kind: CallKind
+    without_secrets: Callable[[Mapping[str, Any]], Mapping[str, Any]]  # copies the parameters
+    identifiers: Callable[[Mapping[str, Any]], Mapping[str, Any]]  # finds the names and ids in the result
 
 
 @cache  # the number of operations is limited
@@ -99,6 +107,12 @@ def _copied(value: Any, hidden: Any) -> Any:
         return [_copied(each, hidden) for each in value]
     every = hidden.get("*")
     return {name: _copied(inner, hidden.get(name, every)) for name, inner in value.items()} if isinstance(value, Mapping) else value
+
+
+@cache
+def rules_of(call: tuple[str, str]) -> RecordRules:
+    """Return the rules of a call: its service and its operation. Each call has the same ones, so they are made once."""
+    return RecordRules(kind_of(*call), without_secrets(*call), identifiers(*call))
 
 
 @cache

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from corral.access import sessions
 from corral.access.caller import Caller
-from corral.access.roles import document_of, find_role, role_id, session_epoch, user_id
+from corral.access.roles import document_of, find_role, id_of_role, session_epoch, user_id
 from corral.core.clock import WallSeconds
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
@@ -53,14 +53,15 @@ def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str
     duration_s = params.get("DurationSeconds", ROLE_DURATION_S)
     if caller.principal.session and duration_s > CHAINED_MAX_S:
         raise ValidationError("The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining.")
-    if duration_s > (find_role(tx, role) or {}).get("MaxSessionDuration", SESSION_MAX_S):
+    known = find_role(tx, role)
+    if duration_s > (known or {}).get("MaxSessionDuration", SESSION_MAX_S):
         raise ValidationError("The requested DurationSeconds exceeds the MaxSessionDuration set for this role.")
     name = params["RoleSessionName"]
     principal = role_session(caller.account, role, name, caller.principal.owner)
-    terms = _terms(tx, params, caller, is_root=not caller.is_restricted and find_role(tx, role) is None)
+    terms = _terms(tx, params, caller, is_root=not caller.is_restricted and known is None)
     response = {
         **_issued(_issue(tx, principal, duration_s, caller, terms)),
-        "AssumedRoleUser": {"AssumedRoleId": f"{role_id(tx, caller.account, role)}:{name}", "Arn": principal.arn},
+        "AssumedRoleUser": {"AssumedRoleId": f"{id_of_role(known, caller.account, role)}:{name}", "Arn": principal.arn},
         **_packed_size(params),
     }
     return response | ({"SourceIdentity": terms.source_identity} if terms.source_identity else {})
