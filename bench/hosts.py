@@ -33,7 +33,16 @@ import uvloop
 from botocore.config import Config
 
 from corral.core.clock import WallClock
-from corral.model.agent_protocol import HEARTBEAT_S, IDLE_SAMPLES_S, CollectedSamples, Hello, HostOptions, Report, ToAgent
+from corral.model.agent_protocol import (
+    HEARTBEAT_S,
+    IDLE_HEARTBEAT_S,
+    IDLE_SAMPLES_S,
+    CollectedSamples,
+    Hello,
+    HostOptions,
+    Report,
+    ToAgent,
+)
 from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GpuSample
 from corral.model.joined_host import JoinedHost
@@ -146,12 +155,13 @@ class Agent:
     async def _report(self, link: Link) -> None:
         """Sample once a second, and report as `node/agent.py` does."""
         sampled, idle_samples_at_s = list[tuple[float, list[GpuSample]]](), 0.0
-        reported_at_s = time.monotonic() - random.uniform(0, HEARTBEAT_S)
+        heartbeat_s = HEARTBEAT_S if self._busy else IDLE_HEARTBEAT_S
+        reported_at_s = time.monotonic() - random.uniform(0, heartbeat_s)
         while True:
             now_s, idle_due = time.monotonic(), not self._busy and time.monotonic() >= idle_samples_at_s
             if self._busy or idle_due:
                 sampled.append((now_s, self._samples()))
-            if self._runs or (self._busy and self._at_once) or now_s >= reported_at_s + HEARTBEAT_S:
+            if self._runs or (self._busy and self._at_once) or now_s >= reported_at_s + heartbeat_s:
                 runs, self._runs = self._runs, []
                 idle_samples_at_s = now_s + IDLE_SAMPLES_S if idle_due else idle_samples_at_s
                 *earlier, (_, last) = sampled or [(now_s, [])]
@@ -163,7 +173,7 @@ class Agent:
             if not self._runs:
                 self._wake.clear()
                 try:
-                    async with asyncio.timeout(1.0 if self._busy else reported_at_s + HEARTBEAT_S - time.monotonic()):
+                    async with asyncio.timeout(1.0 if self._busy else reported_at_s + heartbeat_s - time.monotonic()):
                         await self._wake.wait()
                 except TimeoutError:
                     pass

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.model.agent_protocol import HEARTBEAT_S, Report
+from corral.model.agent_protocol import HEARTBEAT_S, IDLE_HEARTBEAT_S, Report
 from corral.model.run import LOG_EVENT_MAX_BYTES
 from engines.fake_core import FakeCore
 from engines.nodes import NodeFolder, is_locked, is_running, kill, shell, spec
@@ -118,7 +118,7 @@ def test_heartbeats(node, core):
     node.start_agent("--gpus", "none")
     core.greeted()
     core.until(lambda: core.reports == [Report()], "an empty report")
-    assert HEARTBEAT_S < 10
+    assert HEARTBEAT_S < IDLE_HEARTBEAT_S < 10
 
 
 def test_the_core_returns(node, core, tmp_path):

@@ -48,16 +48,18 @@ DEFAULT_CLUSTER = "default"
 HOST_TYPE = "corral.host"
 PROTOCOL = 1  # of this version; an agent says its number in its hello
 PROTOCOLS = frozenset({PROTOCOL, PROTOCOL - 1} - {0})  # that the server serves: this one, and the one before it; the first is 1
-HEARTBEAT_S = 5.0
+# The longest time between two reports of a host with runs. Without runs, a host has nothing to report for most of the time, and
+# reports less often, because many idle hosts would else cost the server much.
+HEARTBEAT_S, IDLE_HEARTBEAT_S = 5.0, 7.0
 # A host that is silent for this time gets no new tasks. Its runs keep their GPUs, because the runs may be alive.
-SILENT_S = 3 * HEARTBEAT_S
+SILENT_S = 15.0
 # The maximum size of an order to start, as JSON. It is larger than the arguments and environment that Linux accepts (2 MiB).
 START_MAX_BYTES = 8 * 1024 * 1024
 # If no alarm and no reader needs samples of GPUs at once, a joined host collects those of its busy GPUs until the next heartbeat,
-# and sends those of idle GPUs once in this time, which is also the interval of NVIDIA's exporter.
-IDLE_SAMPLES_S = 30.0
+# and sends those of idle GPUs once in this time. They wait for the next heartbeat, and still arrive in every minute.
+IDLE_SAMPLES_S = 45.0
 SAMPLE_MAX_AGE_S = IDLE_SAMPLES_S + SILENT_S  # after this time without a sample, the load of a GPU is not known
-assert SILENT_S > 2 * HEARTBEAT_S
+assert SILENT_S > 2 * IDLE_HEARTBEAT_S
 # What a message of a host can contain. The core stores it, so that a host cannot fill its memory and its database.
 RUNS_MAX, GPUS_MAX, SOURCES_MAX, ACCOUNTS_MAX = 20_000, 1024, 16, 10_000
 Text = Annotated[str, Meta(max_length=4096)]
@@ -226,7 +228,7 @@ class CollectedSamples(Struct, frozen=True):
     gpus: list[GpuSample]
 
 
-class Report(Struct, frozen=True):
+class Report(Struct, frozen=True, omit_defaults=True):
     """Changes on a host. The core commits `logs` before `runs`, so that the whole log of a task can be read once it is STOPPED."""
 
     runs: Annotated[list[Observed], Meta(max_length=RUNS_MAX)] = field(default_factory=list)
@@ -238,7 +240,7 @@ class Report(Struct, frozen=True):
     leaves: bool = False  # as in Hello
 
 
-class Ack(Struct, frozen=True):
+class Ack(Struct, frozen=True, omit_defaults=True):
     # Run id → number of bytes that the core has stored, for every run in Report.logs.
     shipped: dict[str, int] = field(default_factory=dict)
     is_busy: bool = False  # other commands needed the lanes of the core while it stored Report.logs

@@ -16,7 +16,7 @@ class GpuPart(Struct, frozen=True, array_like=True):
     memory_used_mib: int | None = None  # None: the driver does not report it
 
 
-class GpuSample(Struct, frozen=True):
+class GpuSample(Struct, frozen=True, omit_defaults=True):
     gpu_id: str
     utilization_percent: float
     memory_used_mib: int

@@ -30,6 +30,7 @@ from corral.core.clock import Clock, WallView
 from corral.core.errors import Refused
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
+    IDLE_HEARTBEAT_S,
     IDLE_SAMPLES_S,
     Ack,
     Declined,
@@ -274,10 +275,10 @@ class Agent:
         """Wait until the next report is due. Raises ConnectionResetError if the connection is lost.
 
         A change of a run, a GPU or the engine is reported at once. New output is reported LOG_PAUSE_S after the last output. If
-        there is nothing to report, an empty report (a heartbeat) is due HEARTBEAT_S after the last report.
+        there is nothing to report, an empty report (a heartbeat) is due some seconds after the last report.
         """
         while True:
-            due_at = self._reported_at + HEARTBEAT_S
+            due_at = self._heartbeat_at
             if self._reports.urgent or self._engine.problem != self._problem or self._must_tell_leave() or self._may_leave():
                 return
             if self._written or self._shipper.has_work:
@@ -294,6 +295,10 @@ class Agent:
             await self._wake.wait()
             timer.cancel()
 
+    @property
+    def _heartbeat_at(self) -> float:
+        return self._reported_at + (HEARTBEAT_S if self._engine.observe() else IDLE_HEARTBEAT_S)
+
     async def _report(self) -> None:
         self._read_written()
         report = self._reports.report(time.monotonic())
@@ -304,7 +309,7 @@ class Agent:
             report = replace(report, problem=problem)
         if self._must_tell_leave():
             report = replace(report, leaves=True)
-        if report == Report() and problem == self._problem and now < self._reported_at + HEARTBEAT_S:
+        if report == Report() and problem == self._problem and now < self._heartbeat_at:
             self._logs_at = now
             return
         ack = await self._request({"report": report})

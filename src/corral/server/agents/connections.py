@@ -40,7 +40,7 @@ from corral.model.settings import OutputSettings
 from corral.model.units import MIB
 from corral.node import link, procfs
 from corral.node.host import machine_id
-from corral.node.link import MESSAGE_MAX_BYTES, Link
+from corral.node.link import MESSAGE, MESSAGE_MAX_BYTES, Link
 from corral.server.agents.agent_connection import AgentConnection, SessionRefused
 from corral.server.agents.environment_files import with_files
 from corral.server.agents.host_scope import HostScope, checked
@@ -57,7 +57,8 @@ from corral.version import full_version
 
 DAY_S = 86_400.0
 LOST_S = 2 * HEARTBEAT_S  # a joined host from which nothing arrives for this time is disconnected
-WATCH_S = 1.0  # the interval between two looks at the connections of joined hosts
+WATCH_S = 1.0  # the interval in which joined hosts learn whether samples are needed at once
+LOOKS_EVERY = 2  # after so many of these intervals, the server looks for connections on which nothing arrives
 FIRST_MESSAGE_S = 30.0
 FIRST_MESSAGE_MAX_BYTES = 16 * MIB  # of a joined host
 SILENT_LINKS_MAX = 32  # the most links of a joined host whose first message has not arrived yet
@@ -66,6 +67,7 @@ SAMPLES_KEPT = 120  # samples of each GPU
 HEARTBEATS_S = 1.0  # the interval between two transactions that note which hosts have reported
 CONNECT_ANEW = "it must connect again: its tasks were given up, because it did not report, or GPUs of another host are now its own"
 NOTHING = Report()
+HEARTBEAT, ACK = msgspec.json.encode({"report": NOTHING}), msgspec.json.encode({"ack": Ack()})  # most messages of idle hosts
 
 HostRefused = api_error("HostRefused")
 
@@ -312,22 +314,30 @@ class Agents:
 
         A joined host reports more often than every LOST_S.
         """
-        while joined := [connection for connection in self._connections.values() if connection.link.peer]:
+        told, was_late, rounds = False, False, 0
+        while any(connection.link.peer for connection in self._connections.values()):
             began = time.monotonic()
             await asyncio.sleep(WATCH_S)
-            at_once, was_late = self._demand.is_urgent(), time.monotonic() > began + LOST_S / 2
-            for connection in joined:
+            at_once, rounds = self._demand.is_urgent(), rounds + 1
+            was_late = was_late or time.monotonic() > began + LOST_S / 2  # the server itself has paused for long
+            if at_once == told and rounds % LOOKS_EVERY:
+                continue  # with many hosts, a look at all of them takes long
+            for connection in [connection for connection in self._connections.values() if connection.link.peer]:
                 if connection.samples_at_once != at_once:
                     connection.samples_at_once = at_once
                     connection.link.send_message({"samples_at_once": at_once})
-                if connection.link.silent_s() > LOST_S and not was_late:  # the server itself has not paused for long
+                if connection.link.silent_s() > LOST_S and not was_late:
                     connection.link.close(f"nothing has arrived for {LOST_S:g} s")
+            told, was_late = at_once, False
 
-    def _has_reported(self, host_id: str) -> None:
-        """Note soon that a host has reported, together with other hosts."""
+    def _note_report(self, connection: AgentConnection, seen_s: float) -> float:
+        """Note soon that a host has reported, together with other hosts, unless this was noted recently. Return when it was."""
+        if connection.heard_s - seen_s < HEARTBEAT_S / 2:
+            return seen_s
         if not self._heard:
             asyncio.get_running_loop().call_later(HEARTBEATS_S, self._store_heartbeats)
-        self._heard.add(host_id)
+        self._heard.add(connection.hello.host_id)
+        return connection.heard_s
 
     def _store_heartbeats(self) -> None:
         heard, self._heard = self._heard & self._connections.keys(), set()
@@ -347,8 +357,15 @@ class Agents:
     async def _read_reports(self, connection: AgentConnection) -> None:
         seen_s = self._clock.now_s()
         foreign, submitted = connection.hello.foreign, self._submitted()
-        while (message := await _next_message(connection.link)) is not None:
+        while (received := await connection.link.receive()) is not None:
             connection.heard_s = self._clock.now_s()
+            if received[1] == HEARTBEAT:
+                connection.problem = ""
+                seen_s = self._note_report(connection, seen_s)
+                submitted = self._submitted()
+                connection.link.send(MESSAGE, ACK)
+                continue
+            message = _MESSAGES.decode(received[1])
             if message.measured is not None:
                 connection.measured(message.measured)
                 continue
@@ -373,9 +390,7 @@ class Agents:
                 report = report if connection.scope is None else await connection.scope.limit(report)
                 foreign = await self._store_gpus(report, connection, foreign)
                 shipped, is_busy = await self._store_runs(report, connection, submitted)
-            if connection.heard_s - seen_s >= HEARTBEAT_S / 2:
-                seen_s = connection.heard_s
-                self._has_reported(connection.hello.host_id)
+            seen_s = self._note_report(connection, seen_s)
             submitted = self._submitted()
             connection.link.send_message({"ack": Ack(shipped, is_busy)})
 
