@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from corral.model.instance import ARCHITECTURE, ARCHITECTURES
 from harness import container, wait_stopped
 
 
@@ -51,6 +54,7 @@ def test_describe(ecs, instance):
     plain = described(ecs, instance)
     assert plain["tags"] == [] and "healthStatus" not in plain
     assert plain["ec2InstanceId"].startswith("i-") and plain["capacityProviderName"] == "host"
+    assert {"name": ARCHITECTURE, "value": ARCHITECTURES[os.uname().machine]} in plain["attributes"]
     shown = described(ecs, instance, include=["TAGS", "CONTAINER_INSTANCE_HEALTH"])
     assert shown["healthStatus"]["overallStatus"] == "OK"
     assert [check["type"] for check in shown["healthStatus"]["details"]] == ["AGENT_CONNECTIVITY", "ACCELERATED_COMPUTE"]

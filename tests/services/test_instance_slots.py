@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -267,6 +268,17 @@ def test_the_host_joins_the_cluster_of_its_options() -> None:
 
 
 # Stop, start, deregistration
+
+
+def test_container_instances_and_tasks_show_the_architecture_of_their_host() -> None:
+    world = World()
+    for known, shown in (("", []), ("riscv64", []), ("aarch64", ["arm64"])):
+        world.run(partial(host_reports.hello, message=replace(hello("h", 8), architecture=known)))
+        listed = world.call("ListAttributes", targetType="container-instance", attributeName="ecs.cpu-architecture")
+        assert [each["value"] for each in listed["attributes"]] == shown
+    member_of = {"type": "memberOf", "expression": "attribute:ecs.cpu-architecture == arm64"}
+    task = world.run_task("default", 1, placementConstraints=[member_of])
+    assert world.shown("default", task)["attributes"] == [{"name": "ecs.cpu-architecture", "value": "arm64"}]
 
 
 def test_a_stopped_instance_gives_its_gpus_back_and_joins_again_when_it_is_started() -> None:

@@ -189,6 +189,7 @@ class Hello(Struct, frozen=True):
     ] = {}  # the fingerprint of the machine of a joined host (`node/fingerprint.py`)
     folder: Text = ""  # identifies the folder of the agent on its machine
     leaves: bool = False  # the allocation of the host is over, so the host ends all runs and takes no more
+    architecture: Text = ""  # of the CPU, as the kernel calls it
 
 
 class OutputLimits(Struct, frozen=True):

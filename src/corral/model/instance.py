@@ -17,6 +17,8 @@ from corral.model.task import Demand
 
 _HOST_POOL = "hosts:"  # the beginning of the names of the pools of hosts; the names of other pools contain a slash
 GROUP_TAG = "aws:autoscaling:groupName"
+ARCHITECTURE = "ecs.cpu-architecture"  # an attribute of container instances and of tasks
+ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64"}  # the kernel's name → that of ECS and EC2
 INTERRUPTED_AT = "_interrupted_at"  # a member of `Instance.details`: the time at which Corral terminates a spot instance
 
 

@@ -265,6 +265,7 @@ class Agent:
             machine=dict(host.machine) if self._is_joined else {},
             folder=host.folder,
             leaves=self._is_leaving(),
+            architecture=host.architecture,
         )
         await self._request({"hello": hello})
         self._told_leave = hello.leaves

@@ -26,6 +26,7 @@ class Host(NamedTuple):
     memory_mib: int
     machine: Mapping[str, str] = MappingProxyType({})  # its fingerprint (`node/fingerprint.py`)
     folder: str = ""  # identifies the folder of the agent on this machine
+    architecture: str = ""  # of the CPU, as the kernel calls it
 
 
 def kernel_boot_id() -> str:
@@ -47,6 +48,7 @@ def this_host(data: Path, boot_id: str, ids: Ids, machine: dict[str, str] | None
         memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,
         machine=machine or {},
         folder=f"{folder.st_dev}:{folder.st_ino}",
+        architecture=os.uname().machine,
     )
 
 

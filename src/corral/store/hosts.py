@@ -13,7 +13,7 @@ from corral.core.database import Database
 from corral.model.agent_protocol import Hello, HostOptions
 from corral.model.allocation import allocation_cluster
 from corral.model.gpu import Foreign, GpuDevice, GpuFault
-from corral.model.instance import Instance, InstanceState, host_instance_id
+from corral.model.instance import ARCHITECTURES, Instance, InstanceState, host_instance_id
 from corral.model.placement import Links
 from corral.store.instance_slots import HOLD_PREFIX
 from corral.store.instances import Instances
@@ -109,6 +109,7 @@ class Hosts:
                 created_at_s=before.created_at_s if before is not None else now_s,
                 host_id=hello.host_id,
                 joins=hello.options.cluster,
+                details={"Architecture": ARCHITECTURES[hello.architecture]} if hello.architecture in ARCHITECTURES else {},
                 status="DRAINING" if before is not None and before.status == "DRAINING" else "ACTIVE",
             )
         )

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from corral.model.agent_protocol import HostOptions
+from corral.model.instance import ARCHITECTURE
 
 HOSTS_KEPT = 128
 _OPTIONS = msgspec.json.Decoder(HostOptions)
@@ -27,13 +28,13 @@ def built_in_attributes(instance_type: str, host_name: str, models: Set[str], *,
 
 
 def launch_attributes(details: Mapping[str, Any]) -> dict[str, str]:
-    """The attributes that a container instance has from its launch (`Instance.details`). A host's own instance has none of them."""
+    """The attributes that are in `Instance.details`. A host's own instance has only the architecture, the others have a launch."""
     found = {
         "ecs.availability-zone": details.get("Placement", {}).get("AvailabilityZone"),
         "ecs.ami-id": details.get("ImageId"),
         "ecs.subnet-id": details.get("SubnetId"),
         "ecs.vpc-id": details.get("VpcId"),
-        "ecs.cpu-architecture": details.get("Architecture"),
+        ARCHITECTURE: details.get("Architecture"),
     }
     return {name: value for name, value in found.items() if value}
 

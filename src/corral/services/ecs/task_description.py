@@ -14,7 +14,7 @@ from corral.decide.placement.start_estimates import estimates, start_text
 from corral.decide.tasks.lifecycle import task_health
 from corral.fleet.task_interfaces import attachment_id, bindings_of, host_address, interface_of
 from corral.model.constant_result import ConstantResult, ExtendedResult
-from corral.model.instance import ec2_id
+from corral.model.instance import ARCHITECTURE, ec2_id
 from corral.model.placement import TASK, Claim, Pool
 from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
@@ -166,6 +166,7 @@ def _description(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) 
         "healthStatus": "UNKNOWN" if task.plain else task_health([run.health for run in task.runs if run.essential]),
         "createdAt": task.created_at_s,
         "version": task.version,
+        "attributes": _attributes(tx, task),
         "containerInstanceArn": _instance_arn(tx.settings.account, task),  # the serializer leaves out members that are None
     }
     if task.instance_id is not None:
@@ -203,7 +204,6 @@ def _launch_description(tx: Tx[Store], task: Task, spec: TaskSpec, *, tags: bool
         "memory": str(demand.memory_mib),
         "overrides": _overrides(task),
         "group": task.group,
-        "attributes": [],
         "enableExecuteCommand": is_exec_enabled(task),
         "inferenceAccelerators": [],
         "tags": details.get("tags", []) if tags else [],
@@ -221,6 +221,13 @@ def _launch_description(tx: Tx[Store], task: Task, spec: TaskSpec, *, tags: bool
         spec.descriptions.clear()
     spec.descriptions[key] = launched = ConstantResult(description)
     return launched
+
+
+def _attributes(tx: Tx[Store], task: Task) -> list[dict[str, str]]:
+    """The architecture of the instance on which a task is placed."""
+    instance = tx.store.instances.get(task.instance_id) if task.instance_id is not None else None
+    architecture = instance.details.get("Architecture") if instance is not None else None
+    return [{"name": ARCHITECTURE, "value": architecture}] if architecture else []
 
 
 def _instance_arn(account: str, task: Task) -> str | None:
