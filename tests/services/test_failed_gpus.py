@@ -14,12 +14,13 @@ import pytest
 from corral.core.clock import VirtualClock
 from corral.core.core import Core
 from corral.core.ids import SeededIds
-from corral.model.agent_protocol import SAMPLE_MAX_AGE_S, Hello, HostOptions
+from corral.model.agent_protocol import SAMPLE_MAX_AGE_S, Hello
 from corral.model.gpu import GpuDevice, GpuHealth
 from corral.model.gpu_metrics import GpuSample
 from corral.model.histogram import Histogram, RequestTimes
 from corral.model.settings import Settings
-from corral.node import agent
+from corral.node import gpu_sampler
+from corral.node.gpu_faults import GpuFaults
 from corral.reconcile import STATE
 from corral.server.pages.metrics_page import MetricsPage
 from corral.services.ecs import host_reports
@@ -82,10 +83,9 @@ def test_metrics_have_no_values_of_a_gpu_that_is_not_sampled_any_more(age_s: flo
     assert 'corral_gpu_healthy{gpu="0"' in text and 'DCGM_FI_DEV_GPU_UTIL{gpu="1"' not in text
 
 
-def test_the_agent_samples_again_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "SAMPLE_S", 0.0)
-    monkeypatch.setattr(agent, "HEARTBEAT_S", 0.0)
-    (tmp_path / "output").mkdir()
+def test_the_sampler_samples_again_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_sampler, "SAMPLE_S", 0.0)
+    monkeypatch.setattr(gpu_sampler, "HEARTBEAT_S", 0.0)
     results: list[Any] = [OSError("a broken driver"), OSError("a broken driver"), GpuHealth(xids=[("GPU-0", 79)])]
 
     def health() -> GpuHealth:
@@ -97,15 +97,14 @@ def test_the_agent_samples_again_after_an_error(tmp_path: Path, monkeypatch: pyt
     async def check() -> None:
         gpus = SimpleNamespace(devices=lambda: GPUS, sample=lambda live, ours: [], health=health)
         engine = SimpleNamespace(observe=dict, roots=set)
-        host = SimpleNamespace(boot_id="boot")
-        sampled = agent.Agent(
-            tmp_path, cast("Any", host), HostOptions(), cast("Any", gpus), cast("Any", engine), VirtualClock(0.0), cast("Any", None)
-        )
-        task = asyncio.create_task(sampled._sample())
+        reports = SimpleNamespace(faults_changed=lambda faults: None, sampled=lambda samples, at_s, matter: None)
+        faults = GpuFaults(tmp_path / "gpu_faults.json", "boot")
+        sampled = gpu_sampler.GpuSampler(cast("Any", gpus), cast("Any", engine), faults, cast("Any", reports), asyncio.Event())
+        task = asyncio.create_task(sampled.run())
         async with asyncio.timeout(DEADLINE_S):
-            while not sampled._faults:
+            while not sampled.faults:
                 await asyncio.sleep(0)
         task.cancel()
-        assert sampled._faults == {"GPU-0": "Xid 79: the GPU has fallen off the bus"}
+        assert sampled.faults == {"GPU-0": "Xid 79: the GPU has fallen off the bus"}
 
     asyncio.run(check())

@@ -49,7 +49,7 @@ class World(InstancesWorld):
         return [(row["task"], row["place"]) for row in self.listed(limit)["waiting"]]
 
     def counts(self, cluster: str = "default") -> dict[str, int]:
-        return self.store.tasks.unfinished_counts(REGION, cluster)
+        return self.store.tasks.listing.unfinished_counts(REGION, cluster)
 
     def rows(self, limit: int = 100) -> list[dict[str, Any]]:
         found = self.listed(limit)

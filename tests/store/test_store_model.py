@@ -500,7 +500,7 @@ class StoreMachine(RuleBasedStateMachine):
             host_id: host["connected"] for host_id, host in now.hosts.items()
         }
         assert {task_id: store.tasks.get(task_id) for task_id in now.tasks} == now.tasks
-        assert sum(store.tasks.counts().values()) == len(now.tasks)
+        assert sum(store.tasks.listing.counts().values()) == len(now.tasks)
         for host_id, host in now.hosts.items():
             assert store.instances.holds(host_instance_id(host_id)) == dict.fromkeys(sorted(host["away"]), "mine")
             assert store.hosts.foreign(host_id).keys() == host["foreign"]

@@ -29,18 +29,18 @@ def store_with_tasks() -> Store:
 
 
 def test_counts_by_state() -> None:
-    assert Store(None).tasks.counts() == {}
+    assert Store(None).tasks.listing.counts() == {}
     store = store_with_tasks()
-    assert store.tasks.counts() == {"PENDING": 5, "PROVISIONING": 2, "STOPPED": 1}
-    assert store.tasks.oldest_placed(3) == ["t0", "t1", "t2"]
+    assert store.tasks.listing.counts() == {"PENDING": 5, "PROVISIONING": 2, "STOPPED": 1}
+    assert store.tasks.listing.oldest_placed(3) == ["t0", "t1", "t2"]
 
 
 def test_no_statement_scans_the_table() -> None:
     store = store_with_tasks()
     seen: list[str] = []
     store.connection.set_trace_callback(seen.append)
-    store.tasks.counts()
-    store.tasks.oldest_placed(20)
+    store.tasks.listing.counts()
+    store.tasks.listing.oldest_placed(20)
     store.connection.set_trace_callback(None)
     for statement in seen:
         plan = [row[3] for row in store.execute(f"EXPLAIN QUERY PLAN {statement}")]

@@ -33,7 +33,7 @@ def test_a_held_task_starts_when_the_tag_is_removed(world: TaskQueueWorld) -> No
     assert world.state(task_id) == "PROVISIONING"
     assert world.reason(task_id) == f"held: `corral release {task_id[:8]}` releases it"
     assert world.call("DescribeClusters", "ecs", clusters=["default"])["clusters"][0]["pendingTasksCount"] == 1
-    assert world.store.tasks.counts() == {"PROVISIONING": 1}
+    assert world.store.tasks.listing.counts() == {"PROVISIONING": 1}
     world.restart()
     running = world.launch_one(gpus=4)
     version = world.task(task_id).version

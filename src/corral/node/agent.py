@@ -15,9 +15,7 @@ import os
 import random
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,11 +29,9 @@ from corral.core.errors import Refused
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
     IDLE_HEARTBEAT_S,
-    IDLE_SAMPLES_S,
     Ack,
     Declined,
     Execute,
-    GpuFaultOrder,
     Hello,
     HostOptions,
     Measure,
@@ -47,12 +43,11 @@ from corral.model.agent_protocol import (
     ToAgent,
     UpgradeOrder,
 )
-from corral.model.gpu import Foreign, GpuHealth
-from corral.model.gpu_metrics import GpuSample
 from corral.model.run import Health
 from corral.node import node_folder
 from corral.node.engine import CannotExecute, Engine, Known
 from corral.node.gpu_faults import GpuFaults
+from corral.node.gpu_sampler import GpuSampler
 from corral.node.gpus import Gpus
 from corral.node.health_checks import HealthChecks
 from corral.node.hold import LEAVE_MAX_S, Hold
@@ -72,13 +67,9 @@ RECONNECT_FIRST_S = 0.02
 RECONNECT_MAX_S = 1.0
 RECONNECT_JOINED_MAX_S = 5.0  # of an agent that has joined from another machine
 ANSWER_S = 10.0  # if the core on another machine sends nothing for this time, although an answer is due, connect anew
-MISSING_PARTS_MIN = 5  # so many samples without parts (`GpuSample.parts`) are logged
 ALONE_MAX_S = 60.0  # the agent exits after this time without a connection to the core, but not while a run is alive
 LOG_PAUSE_S = 0.05  # the pause between two reports that contain only logs, so that continuous output is sent in batches
 BACKLOG_PAUSE_MAX_S = 0.1
-# The interval between GPU samples while a GPU is in use; otherwise the interval is HEARTBEAT_S. Samples also find faults of GPUs,
-# so their interval does not depend on whether the core needs them at once.
-SAMPLE_S = 1.0
 END_POLL_S = 0.05
 
 _MESSAGES = msgspec.json.Decoder(ToAgent)
@@ -108,12 +99,6 @@ class Agent:
         self._told_leave = False  # the core has acknowledged that the host leaves
         self._refusal = ""  # why the core has ended the last connection
         self._gpus = gpus
-        # GPU id → the processes on the GPU that belong to no run. GPUs without such processes are left out.
-        self._foreign: dict[str, list[Foreign]] = {}
-        self._without_parts: Counter[str] = Counter()  # reason → how many samples had no parts because of it
-        self._gpu_faults = GpuFaults(data / "gpu_faults.json", host.boot_id)
-        self._conditions: Mapping[str, str] = {}  # GPU id → a fault that the driver reports for as long as it lasts
-        self._faults: dict[str, str] = {}  # GPU id → why no task should get the GPU
         self._engine = engine
         self._watch = FolderWatch(data / "output")
         self._shipper = LogShipper(data / "output", WallView(clock))
@@ -124,7 +109,8 @@ class Agent:
         self._background: set[asyncio.Task[None]] = set()
         self._checks = HealthChecks(data, os.environ, clock, self._on_verdict)
         self._wake = asyncio.Event()
-        self._gpu_used = asyncio.Event()  # set when a run that uses a GPU has changed
+        faults = GpuFaults(data / "gpu_faults.json", host.boot_id)
+        self._sampler = GpuSampler(gpus, engine, faults, self._reports, self._wake)
         self._written = False  # an output file was written to since the last report
         self._reported_at = 0.0
         self._logs_at = 0.0
@@ -133,8 +119,6 @@ class Agent:
         self._response: asyncio.Future[Ack | None] | None = None  # the response to the pending hello or report
         self._requested_boot_s = 0.0  # when this hello or report was sent
         self._welcomed = False
-        self._samples_at_once = True  # False: the core does not need each sample of the GPUs at once
-        self._idle_sampled_at = -IDLE_SAMPLES_S  # when samples of idle GPUs were last kept for a report
         self._problem = ""  # the engine's problem in the last report
         self._accounts = HostAccounts()
         self._quit_reason: str | None = None
@@ -148,8 +132,8 @@ class Agent:
         sampler: asyncio.Task[None] | None = None
         try:
             await self._engine.open(self._engine_changed)
-            await self._sample_once()  # sample before the first hello, because the hello contains the foreign processes
-            sampler = asyncio.create_task(self._sample())
+            await self._sampler.sample()  # sample before the first hello, because the hello contains the foreign processes
+            sampler = asyncio.create_task(self._sampler.run())
             self._spawn(self._sweep_outputs())
             if self._hold is not None:
                 self._spawn(self._hold.end_runs(self._engine, self._wake.set))
@@ -259,8 +243,8 @@ class Agent:
             options=with_address(self._options, self._core.local_address if self._core is not None else ""),
             docker=self._engine.docker,
             links=self._gpus.links(),
-            foreign=self._foreign,
-            faults=self._faults,
+            foreign=self._sampler.foreign,
+            faults=self._sampler.faults,
             version=full_version() if self._is_joined else "",
             machine=dict(host.machine) if self._is_joined else {},
             folder=host.folder,
@@ -390,11 +374,11 @@ class Agent:
         elif message.signal is not None:
             self._engine.signal(message.signal.runs, message.signal.signal)
         elif message.gpu_fault is not None:
-            self._set_fault(message.gpu_fault)
+            self._sampler.set_fault(message.gpu_fault)
         elif message.upgrade is not None:
             self._spawn(self._upgrade(message.upgrade))
         elif message.samples_at_once is not None:
-            self._samples_at_once = message.samples_at_once
+            self._sampler.at_once = message.samples_at_once
         elif message.quit is not None:
             self._quit_reason = f"the core sent quit: {message.quit}"
             self._lost()
@@ -453,7 +437,7 @@ class Agent:
         self._checks.changed(runs)
         self._wake.set()
         if any(run.gpu_ids for run in runs):
-            self._gpu_used.set()
+            self._sampler.gpu_used.set()
 
     def _on_verdict(self, run_id: str, verdict: Health) -> None:
         self._reports.on_verdict(run_id, verdict)
@@ -494,97 +478,3 @@ class Agent:
         now = await asyncio.get_running_loop().run_in_executor(None, usage_of, sessions, self._clock.now_s())
         if core is not None and core is self._core:  # a request of an earlier connection must not be answered on a new one
             core.send_message({"measured": Measured(request.number, now, self._usage_history.update(now, live))})
-
-    async def _sample(self) -> None:
-        if not self._gpus.devices():
-            return
-        was_live, is_failing = False, False
-        while True:
-            self._gpu_used.clear()
-            if not (was_live or self._foreign or self._pinned()):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(HEARTBEAT_S - SAMPLE_S):
-                        await self._gpu_used.wait()
-            await asyncio.sleep(SAMPLE_S)
-            live = bool(self._pinned())
-            try:
-                # Also sample once after the last run has ended, to report that the GPUs are idle.
-                await self._sample_once(matter=live or was_live)
-                is_failing = False
-            except Exception:  # continue: without samples, the agent would report no faults of GPUs any more
-                if not is_failing:
-                    log.exception("the GPUs could not be sampled; the agent tries again")
-                is_failing = True
-            was_live = live
-
-    async def _sample_once(self, *, matter: bool = False) -> None:
-        if not self._gpus.devices():
-            return
-        before = self._pinned()
-        live = {gpu_id: {run_id: pid for run_id, pid in runs.items() if pid is not None} for gpu_id, runs in before.items()}
-        ours = {run.observed.pid for run in self._engine.observe().values() if run.alive and run.observed.pid is not None}
-        loop = asyncio.get_running_loop()
-        samples, health = await loop.run_in_executor(None, _read_gpus, self._gpus, live, ours | self._engine.roots())
-        self._check_faults(health)
-        # A run that was started during the sample may look like a foreign process. Ignore the foreign processes on its GPUs until
-        # the next sample.
-        fresh = self._pinned().keys() - before.keys()
-        samples = [replace(sample, foreign=[]) if sample.gpu_id in fresh else sample for sample in samples]
-        if last := self._gpu_faults.last_xids:
-            samples = [replace(sample, last_xid=last.get(sample.gpu_id, 0)) for sample in samples]
-        self._log_missing_parts(samples)
-        foreign = {sample.gpu_id: sample.foreign for sample in samples if sample.foreign}
-        now, is_new_use = time.monotonic(), foreign != self._foreign
-        self._foreign = foreign
-        if matter or is_new_use or self._samples_at_once or now >= self._idle_sampled_at + IDLE_SAMPLES_S:
-            if not matter:
-                self._idle_sampled_at = now
-            urgent = is_new_use or (matter and self._samples_at_once)
-            self._reports.sampled(samples, now, matter=urgent)
-            if urgent:
-                self._wake.set()
-
-    def _check_faults(self, health: GpuHealth) -> None:
-        """Report the faults of the GPUs if they have changed."""
-        for gpu_id, xid in health.xids:
-            self._gpu_faults.add(gpu_id, xid)
-        self._conditions = health.conditions
-        self._faults_changed()
-
-    def _set_fault(self, order: GpuFaultOrder) -> None:
-        """Simulate an error of a simulated GPU, or forget the errors of a GPU that works again."""
-        device = next((gpu for gpu in self._gpus.devices() if gpu.gpu_id == order.gpu_id), None)
-        if device is None:
-            return
-        if order.xid is None:
-            self._gpu_faults.heal(order.gpu_id)
-        elif device.simulated:
-            self._gpu_faults.add(order.gpu_id, order.xid)
-        self._faults_changed()
-
-    def _faults_changed(self) -> None:
-        faults = {**self._conditions, **self._gpu_faults.texts}
-        if faults != self._faults:
-            self._faults = faults
-            self._reports.faults_changed(faults)
-            self._wake.set()
-
-    def _log_missing_parts(self, samples: list[GpuSample]) -> None:
-        """Log once why tasks that share a GPU have no load of their own, if this lasts for some samples."""
-        for why in {sample.why_no_parts for sample in samples if sample.why_no_parts}:
-            self._without_parts[why] += 1
-            if self._without_parts[why] == MISSING_PARTS_MIN:
-                log.warning("tasks that share a GPU have no utilization of their own: %s", why)
-
-    def _pinned(self) -> dict[str, dict[str, int | None]]:
-        """Return GPU id → run id → pid, for the runs that use the GPU. The pid of a run that is about to start is None."""
-        pinned: dict[str, dict[str, int | None]] = defaultdict(dict)
-        for run_id, run in self._engine.observe().items():
-            if run.alive:
-                for gpu_id in run.gpu_ids:
-                    pinned[gpu_id][run_id] = run.observed.pid
-        return pinned
-
-
-def _read_gpus(gpus: Gpus, live: Mapping[str, Mapping[str, int]], ours: Collection[int]) -> tuple[list[GpuSample], GpuHealth]:
-    return gpus.sample(live, ours), gpus.health()

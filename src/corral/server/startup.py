@@ -23,14 +23,12 @@ import uvloop
 from corral.audit.trail import AuditTrail
 from corral.aws import Secret
 from corral.blobs import Blobs
-from corral.blobs.files import count_blobs
 from corral.configuration.file import store_settings
 from corral.configuration.settings import UP, UP_OPTIONS
 from corral.core import ids
 from corral.core.clock import WallClock, WallView
 from corral.core.commands import Command
 from corral.core.core import Core
-from corral.core.database import is_missing, validate_file
 from corral.core.errors import Refused
 from corral.core.handovers import forget_finished
 from corral.core.transactions import Tx
@@ -39,21 +37,15 @@ from corral.model.histogram import RequestTimes
 from corral.model.principal import root_user
 from corral.model.settings import Settings, StoredSecrets
 from corral.node.gpus_flag import parse_gpus_flag
-from corral.node.host import kernel_boot_id, stored_host_id
 from corral.process.control_characters import escape_controls
 from corral.process.data_folder import (
     AUDIT,
-    JOINED,
     OUTPUTS,
-    RESTORING,
     SECRETS,
     SESSIONS,
     close_to_others,
     lock_folder,
     output_files,
-    require_unused,
-    running_original,
-    validate_folder,
 )
 from corral.process.log import log_to_stderr
 from corral.process.log_times import add_times_to_output
@@ -66,9 +58,10 @@ from corral.server.agents.sample_demand import SampleDemand
 from corral.server.allocator import limit_heaps, return_free_memory
 from corral.server.audit.recording import Audit
 from corral.server.authentication import Authentication
-from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
+from corral.server.blob_gc import BlobGc, quarantine_of, take_back_quarantined
 from corral.server.clock_watch import ClockWatch, keep_time, open_clock
 from corral.server.configuration import read_configuration
+from corral.server.data_checks import check_node, validate_data
 from corral.server.deleted_folder import EXIT_CODE as DELETED
 from corral.server.deleted_folder import FolderDeleted, stop_tasks, until_deleted
 from corral.server.door.opener import DoorOpener
@@ -97,7 +90,6 @@ from corral.server.metric_publisher import MetricPublisher
 from corral.server.tls.opener import TlsChoice, open_tls
 from corral.server.upgrade_files import UpgradeFiles
 from corral.store import Store
-from corral.store.blob_rows import never_had_blobs
 from corral.telemetry import LogStore, MetricStore
 from corral.version import full_version
 
@@ -164,7 +156,7 @@ async def _serve(options: ServerOptions) -> None:
     files_limit = raise_open_files_limit()
     data = Path(options.data).resolve()
     _report_stage(options, f"it checks the files in {data}")
-    _validate_data(data, options)
+    validate_data(data, options.runtime, discard_blobs=options.discard_blobs)
     configuration = read_configuration(data)
     host = chosen_host(options.host, tls=options.tls, plain_http=options.plain_http)
     tls = TlsChoice(options.tls_certificate, options.tls_key, options.tls_names, options.tls_port, options.plain_http)
@@ -178,7 +170,7 @@ async def _serve(options: ServerOptions) -> None:
         _redirect_output(Path(options.log))
     if unfinished := unfinished_server(data, WallClock()):
         LOG.warning(unfinished)
-    _check_node(data / "node")
+    check_node(data / "node")
     of_host = HostOptions(
         options.gpus, _find_gpus(data, options.gpus, options.exclude_gpus), runtime, options.cluster, options.instance_type,
         address=options.address or ("" if options.interface else _address_of_door(options.door)), interface=options.interface,
@@ -394,44 +386,6 @@ async def _serve(options: ServerOptions) -> None:
         await loop.run_in_executor(None, lane.stop)
 
 
-def _validate_data(data: Path, options: ServerOptions) -> None:
-    """Refuse a data folder that cannot be used, for example because it is in use or damaged. Nothing is changed."""
-    require_unused(data)
-    validate_folder(data)
-    if (data / JOINED).exists():
-        raise Refused(
-            f"{data} belongs to a host that has joined another server (`corral join`). Choose another folder with --data."
-        )
-    if (data / RESTORING).exists():
-        raise Refused(f"a restore into {data} did not finish. Run `corral restore` again, with the same folder.")
-    for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
-        validate_file(path, kind)
-    if not options.discard_blobs:
-        _require_state_of_blobs(data)
-    if options.runtime != "process" and (original := running_original(data)) is not None:
-        raise Refused(
-            f"{data} was restored from a backup of {original}, which is in use. Both are the same host and would stop each other's "
-            f"containers. Stop the other one with `corral down --data {original}`, or start this one with --runtime process."
-        )
-
-
-def _require_state_of_blobs(data: Path) -> None:
-    """Refuse to start if blobs (files with the bytes of objects) exist, but state.db is missing or has never had a blob.
-
-    Corral would treat all these blobs as orphans. If state.db exists, up to ERASED_ORPHANS_MAX blobs are accepted, because a crash
-    can leave so many.
-    """
-    path, found = data / "state.db", count_blobs(data / "blobs", ERASED_ORPHANS_MAX + 1)
-    if not found or (not is_missing(path) and (found <= ERASED_ORPHANS_MAX or not never_had_blobs(path))):
-        return
-    what = "is missing" if not path.exists() else "is empty" if is_missing(path) else "knows no object"
-    raise Refused(
-        f"{path} {what}, but {data / 'blobs'} contains the bytes of objects. Nothing was changed. Put state.db back, or restore a "
-        "backup into another folder (`corral restore`), or move the folder blobs away. With --discard-blobs, Corral starts without "
-        "these objects, moves their bytes to blobs/quarantine, and erases them after a week."
-    )
-
-
 def _listen_for_hosts(data: Path, where: str) -> socket.socket:
     from corral.server.door.door import listen_for_hosts  # imported here, because most servers have no door
 
@@ -467,16 +421,6 @@ def _reset_host_timeouts(tx: Tx[Store]) -> None:
         if host["connected"]:
             tx.store.hosts.seen([host["id"]], tx.now_s)
         tx.due(f"host:{host['id']}", tx.now_s)
-
-
-def _check_node(folder: Path) -> None:
-    """Refuse to start if files of the agent or the spawner of this host are damaged. Nothing is changed."""
-    if (folder / "host.json").exists():
-        stored_host_id(folder / "host.json")
-    if (folder / "journal").exists():
-        from corral.node.run_journal import replay  # imported only when needed: a new data folder has no journal
-
-        replay(folder / "journal", kernel_boot_id())
 
 
 def _find_gpus(data: Path, gpus_flag: str, names: str) -> str:

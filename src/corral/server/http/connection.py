@@ -10,11 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from functools import cache
-from http import HTTPStatus
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httptools
@@ -24,6 +21,7 @@ from corral.core.errors import ApiError, ServiceUnavailable, api_error
 from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import OpenConnections, StallTimer
 from corral.server.http.peers import address_of
+from corral.server.http.response_head import Headers, response_head
 
 HEADERS_MAX_BYTES = 64 * 1024
 HEADERS_MAX = 1000  # the maximum number of headers
@@ -34,12 +32,9 @@ BUFFERED_MAX_BYTES = 64 * 1024  # if more bytes of a body wait for `receive`, no
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 TLS_HANDSHAKE = 0x16  # the first byte of a connection with TLS
 NOT_HTTP = "The request is not valid HTTP/1.1."
-WITHOUT_LENGTH = (204, 304)  # responses with these statuses have no Content-Length
 
 HeadersTooLarge = api_error("RequestHeaderSectionTooLarge", 431)
 HeadTimeout = api_error("RequestTimeout", 408)
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-Headers = Iterable[tuple[str, str]]
 
 log = logging.getLogger("corral")
 
@@ -162,24 +157,10 @@ class HttpConnection:
         self.finish()
 
     def head(self, status: int, headers: Headers, size: int) -> bytes:
-        """Return the head of a response. Content-Length (`size`) is added, with two exceptions.
-
-        It is not added if the handler has already set it, as handlers do for HEAD, or if the status is in WITHOUT_LENGTH.
-        """
+        """Return the head of a response with a body of this size. The connection is closed if a handler has set this."""
         self.is_responding = True
-        lines, has_length = [_status_line(status), self._protocol.open.date], status in WITHOUT_LENGTH
-        for name, value in headers:
-            name = name.lower()
-            if name == "content-length":
-                has_length = True
-            elif name == "connection":
-                self.keep_alive = False  # handlers set only `Connection: close`
-                continue
-            lines.append(f"{name}: {value if value.isascii() and value.isprintable() else _CONTROL.sub(' ', value)}\r\n")
-        if not has_length:
-            lines.append(f"content-length: {size}\r\n")
-        lines.append("\r\n" if self.keep_alive else "connection: close\r\n\r\n")
-        return "".join(lines).encode("latin-1", "replace")
+        head, self.keep_alive = response_head(status, headers, size, self._protocol.open.date, keep_alive=self.keep_alive)
+        return head
 
     def finish(self) -> None:
         """End the response, after its last byte has been written. Continue with the next request."""
@@ -500,8 +481,3 @@ class HttpProtocol(asyncio.Protocol):
         size, self._head_bytes = self._head_bytes, 0
         if size:
             self.place.give_back_head_memory(size)
-
-
-@cache
-def _status_line(status: int) -> str:
-    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"

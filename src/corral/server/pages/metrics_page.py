@@ -183,7 +183,7 @@ def read_facts(tx: Tx[Store]) -> MetricFacts:
         holders={gpu_id: None if gpu_id in shared else store.tasks.get(task_ids[0]) for gpu_id, task_ids in holders.items()},
         held=store.instances.held_gpus(),
         hosts=[(host["name"], bool(host["connected"])) for host in store.hosts.all()],
-        tasks=store.tasks.counts(),
+        tasks=store.tasks.listing.counts(),
         claims=[(pool, store.fleet.pool(pool).waiting()) for pool in store.fleet.pools_with_claims()],
         queues=list(_queues(tx)),
         placements=store.tasks.placements,

@@ -121,7 +121,7 @@ def remove_user(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     for policy in user["_inline"]:
         HANDLERS["DeleteUserPolicy"](tx, {**named, "PolicyName": policy}, caller)
     HANDLERS["DeleteUser"](tx, named, caller)
-    tasks = [task for each in tx.store.tasks.not_stopping(TASKS_MAX) if (task := tx.store.tasks.get(each)) is not None]
+    tasks = [task for each in tx.store.tasks.listing.not_stopping(TASKS_MAX) if (task := tx.store.tasks.get(each)) is not None]
     theirs = [task for task in tasks if task.owner == owner_of_user(name)]
     if params.get("stop"):
         for task in theirs:

@@ -47,7 +47,7 @@ def list_runs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
     hosts = HostNames(tx)
     places = dict(first_in_line(tx, region, cluster, limit))
     behind = tx.store.task_queue.first_not_admitted(limit - len(places), (region, cluster))
-    listed = [*tx.store.tasks.placed_in(region, cluster, LISTED_MAX), *places, *behind]
+    listed = [*tx.store.tasks.listing.placed_in(region, cluster, LISTED_MAX), *places, *behind]
     starts_s = {task_id: at_s for pool in pools for task_id, at_s in estimates(tx.store.fleet.pool(pool), tx.now_s).items()}
     reasons, rows = WaitReasons(tx), []
     for start in range(0, len(listed), CHUNK):
@@ -59,10 +59,10 @@ def list_runs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
                 reason = "; ".join(filter(None, (row["reason"], hosts.why_silent(task.instance_id))))
                 rows.append({**row, "reason": reason, "host": hosts.of(task.instance_id)})
         tx.step()
-    others = tx.store.tasks.elsewhere(region, cluster, ELSEWHERE_MAX)
+    others = tx.store.tasks.listing.elsewhere(region, cluster, ELSEWHERE_MAX)
     return {
         "cluster": cluster,
-        "counts": {**tx.store.tasks.unfinished_counts(region, cluster), "jobs": sum(jobs.values())},
+        "counts": {**tx.store.tasks.listing.unfinished_counts(region, cluster), "jobs": sum(jobs.values())},
         "elsewhere": [dict(zip(("region", "cluster", "tasks"), each)) for each in others],
         "gpuIndexes": {gpu.gpu_id: gpu.index for host in tx.store.hosts.all() for gpu in tx.store.hosts.gpus(host["id"])},
         "running": [row for row in rows if row["state"] != "WAITING"],
@@ -76,7 +76,7 @@ def first_in_line(tx: Tx[Store], region: str, cluster: str, limit: int) -> list[
     while True:
         lines = [enumerate(islice(pool.in_order(), scanned), 1) for pool in pools]
         claims = list(islice(merge(*lines, key=_claim_of), scanned))
-        of_cluster = tx.store.tasks.in_cluster(region, cluster, [claim.id for _, claim in claims if claim.kind == TASK])
+        of_cluster = tx.store.tasks.listing.in_cluster(region, cluster, [claim.id for _, claim in claims if claim.kind == TASK])
         found = [(claim.id, place) for place, claim in claims if claim.id in of_cluster][:limit]
         if len(found) == limit or len(claims) < scanned or scanned >= SCANNED_MAX:
             return found

@@ -58,10 +58,10 @@ def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     return {
         "version": corral.__version__,
         **server.about,
-        "tasks": tx.store.tasks.counts(),
+        "tasks": tx.store.tasks.listing.counts(),
         "hosts": _hosts(tx),
         **instances_status(tx),
-        "running": [_running(task, hosts.of(task.instance_id)) for task in _tasks(tx, tx.store.tasks.oldest_placed(shown))],
+        "running": [_running(task, hosts.of(task.instance_id)) for task in _tasks(tx, tx.store.tasks.listing.oldest_placed(shown))],
         "waiting": waiting,
         "failingHandovers": server.failing_handovers(),
         "problems": server.problems(),

@@ -96,7 +96,7 @@ def used_by_runs(now: Mapping[str, Usage], before: Mapping[str, Usage], started_
 
 
 def running_task_ids(tx: Tx[Store], cluster: InsightsCluster) -> list[str]:
-    listed = tx.store.tasks.listed(cluster.region, cluster.name, desired="RUNNING", after=("", 0), limit=TASKS_MAX)
+    listed = tx.store.tasks.listing.listed(cluster.region, cluster.name, desired="RUNNING", after=("", 0), limit=TASKS_MAX)
     return [task_id for _, _, task_id in listed]
 
 

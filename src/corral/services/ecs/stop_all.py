@@ -23,12 +23,12 @@ def stop_all(tx: Tx[Store], reason: str, pause_s: float) -> dict[str, Any]:
     Waiting tasks of services are not stopped, because the service would replace them.
     """
     pause(tx, pause_s)
-    task_ids = tx.store.tasks.not_stopping(STOPS_MAX)
+    task_ids = tx.store.tasks.listing.not_stopping(STOPS_MAX)
     for task_id in task_ids:
         task = tx.store.tasks.get(task_id)
         assert task is not None, "the same transaction has listed the task"
         begin_stop(tx, task, StopCode.USER, reason)
-    counts, lines = tx.store.tasks.counts(), tx.store.job_lines
+    counts, lines = tx.store.tasks.listing.counts(), tx.store.job_lines
     return {
         "stopped": len(task_ids),
         "running": counts.get("PENDING", 0) + counts.get("RUNNING", 0),

@@ -229,7 +229,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         number = whole_number(digits or "0")
         if number is None:
             raise PAGES.wrong_token()
-        found = tx.store.tasks.listed(
+        found = tx.store.tasks.listing.listed(
             caller.region,
             cluster,
             desired=params.get("desiredStatus", "RUNNING"),
