@@ -28,7 +28,6 @@ from corral.cli.printing.errors import error_line
 from eventually import eventually
 from harness import REGION, Corral
 
-MODELS = {name: botocore.session.get_session().get_service_model(name) for name in SERVICES}
 USED = {
     "ecs": [
         "DeleteAttributes", "DeleteService", "DescribeCapacityProviders", "DescribeClusters", "DescribeContainerInstances",
@@ -74,7 +73,7 @@ def lean(corral: Corral, service: str) -> LeanClient:
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_tables_agree_with_the_models(service: str) -> None:
     """The tables are complete for the operations that commands use. A new botocore may have more operations."""
-    model, about = MODELS[service], SERVICES[service]
+    model, about = botocore.session.get_session().get_service_model(service), SERVICES[service]
     target = model.metadata.get("targetPrefix", f"Corral.{service}")
     assert (about.target, about.signing_name or service) == (target, model.signing_name)
     assert model.metadata.get("jsonVersion", "1.1") == about.version

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
+from functools import cache
+from importlib.metadata import distribution
 from random import Random
 from typing import Any
 
@@ -27,7 +28,7 @@ from wire.oracle import model_of
 
 CALLER = Caller("123456789012", "us-east-1", Principal("123456789012", USER, "ann", owner="user/ann"))
 HERE = "us-east-1:123456789012"
-DOCUMENTED: Mapping[str, Any] = orjson.loads(files("cfnlint.data.AdditionalSpecs").joinpath("Policies.json").read_bytes())
+POLICIES = "cfnlint/data/AdditionalSpecs/Policies.json"
 SERVICES_HERE = (
     "application-autoscaling", "autoscaling", "cloudformation", "ec2", "ecr", "iam", "lambda", "secretsmanager", "sns", "sqs",
     "ssm", "sts",
@@ -95,10 +96,16 @@ def requests(service: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield operation, {name: each for name, each in params.items() if name in required}
 
 
+@cache
+def documented() -> Mapping[str, Any]:
+    """The reference. The package is not imported: this would take longer than the tests."""
+    return orjson.loads(distribution("cfn-lint").locate_file(POLICIES).read_bytes())
+
+
 def formats(service: str, types: list[str]) -> list[re.Pattern[str]]:
     found = []
     for type_ in types:
-        resource = DOCUMENTED[service]["Resources"].get(type_.lower(), {})
+        resource = documented()[service]["Resources"].get(type_.lower(), {})
         for text in resource.get("ARNFormats", ()):
             values = {"${Partition}": "aws", "${Region}": "us-east-1", "${Account}": "123456789012"}
             for name, value in values.items():
@@ -112,7 +119,7 @@ def faults(service: str, operation: str, needed: list[Permission]) -> Iterator[s
         prefix, _, action = each.action.lower().partition(":")
         if prefix == "corral" or each.action.lower() in NOT_DOCUMENTED:
             continue
-        row = DOCUMENTED[prefix]["Actions"].get(action)
+        row = documented()[prefix]["Actions"].get(action)
         if row is None:
             yield f"{operation}: AWS has no action {each.action}"
         elif "Resources" not in row:
@@ -199,5 +206,5 @@ def test_a_listing_without_a_resource_on_aws_is_filtered_by_owners(service: str)
         if listing is not None:
             assert lists >= set(listing.members), operation
         elif operation.startswith(("Describe", "List", "Get", "Batch")) and operation not in NOT_OWNED.get(service, ()):
-            row = DOCUMENTED[service]["Actions"].get(operation.lower(), {"Resources": []})
+            row = documented()[service]["Actions"].get(operation.lower(), {"Resources": []})
             assert not lists or "Resources" in row, operation

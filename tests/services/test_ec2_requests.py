@@ -6,8 +6,6 @@ from collections import defaultdict
 from random import Random
 from typing import Any
 
-import botocore.loaders
-import botocore.model
 import pytest
 
 from corral.access.caller import Caller
@@ -20,8 +18,8 @@ from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.store import Store
 from store.rows import derived_fleet, hello
+from wire.oracle import model_of
 
-MODEL = botocore.model.ServiceModel(botocore.loaders.Loader().load_service_model("ec2", "service-2"), "ec2")
 OPERATIONS = SERVICES["ec2"].operations
 CALLER = Caller("123456789012", "us-east-1", root_user("123456789012"))
 REQUESTS = 2_500
@@ -147,7 +145,7 @@ def test_random_requests(seed: int):
     store.begin()
     for at in range(REQUESTS):
         name = requests.rng.choice(names)
-        model = MODEL.operation_model(name)
+        model = model_of("ec2").operation_model(name)
         params = requests.value(model.input_shape, name)
         if name == "RunInstances":  # it has too many members for all of them to be right at once
             chosen = requests.rng.sample(sorted(params), min(3, len(params)))
