@@ -84,10 +84,16 @@ def remove_cgroups(node: Path) -> None:
     """Remove the cgroups of a spawner that was killed, and kill the processes in them."""
     with contextlib.suppress(FileNotFoundError):
         for folder in (node / "cgroups").read_text().splitlines():
-            for path in Path(folder).glob("*/cgroup.procs"):
-                for pid in path.read_text().split():
-                    kill(int(pid))
-            eventually(lambda folder=folder: run_cgroups.remove_empty(folder) or not Path(folder).exists(), "no cgroups")
+            eventually(lambda folder=folder: _is_removed(Path(folder)), f"no cgroups in {folder}")
+
+
+def _is_removed(folder: Path) -> bool:
+    """Kill all processes again: one that was killed may have started another one before, which was not in the list."""
+    for group in folder.glob("*"):
+        if group.is_dir():
+            run_cgroups.kill(str(group))
+    run_cgroups.remove_empty(str(folder))
+    return not folder.exists()
 
 
 def is_locked(path: Path) -> bool:

@@ -136,10 +136,17 @@ def pids(folder: Path, module: str) -> list[int]:
 
 def end_host(folder: Path) -> None:
     """End everything of a joined host, tasks too."""
-    _kill([pid for module in ("corral.node", "corral.node.spawner", "corral.node.gateway") for pid in pids(folder, module)])
-    _kill(living_in(folder))
+    eventually(lambda: _has_ended(folder), "all processes of the host have ended")
     if (folder / "node").exists():
         remove_cgroups(folder / "node")
+
+
+def _has_ended(folder: Path) -> bool:
+    """Kill all processes. Return whether there were none: an agent that still lives restarts a spawner that was killed."""
+    parts = [pid for module in ("corral.node", "corral.node.spawner", "corral.node.gateway") for pid in pids(folder, module)]
+    found = [*parts, *living_in(folder)]
+    _kill(found)
+    return not found
 
 
 def _kill(found: Iterable[int]) -> None:
