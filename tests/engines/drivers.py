@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
+import forkserver
 from corral.channel.command_relay import END_OF_INPUT, INPUT, OUTPUT, SIZE, WINDOW
 from corral.core.clock import WallClock
 from corral.model.agent_protocol import Execute
@@ -76,6 +77,7 @@ class Driver:
         self.node = node
         self.history: list[Known] = []
         self._loop = asyncio.new_event_loop()
+        forkserver.folder_of("server", "node")  # starts with the first spawner, for which an engine waits only for seconds
         self.engine = self._loop.run_until_complete(
             self._open(make, boot_id or kernel_boot_id(), os.environ if environment is None else environment)
         )
