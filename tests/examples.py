@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-USUAL = 50
+USUAL = 30
 _GIVEN = os.environ.get("CORRAL_EXAMPLES")
 
 

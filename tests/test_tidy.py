@@ -131,6 +131,18 @@ def room_of(path: Path) -> str:
     return first.removesuffix(".py")
 
 
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Return all nodes of a module, as `ast.walk` does in twice the time."""
+    nodes: list[ast.AST] = [ast.parse(path.read_text())]
+    for node in nodes:  # the list grows meanwhile
+        for value in vars(node).values():
+            if isinstance(value, list):
+                nodes += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST):
+                nodes.append(value)
+    return nodes
+
+
 def imported(nodes: list[ast.AST]) -> set[str]:
     """Full names of everything that a module imports, also inside functions."""
     names = set()
@@ -158,7 +170,7 @@ def test_tidy() -> None:
 
 
 def is_tidy(path: Path) -> None:
-    room, nodes = room_of(path), list(ast.walk(ast.parse(path.read_text())))
+    room, nodes = room_of(path), nodes_of(path)
     names = imported(nodes)
     assert path.name != "utils.py"
     if room == "__init__":
@@ -191,7 +203,7 @@ def our_imports() -> dict[str, set[str]]:
     for path in FILES:
         module = str(path.relative_to(ROOT).with_suffix("")).removesuffix("/__init__")
         found[module] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:  # a module of a package, or a name of a module
                     found[module] |= our_modules({f"{node.module}.{alias.name}"}) or our_modules({node.module})

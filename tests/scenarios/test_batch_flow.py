@@ -1,6 +1,6 @@
 """A pipeline of four steps on CPU and GPU instances, from the shipped templates to the last result.
 
-The steps have 10, 40 and 1 children on CPU instances, and 40 children on GPU instances. Each child writes its share of a list
+The steps have 10, 24 and 1 children on CPU instances, and 24 children on GPU instances. Each child writes its share of a list
 to an object in S3. The run is stopped half-way in the second step and again in the last step, and continued each time.
 """
 
@@ -29,7 +29,7 @@ TEMPLATES = Path(__file__).parents[2] / "templates" / "batch"
 WORKERS = Path(__file__).parent / "workers"
 BUCKET = "pipeline-data"  # the job role of the templates may write to it
 ITEMS = [f"volume-{number:03}" for number in range(250)]
-STEPS = {"prepare": 10, "process": 40, "calibrate": 1, "reconstruct": 40}
+STEPS = {"prepare": 10, "process": 24, "calibrate": 1, "reconstruct": 24}
 GPUS = 8
 STEPS_S = 90.0  # the steps between two stops take at most this time, on a machine that is busy
 
@@ -78,13 +78,13 @@ def test_a_stopped_pipeline_is_continued_until_every_item_is_processed_once(
     for terminal in terminals.values():
         terminal.type(f"corral pipeline watch {run}")
     for columns, terminal in terminals.items():
-        lines = until_row(terminal, "process", done=32, running=8, failed=0, waiting=0)
+        lines = until_row(terminal, "process", done=16, running=8, failed=0, waiting=0)
         reasons = ["calibrate: after process", "reconstruct: after calibrate"]
         assert check_frame(lines, columns, run, "RUNNING") == (reasons if columns == 80 else [])
     assert {type_ for type_, _ in running_instances(lab)}.isdisjoint({"p3.2xlarge"})
     stopped = lab("pipeline", "stop", run).stdout.splitlines()
     assert stopped == [
-        "reconstruct: cancelled (40 waiting)",
+        "reconstruct: cancelled (24 waiting)",
         "calibrate: cancelled (1 waiting)",
         "process: terminated (8 running)",
     ]
@@ -94,14 +94,14 @@ def test_a_stopped_pipeline_is_continued_until_every_item_is_processed_once(
 
     gates["process"].unlink()
     terminals[80].type(f"clear; corral pipeline retry --failed {run}")
-    lines = until_row(terminals[80], "reconstruct", done=16, running=GPUS, failed=0, waiting=16)
+    lines = until_row(terminals[80], "reconstruct", done=8, running=GPUS, failed=0, waiting=8)
     reason = check_frame(lines, 80, run, "RUNNING")
-    assert reason[0].startswith("reconstruct: 16 wait: ") and f"hold {GPUS} of {GPUS} GPUs" in " ".join(reason)
+    assert reason[0].startswith("reconstruct: 8 wait: ") and f"hold {GPUS} of {GPUS} GPUs" in " ".join(reason)
     assert Counter(type_ for type_, _ in running_instances(lab))["p3.2xlarge"] == GPUS
     shown = " ".join(lab("status").stdout.split())
-    assert "16 jobs in pipeline-gpu" in shown and f"batch-pipeline-gpu and others hold {GPUS} of {GPUS} GPUs" in shown
-    assert re.search(r" 16 jobs in pipeline-gpu +WAITING ", lab("top", "--once", env={"COLUMNS": "160"}).stdout)
-    assert lab("pipeline", "stop", run).stdout == "reconstruct: terminated (8 running and 16 waiting)\n"
+    assert "8 jobs in pipeline-gpu" in shown and f"batch-pipeline-gpu and others hold {GPUS} of {GPUS} GPUs" in shown
+    assert re.search(r" 8 jobs in pipeline-gpu +WAITING ", lab("top", "--once", env={"COLUMNS": "160"}).stdout)
+    assert lab("pipeline", "stop", run).stdout == "reconstruct: terminated (8 running and 8 waiting)\n"
     check_result(terminals[80].until_prompt(), 80, run)
 
     gates["reconstruct"].unlink()
@@ -141,16 +141,16 @@ steps:
     job_definition: pipeline-cpu
     command: {shell}
     list: s3://{BUCKET}/list.txt
-    array: 40
-    environment: {{GATE: {gates["process"]}, HELD: 32-39, WITH_HELPER: 39}}
+    array: 24
+    environment: {{GATE: {gates["process"]}, HELD: 16-23, WITH_HELPER: 23}}
     after: prepare
   calibrate: {{job_definition: pipeline-cpu, command: {python}, list: 's3://{BUCKET}/list.txt', array: 1, after: process}}
   reconstruct:
     job_definition: pipeline-gpu
     command: {shell}
     list: s3://{BUCKET}/list.txt
-    array: 40
-    environment: {{GATE: {gates["reconstruct"]}, HELD: 16-23}}
+    array: 24
+    environment: {{GATE: {gates["reconstruct"]}, HELD: 8-15}}
     after: calibrate
 """)
     return str(path)

@@ -19,7 +19,7 @@ from simulation.loss_faults import many_changes, many_losses
 from simulation.service_faults import many_services
 from simulation.world import Parts, simulate
 
-SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "40"))
+SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "20"))
 START = int(os.environ.get("CORRAL_SIM_START", "0"))
 CHUNK = 20
 RICH_SEEDS = range(CHUNK)
@@ -38,7 +38,7 @@ EVENTS = (
 FAILED_SEEDS = {80311: Parts(), 17: Parts(tune=many_services)}
 
 CUTS = ("fault cut", "fault revoke", "joins again")
-JOINED_END = START + max(1, SEEDS // 4)
+JOINED_END = START + max(1, SEEDS // 2)
 LOSSES = ("away", " fences ", "is connected", "tasks with a fence, which")
 CHANGES = ("copy of", "is installed again", "joins in a new folder")
 

@@ -2,7 +2,7 @@
 # s3://pipeline-data/results/STEP/INDEX/JOB: the start, the end and the GPU, and then one item per line. Hundreds of children run, so
 # they start no programs but curl.
 #
-# While the file GATE exists, a child whose index is in HELD ("32-39") waits instead. The child WITH_HELPER runs share.py.
+# While the file GATE exists, a child whose index is in HELD ("16-23") waits instead. The child WITH_HELPER runs share.py.
 set -eu
 index=${AWS_BATCH_JOB_ARRAY_INDEX:-0} held=${HELD:-1-0}
 read -r start _ < /proc/uptime
