@@ -41,6 +41,8 @@ OPTIONAL = {
     "cloudformation:describestacks", "cloudformation:gettemplate", "cloudformation:gettemplatesummary",
     "secretsmanager:validateresourcepolicy", "sns:publish",
 }  # fmt: skip
+# Actions without a resource on AWS. Here they have one: what they show of a group is for its owner.
+OF_OWNER = {"autoscaling:describewarmpool"}
 # Operations that name a resource only by something that belongs to it. If there is no such thing, the resource is unknown.
 INDIRECT = {
     "autoscaling:DeletePolicy", "autoscaling:ExecutePolicy", "autoscaling:SetInstanceHealth",
@@ -123,7 +125,7 @@ def faults(service: str, operation: str, needed: list[Permission]) -> Iterator[s
         if row is None:
             yield f"{operation}: AWS has no action {each.action}"
         elif "Resources" not in row:
-            if each.resource != NO_RESOURCE:
+            if each.resource != NO_RESOURCE and each.action.lower() not in OF_OWNER:
                 yield f"{operation}: {each.action} has no resource on AWS, but here {each.resource!r}"
         elif each.resource == NO_RESOURCE:
             if each.action.lower() not in OPTIONAL:

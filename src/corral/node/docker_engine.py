@@ -186,7 +186,7 @@ class DockerEngine:
             raise CannotExecute("the docker command is not installed on this host")
         terminal = ["-t"] if order.has_terminal else []
         command = [docker, "-H", self.host, "exec", "-i", *terminal, str(run.id), *order.command]
-        here = replace(order.run, working_directory=str(self._data))
+        here = replace(order.run, working_directory=str(self._data), account="")  # the docker command is Corral's own process
         try:
             await self._sessions.begin(replace(order, command=command, run=here), self._environment, connect)
         except (OSError, ValueError) as error:

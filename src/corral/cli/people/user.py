@@ -87,11 +87,10 @@ def list_(data: DataFolder, as_json: bool) -> None:
     """List the people, their groups, their access keys and their Unix accounts, and the hosts on which an account is missing."""
     endpoint = find_endpoint(data)
     iam = client(endpoint, "iam")
+    pages = list(iam.get_paginator("list_users").paginate())
+    now = server_time(pages[-1])
     accounts = {each["user"]: each for each in call(endpoint, "ListUnixAccounts", {})[0]["accounts"]}
-    found, now = [], None
-    for page in iam.get_paginator("list_users").paginate():
-        now = server_time(page)
-        found += [_about(iam, each, accounts.get(each["UserName"], {})) for each in page["Users"]]
+    found = [_about(iam, each, accounts.get(each["UserName"], {})) for page in pages for each in page["Users"]]
     if as_json:
         print_json(found)
         return
