@@ -588,6 +588,10 @@ class IndexIsDerived(Checker):
         kept, derived = store.fleet.snapshot(), self._fleet_of_rows.value(store)
         if kept != derived:
             raise Violation(f"the index is\n  {kept}\nand the rows say\n  {derived}")
+        uses = store.owner_uses.snapshot()
+        store.owner_uses.rebuild(store.instances.slices())
+        if uses != store.owner_uses.snapshot():
+            raise Violation(f"the use of owners is\n  {uses}\nand the rows say\n  {store.owner_uses.snapshot()}")
 
 
 class CountersEqualRows(Checker):

@@ -57,7 +57,7 @@ def derived_fleet(store: Store) -> Fleet:
 def derived_index(store: Store) -> tuple[Fleet, Claims]:
     fleet = Fleet(UndoLog())
     claims = Claims(store, fleet, None)
-    Instances(store, fleet, claims).rebuild_slots()
+    Instances(store, fleet, claims, store.owner_uses).rebuild_slots()
     claims.rebuild()
     JobLines(store, fleet).rebuild()
     return fleet, claims

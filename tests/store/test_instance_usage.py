@@ -90,7 +90,7 @@ def test_a_start_is_billed_for_a_minute_at_least() -> None:
     assert used(store, 110.0) == {"": BILLED_MIN_S}
     stopping = store.instances.get("a")
     assert stopping is not None
-    waiting, _ = store.instances.restart(store.instances.stop(stopping), host_pool("default"), (200.0,), "again")
+    waiting, _ = store.instances.restart(store.instances.stop(stopping, 200.0), host_pool("default"), (200.0,), "again")
     store.instances.launch(waiting, Placement(OWN, ()), 200.0)
     assert used(store, 300.0) == {"": BILLED_MIN_S + 100.0}, "and a stopped instance costs nothing"
     end(store, "a", 400.0)
@@ -177,7 +177,7 @@ def test_windows_add_up(steps: list[tuple[str, int, str]], cut: int) -> None:
         elif found.state is InstanceState.RUNNING and group != found.group:
             store.instances.set_group(found, group, now_s)
         elif found.state is InstanceState.RUNNING:
-            store.instances.stop(end(store, name, now_s, InstanceState.STOPPING))
+            store.instances.stop(end(store, name, now_s, InstanceState.STOPPING), now_s)
         elif found.state is InstanceState.STOPPED:
             waiting, _ = store.instances.restart(found, host_pool("default"), (now_s,), "again")
             store.instances.launch(waiting, Placement(OWN, ()), now_s)

@@ -73,6 +73,23 @@ def test_the_rows_of_a_released_state_survive(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_tasks_hold_is_counted_after_a_migration(tmp_path: Path) -> None:
+    thaw(FROZEN / "state-14.sql", tmp_path / "old.db")
+    connection = sqlite3.connect(tmp_path / "old.db")
+    connection.execute("UPDATE gpu SET mode = 'shared' WHERE id = 'GPU-h-1'")
+    [(own,)] = connection.execute("SELECT instance_id FROM gpu WHERE id = 'GPU-h-1'").fetchall()
+    [(run,)] = connection.execute("SELECT id FROM run WHERE task_id = 'placed'").fetchall()
+    connection.execute("INSERT INTO lease VALUES ('GPU-h-1', ?, 'shared', ?, 4000)", (run, own))
+    connection.commit()
+    connection.close()
+    store = Store(tmp_path / "old.db")
+    assert store.owner_uses.held("root") == 1.25 and store.owner_uses.holders() == ["root"]
+    assert store.owner_uses.use("root").at_s == 2.0, "the time of its placement"
+    with pytest.raises(sqlite3.IntegrityError):
+        store.execute("UPDATE lease SET memory_mib = 5000")
+    store.close()
+
+
 def test_objects_of_the_first_version_count_as_written_by_root(tmp_path: Path) -> None:
     store = Store(unpack(FROZEN / "folder-0.1.0.tar.xz", tmp_path / "data") / "state.db")
     assert len(store.execute("SELECT 1 FROM object_version").fetchall()) > 2

@@ -330,7 +330,7 @@ class StoreMachine(RuleBasedStateMachine):
                 instance, InstanceState.STOPPING, "why", self.clock_s
             )  # fmt: skip
         elif instance.state is InstanceState.STOPPING and not self.store.tasks.on(instance_id):
-            self.now.instances[instance_id] = self.store.instances.stop(instance)
+            self.now.instances[instance_id] = self.store.instances.stop(instance, self.clock_s)
             self.now.taken = {gpu: owner for gpu, owner in self.now.taken.items() if owner != instance_id}
         elif instance.state is InstanceState.STOPPED:
             restarted, _ = self.store.instances.restart(instance, host_pool("default"), (float(since_s),), "why")
@@ -438,7 +438,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.now.tasks[task_id] = self.store.tasks.set_details(task, {"tag": tag})
 
     def _change(self, before: Task, after: Task) -> None:
-        self.store.tasks.change(before, after)
+        self.store.tasks.change(before, after, self.clock_s)
         moved = (before.state, before.desired) != (after.state, after.desired)
         self.now.tasks[before.id] = replace(after, version=before.version + moved)
 
@@ -561,6 +561,10 @@ class StoreMachine(RuleBasedStateMachine):
         fleet, claims = derived_index(self.store)
         assert self.store.fleet.snapshot() == fleet.snapshot()
         assert self.store.claims.roaming == claims.roaming
+        self.store.owner_uses._write()  # as before a commit
+        before = self.store.owner_uses.snapshot()
+        self.store.owner_uses.rebuild(self.store.instances.slices())
+        assert self.store.owner_uses.snapshot() == before
         waiting = {task_id for task_id in self.now.roaming if self.now.tasks[task_id].state is TaskState.PROVISIONING}
         pending = {each.id for each in self.now.instances.values() if each.state is InstanceState.PENDING}
         assert {each.id for claims in self.store.claims.roaming.values() for each in claims} == waiting | pending

@@ -24,7 +24,7 @@ def store_with_tasks() -> Store:
     assert waiting is not None
     runs = tuple(run.but(state=RunState.STOPPED) for run in waiting.runs)
     ended = waiting.but(state=TaskState.STOPPED, desired=TaskState.STOPPED, stopped_at_s=11.0, runs=runs)
-    store.tasks.change(waiting, ended)
+    store.tasks.change(waiting, ended, 11.0)
     return store
 
 

@@ -38,7 +38,7 @@ def start(store: Store, task_id: str, name: str = "train", at_s: float = 10.0, *
     gpus = (gpu,) if gpu else ()
     placed = store.tasks.place(task, Placement(OWN, gpus), share_gpus(task.runs, gpus), at_s)
     runs = tuple(run.but(state=RunState.RUNNING, pid=1, started_at_s=at_s) for run in placed.runs)
-    store.tasks.change(placed, placed.but(state=TaskState.RUNNING, started_at_s=at_s, runs=runs))
+    store.tasks.change(placed, placed.but(state=TaskState.RUNNING, started_at_s=at_s, runs=runs), at_s)
     return found(store, task_id)
 
 
@@ -46,7 +46,7 @@ def stop(store: Store, task_id: str, at_s: float = 20.0, code: int | None = 0, w
     task = found(store, task_id)
     runs = tuple(run.but(state=RunState.STOPPED, exit_code=code, stopped_at_s=at_s) for run in task.runs)
     ended = {"state": TaskState.STOPPED, "desired": TaskState.STOPPED, "stopping_at_s": at_s, "stopped_at_s": at_s}
-    store.tasks.change(task, task.but(runs=runs, stop_code=why.value, stopped_reason="it ended", **ended))
+    store.tasks.change(task, task.but(runs=runs, stop_code=why.value, stopped_reason="it ended", **ended), at_s)
 
 
 def found(store: Store, task_id: str) -> Task:

@@ -245,7 +245,7 @@ def finish(tx: Tx[Store], instance: Instance) -> None:
     if instance.state is InstanceState.SHUTTING_DOWN:
         _terminate(tx, instance, instance.end_reason)
     elif instance.state is InstanceState.STOPPING:
-        _changed(tx, tx.store.instances.stop(instance), instance.pool)
+        _changed(tx, tx.store.instances.stop(instance, tx.now_s), instance.pool)
         _mark_hosts(tx, instance)
     elif instance.status == "INACTIVE" and instance.cluster:
         _changed(tx, tx.store.instances.leave(instance), instance.pool)

@@ -1,7 +1,7 @@
 """Reconcilers of tasks.
 
 They enforce time limits, stop the tasks of instances that end, and delete stopped tasks, old records in the history of tasks,
-expired client tokens, and deleted task definitions.
+expired client tokens, deleted task definitions, and old use of GPUs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from corral.model.task import StopCode
 from corral.services.ecs.task_progress import apply_progress, begin_stop
 from corral.services.ecs.task_spec import rules_by_container
 from corral.store import Store
+from corral.store.owner_use import USE_KEPT_S
 
 SWEEP_EVERY_S = 60.0
 STOPPED_TASKS_S = 3600.0  # ECS shows a stopped task for an hour
@@ -42,12 +43,13 @@ def evict_task(tx: Tx[Store], task_id: str) -> None:
 
 
 def drop_stopped_tasks(tx: Tx[Store], _: str) -> None:
-    """Delete a limited number of stopped tasks, of old records in the history, and of expired client tokens."""
+    """Delete a limited number of stopped tasks, of old records in the history, of expired client tokens, and of old use of GPUs."""
     kept = tx.settings.history
     dropped = (
         tx.store.tasks.drop_stopped(tx.now_s - STOPPED_TASKS_S, ROWS_MAX),
         tx.store.tasks.history.drop_oldest(tx.now_s, kept.days * DAY_S, kept.tasks, RECORDS_MAX),
         tx.store.tokens.drop_expired(tx.now_s, ROWS_MAX),
+        tx.store.owner_uses.drop_before(tx.now_s - USE_KEPT_S, ROWS_MAX),
     )
     tx.due("sweep:", tx.now_s if max(dropped) >= RECORDS_MAX else tx.now_s + SWEEP_EVERY_S)
 

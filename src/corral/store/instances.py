@@ -21,6 +21,7 @@ from corral.store.claims import Claims
 from corral.store.fleet import Fleet
 from corral.store.instance_slots import HOLD_PREFIX, holds_of, slot_of
 from corral.store.instance_usage import InstanceUsage
+from corral.store.owner_use import OwnerUses
 
 COLUMNS = (
     "id, region, cluster, type, state, gpus, cpu_units, memory_mib, created_at, host_id, status, terminated_at, details, "
@@ -43,10 +44,11 @@ EC2_DIGITS = 17  # the number of hexadecimal digits of an id in EC2's form
 class Instances:
     """The instances in the state store. The methods that change an instance, except `put_row`, also update its slot."""
 
-    def __init__(self, database: Database, fleet: Fleet, claims: Claims) -> None:
+    def __init__(self, database: Database, fleet: Fleet, claims: Claims, uses: OwnerUses) -> None:
         self._database = database
         self._fleet = fleet
         self._claims = claims
+        self._uses = uses
         self.usage = InstanceUsage(database)
         self._live: dict[str, Instance] = {}  # a cache of all instances that are not terminated
         self._by_host: dict[str | None, dict[str, None]] = {}  # host → the ids of its instances; None: instances without a host
@@ -206,6 +208,7 @@ class Instances:
         launched = self._move(instance, InstanceState.RUNNING, host_id=parent.host_id, launched_at_s=now_s)
         self._claims.remove(INSTANCE, instance.id)
         self.usage.begin(launched, now_s)
+        self._uses.hold_instance(launched, now_s)
         if placement.gpu_ids:
             self._give_gpus(placement.gpu_ids, parent.id, instance.id)
             self.renew_slot(parent.id)
@@ -222,9 +225,9 @@ class Instances:
             self._fleet.put_slot(changed.pool, drained)
         return changed
 
-    def stop(self, instance: Instance) -> Instance:
+    def stop(self, instance: Instance, now_s: float) -> Instance:
         """Return the GPUs of a stopping instance to its host. The schema refuses this while a run leases one of them."""
-        self._release(instance)
+        self._release(instance, now_s)
         return self._move(instance, InstanceState.STOPPED, host_id=None, cluster="", status="ACTIVE")
 
     def restart(self, instance: Instance, pool: str, rank: Rank, reason: str) -> tuple[Instance, Claim]:
@@ -237,7 +240,7 @@ class Instances:
         if instance.state is InstanceState.PENDING:
             self._claims.remove(INSTANCE, instance.id)
         elif instance.host_id is not None:
-            self._release(instance)
+            self._release(instance, now_s)
         ended = self._move(
             instance, InstanceState.TERMINATED, terminated_at_s=now_s, end_reason=instance.end_reason or reason
         )  # fmt: skip
@@ -264,8 +267,9 @@ class Instances:
         self._claims.add(pool, claim, roams=not is_allocation_cluster(cluster_of_pool(pool)))  # any host can have the GPUs
         return claim
 
-    def _release(self, instance: Instance) -> None:
+    def _release(self, instance: Instance, now_s: float) -> None:
         assert instance.host_id is not None
+        self._uses.release_instance(instance, now_s)
         own_id = host_instance_id(instance.host_id)
         owned = self._database.execute("SELECT id FROM gpu WHERE instance_id = ?", (instance.id,)).fetchall()
         if instance.pool is not None:

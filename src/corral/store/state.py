@@ -34,6 +34,7 @@ from corral.store.jobs import Jobs
 from corral.store.joined_hosts import JoinedHosts
 from corral.store.limits import StoredLimits
 from corral.store.objects import Objects
+from corral.store.owner_use import OwnerUse, OwnerUses
 from corral.store.parameters import Parameters
 from corral.store.private_environments import PrivateEnvironments
 from corral.store.queues import Queues
@@ -51,7 +52,7 @@ SCHEMA = (
     "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql", "ecs_services.sql", "groups.sql", "stacks.sql",
     "change_sets.sql", "functions.sql", "jobs.sql", "job_definitions.sql", "job_lines.sql", "private_environments.sql",
     "task_queue.sql", "secrets.sql", "joined_hosts.sql", "allocations.sql", "access_keys.sql", "limits.sql",
-    "stored_bytes.sql",
+    "stored_bytes.sql", "owner_use.sql",
 )  # fmt: skip
 
 # The name of a reconciler → the owner of the thing that it handles. The values are the parts of the thing's name.
@@ -76,6 +77,7 @@ class PublishedIndexes(Struct):
     tasks: dict[str, Task] = {}  # not all: `CACHED_MAX` in `store/tasks.py`
     instances: dict[str, Instance] = {}
     lines: dict[int, WaitingLine] = {}
+    uses: dict[str, OwnerUse] = {}
 
 
 class Store(Database):
@@ -173,6 +175,14 @@ class Store(Database):
         "CREATE TABLE subject_limits (subject TEXT PRIMARY KEY CHECK (subject != ''), limits TEXT NOT NULL) WITHOUT ROWID;\n",
         # 14: the bytes that each owner stores. Later changes of `stored_bytes.sql` need a copy of it here.
         Path(__file__).with_name("stored_bytes.sql").read_text() + f"INSERT INTO stored_bytes {SUMS};\n",
+        # 15: the GPUs that each owner holds and has used. Later changes of `owner_use.sql` need a copy of it here.
+        Path(__file__).with_name("owner_use.sql").read_text()
+        + "ALTER TABLE lease ADD COLUMN millionths INTEGER NOT NULL DEFAULT 1000000 CHECK (millionths BETWEEN 1 AND 1000000);\n"
+        "DROP TRIGGER lease_is_final;\n"
+        "UPDATE lease SET millionths = max(1, memory_mib * 1000000 / (SELECT gpu.memory_mib FROM gpu WHERE gpu.id = gpu_id)) "
+        "WHERE mode = 'shared';\n"
+        "CREATE TRIGGER lease_is_final BEFORE UPDATE ON lease\nBEGIN\n"
+        "    SELECT RAISE(ABORT, 'a lease cannot be changed');\nEND;\n",
     )
 
     @staticmethod
@@ -183,9 +193,10 @@ class Store(Database):
     def _compose(self) -> None:
         self.fleet = Fleet(self.undo_log)
         self.claims = Claims(self, self.fleet, self.claims if self.reads_only else None)
-        self.instances = Instances(self, self.fleet, self.claims)
+        self.owner_uses = OwnerUses(self)
+        self.instances = Instances(self, self.fleet, self.claims, self.owner_uses)
         self.hosts = Hosts(self, self.instances, self.hosts if self.reads_only else None)
-        self.tasks = Tasks(self, self.fleet, self.claims, self.instances)
+        self.tasks = Tasks(self, self.fleet, self.claims, self.instances, self.owner_uses)
         self.task_queue = TaskQueue(self)
         self.clusters = Clusters(self)
         self.definitions = Definitions(self)
@@ -222,6 +233,7 @@ class Store(Database):
         else:
             self._published = PublishedIndexes()
             self.instances.rebuild_slots()
+            self.owner_uses.rebuild(self.instances.slices())
             self.claims.rebuild()
             self.job_lines.rebuild()
             self.undo_log.commit()
@@ -249,6 +261,7 @@ class Store(Database):
         self._published.tasks = self.tasks.unfinished()
         self._published.instances = self.instances.living()
         self._published.lines = self.job_lines.all()
+        self._published.uses = self.owner_uses.copy()
 
     def show_published(self) -> None:
         """Give this reader the last published copies, until `end_reading`."""
@@ -258,6 +271,7 @@ class Store(Database):
         self.tasks.show(published.tasks)
         self.instances.show(published.instances)
         self.job_lines.show(published.lines)
+        self.owner_uses.show(published.uses)
 
     def end_reading(self) -> None:
         if self.reads_only and "fleet" in vars(self):
@@ -265,5 +279,6 @@ class Store(Database):
             self.tasks.show({})
             self.instances.show({})
             self.job_lines.show({})
+            self.owner_uses.show({})
         self.buckets.end_reading()
         super().end_reading()

@@ -21,6 +21,7 @@ from corral.store.deployment_counts import DeploymentCounts
 from corral.store.fleet import Fleet
 from corral.store.instances import Instances
 from corral.store.leaving_tasks import LeavingTasks
+from corral.store.owner_use import WHOLE, OwnerUses
 from corral.store.task_history import TaskHistory
 from corral.store.task_listing import TaskListing
 from corral.store.task_rows import (
@@ -47,12 +48,13 @@ class Conflict(Exception):
 class Tasks:
     """The tasks in the state store. When a task takes or returns resources, the free capacity changes too (`store/fleet.py`)."""
 
-    def __init__(self, database: Database, fleet: Fleet, claims: Claims, instances: Instances) -> None:
+    def __init__(self, database: Database, fleet: Fleet, claims: Claims, instances: Instances, uses: OwnerUses) -> None:
         self._execute, self._executemany, self._insert_later = database.execute, database.executemany, database.insert_later
         self._undo_log = database.undo_log
         self._fleet = fleet
         self._claims = claims
         self._instances = instances
+        self._uses = uses
         self._cached: dict[str, Task] = {}  # tasks that have not stopped; saves queries
         self._cached_by_run: dict[str, str] = {}  # run id → task id
         self._stopped: dict[str, Task] = {}  # stopped tasks that DescribeTasks has read
@@ -180,6 +182,8 @@ class Tasks:
         rows = [(gpu_id, run.id, task.instance_id) for run in task.runs if not run.gpu_memory_mib for gpu_id in run.gpu_ids]
         if rows:
             self._executemany("INSERT INTO lease (gpu_id, run_id, mode, instance_id) VALUES (?, ?, 'exclusive', ?)", rows)
+        self._uses.hold_runs(task, task.runs, task.placed_at_s or task.created_at_s)
+        self._uses.add_memory(task.owner, task.demand.memory_mib)
         self._undo_log.on_commit(partial(self._went_live, task))
         group = task.group_key if task.launch_type == "EC2" else ""
         self._fleet.take(
@@ -194,7 +198,8 @@ class Tasks:
         shares = tuple((gpu_id, run.gpu_memory_mib) for run in sharing for gpu_id in run.gpu_ids)
         self._executemany("UPDATE gpu SET mode = 'shared' WHERE id = ? AND mode != 'shared'", {(gpu_id,) for gpu_id, _ in shares})
         self._executemany(
-            "INSERT INTO lease (gpu_id, run_id, mode, instance_id, memory_mib) VALUES (?, ?, 'shared', ?, ?)",
+            "INSERT INTO lease (gpu_id, run_id, mode, instance_id, memory_mib, millionths) VALUES (?1, ?2, 'shared', ?3, ?4, "
+            f"max(1, ?4 * {WHOLE} / (SELECT memory_mib FROM gpu WHERE id = ?1)))",
             [(gpu_id, run.id, instance_id, run.gpu_memory_mib) for run in sharing for gpu_id in run.gpu_ids],
         )
         return shares
@@ -218,7 +223,7 @@ class Tasks:
             assert after.instance_id is not None
             self._fleet.count(after.pool, after.instance_id, after.group_key, now[0] - was[0], now[1] - was[1], now[2] - was[2])
 
-    def change(self, before: Task, after: Task) -> None:
+    def change(self, before: Task, after: Task, now_s: float) -> None:
         """Write the new state of a task and its runs.
 
         A run that has ended returns its GPUs. A task that has stopped returns its CPU and memory.
@@ -228,7 +233,7 @@ class Tasks:
         shares: Shares = ()
         for run, was in zip(after.runs, before.runs):
             if run is not was:
-                gpu_ids = self._change_run(before, was, run)
+                gpu_ids = self._change_run(before, was, run, now_s)
                 if run.gpu_memory_mib:
                     shares += tuple((gpu_id, run.gpu_memory_mib) for gpu_id in gpu_ids)
                 else:
@@ -241,6 +246,8 @@ class Tasks:
                 self._claims.remove(TASK, before.id)
         if before.instance_id is not None and (freed or shares or ended):
             self._give_back(before, before.instance_id, freed, shares, ended=ended)
+            if ended:
+                self._uses.add_memory(before.owner, -before.demand.memory_mib)
         if before.instance_id is not None and before.limit_s is not None:
             self._change_ending(before, after, before.instance_id, before.limit_s)
         if after.state is not before.state or after.desired is not before.desired:
@@ -273,12 +280,12 @@ class Tasks:
         elif (ending := _ending(after, limit_s)) != _ending(before, limit_s):
             self._fleet.put_ending(before.pool, instance_id, ending)
 
-    def _change_run(self, task: Task, was: Run, run: Run) -> tuple[str, ...]:
+    def _change_run(self, task: Task, was: Run, run: Run, now_s: float) -> tuple[str, ...]:
         """Write the new state of a run. Return the GPUs that it frees."""
         if run.about is not was.about:
             self._execute("UPDATE run SET about = ? WHERE id = ?", (dumps(run.about) if run.about else "", run.id))
         if run.gpus != was.gpus:
-            self._give_gpus(task, run)
+            self._give_gpus(task, run, now_s)
         progress = (run.waits, run.restarts, run.health)
         # This is written before the state, because the schema allows `waits` only for PENDING runs.
         if progress != (was.waits, was.restarts, was.health):
@@ -289,6 +296,7 @@ class Tasks:
         )
         if run.state is not RunState.STOPPED or was.state is RunState.STOPPED or not run.gpu_ids:
             return ()
+        leased = self._uses.leased(task, run)
         leases = [(gpu_id, run.id) for gpu_id in run.gpu_ids]
         freed = self._executemany("DELETE FROM lease WHERE gpu_id = ? AND run_id = ?", leases).rowcount
         if run.gpu_memory_mib:
@@ -296,9 +304,12 @@ class Tasks:
                 "UPDATE gpu SET mode = 'exclusive' WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM lease WHERE gpu_id = ?1)",
                 [(gpu_id,) for gpu_id in run.gpu_ids],
             )
-        return run.gpu_ids if freed else ()
+        if not freed:
+            return ()
+        self._uses.release(task.owner, leased, now_s)
+        return run.gpu_ids
 
-    def _give_gpus(self, task: Task, run: Run) -> None:
+    def _give_gpus(self, task: Task, run: Run, now_s: float) -> None:
         """Lease GPUs to a run that had none. Its task is already placed."""
         assert task.instance_id is not None
         self._execute("UPDATE run SET gpus = ?, gpu_ids = ? WHERE id = ?", (run.gpus, dumps(run.gpu_ids), run.id))
@@ -306,6 +317,7 @@ class Tasks:
             "INSERT INTO lease (gpu_id, run_id, mode, instance_id) VALUES (?, ?, 'exclusive', ?)",
             [(gpu_id, run.id, task.instance_id) for gpu_id in run.gpu_ids],
         )
+        self._uses.hold_runs(task, (run,), now_s)
         self._instances.renew_slot(task.instance_id)
 
     def _move(self, task: Task, state: TaskState, changes: dict[str, Any]) -> None:

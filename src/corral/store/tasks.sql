@@ -82,6 +82,7 @@ CREATE TABLE lease (
     mode   TEXT NOT NULL,
     instance_id TEXT NOT NULL,
     memory_mib INTEGER NOT NULL DEFAULT 0,  -- the memory of the GPU that a shared lease allocates; 0: the lease is exclusive
+    millionths INTEGER NOT NULL DEFAULT 1000000 CHECK (millionths BETWEEN 1 AND 1000000),  -- its part of the GPU, by memory
     CHECK ((mode = 'exclusive' AND memory_mib = 0) OR (mode = 'shared' AND memory_mib > 0)),
     PRIMARY KEY (gpu_id, run_id),
     FOREIGN KEY (gpu_id, mode) REFERENCES gpu (id, mode),

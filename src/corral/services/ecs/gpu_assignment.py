@@ -68,7 +68,7 @@ def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, visible: str) 
         [run] = _share_spare_gpus((run.but(gpus=FREE_GPUS),), spare_gpus(pool, placement), {run.id: visible}, indexes)
         after = task.but(runs=tuple(run if each.id == run.id else each for each in task.runs))
         with taking_capacity(tx, task.pool):
-            tx.store.tasks.change(task, after)
+            tx.store.tasks.change(task, after, tx.now_s)
         tx.changed(f"task:{task.id}")
         task = after
     return task, run

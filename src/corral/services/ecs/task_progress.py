@@ -77,7 +77,7 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     """
     progress = advance(task, runs, tx.now_s, rules_by_container(tx, task))
     mark_leaving(tx, before.id)
-    tx.store.tasks.change(before, progress.task)
+    tx.store.tasks.change(before, progress.task, tx.now_s)
     tx.changed(f"task:{before.id}")
     mark_starter(tx, before)
     for run in progress.start:
@@ -123,7 +123,7 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
     if task.state is TaskState.PROVISIONING:
         runs = tuple(run.but(state=RunState.STOPPED, waits=False) for run in task.runs)
         in_line = tx.store.claims.get(TASK, task.id) is not None
-        tx.store.tasks.change(task, stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs))
+        tx.store.tasks.change(task, stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs), tx.now_s)
         tx.changed(f"task:{task.id}")
         release_private_objects(tx, task)
         mark_queued(tx, task)
