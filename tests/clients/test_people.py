@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -207,3 +208,14 @@ def test_the_groups_are_made_once(own: Cli) -> None:
     assert sorted(each["GroupName"] for each in own.client("iam").list_groups()["Groups"]) == ["admins", "users"]
     line = own("user", "add", "zoe").stdout
     assert line.startswith("corral connect http://127.0.0.1:")  # for another account of this machine
+
+
+def test_an_account_that_no_host_has_is_named_at_once(server: Cli) -> None:
+    added = server("user", "add", "gus", "--unix", "corral-absent")
+    assert "corral connect https" in added.stdout and "run processes as corral-absent" in added.stderr
+    changed = server("user", "unix", "gus", "corral-gone")
+    assert changed.stdout == "Processes of gus run as the Unix account corral-gone.\n"
+    assert "run processes as corral-gone: create the account there" in changed.stderr
+    if os.geteuid() == 0:
+        assert "run processes as" not in server("user", "unix", "gus", "daemon").stderr
+    assert "run processes as" not in server("user", "unix", "gus", "--none").stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic, sleep
 from typing import Any
 
 import click
@@ -27,6 +28,7 @@ from corral.cli.printing.output import (
 
 NAME = re.compile(r"[A-Za-z0-9+=,.@_-]{1,64}")
 DEFAULT_GROUP = "users"
+LOOKUP_MAX_S, LOOKUP_POLL_S = 2.0, 0.05  # how long `user add --unix` waits for the hosts to look up the account
 EXISTS, MISSING = "EntityAlreadyExists", "NoSuchEntity"  # error codes of IAM
 
 
@@ -78,6 +80,8 @@ def add(data: DataFolder, name: str, groups: tuple[str, ...], account: str, ttl:
     for group in chosen:
         iam.add_user_to_group(GroupName=group, UserName=name)
     _print_code(endpoint, name, ttl, as_json)
+    if account:
+        _warn_of_hosts(_hosts_without_account(endpoint, name), account)
 
 
 @user.command("list", short_help="List the people.")
@@ -111,11 +115,7 @@ def list_(data: DataFolder, as_json: bool) -> None:
         ]
     )
     for each in found:
-        if each["missingOn"]:
-            print_message(
-                f"{', '.join(each['missingOn'])} cannot run processes as {each['unixAccount']}: create the account there, and run "
-                "Corral as root."
-            )
+        _warn_of_hosts(each["missingOn"], each["unixAccount"])
 
 
 def _about(iam: Any, each: dict[str, Any], account: dict[str, Any]) -> dict[str, Any]:
@@ -157,11 +157,13 @@ def unix(data: DataFolder, name: str, account: str | None, removes: bool, as_jso
     """
     if bool(account) == removes:
         raise click.UsageError("Name the Unix account, or pass --none: `corral user unix NAME ACCOUNT`")
-    found, _ = call(find_endpoint(data), "SetUnixAccount", {"user": name} | ({"account": account} if account else {}))
+    endpoint = find_endpoint(data)
+    found, _ = call(endpoint, "SetUnixAccount", {"user": name} | ({"account": account} if account else {}))
     if as_json:
         print_json(found)
     elif account:
         print_text(f"Processes of {name} run as the Unix account {account}.")
+        _warn_of_hosts(_hosts_without_account(endpoint, name), account)
     else:
         print_text(f"{name} has no Unix account any more. Tasks that run keep theirs.")
 
@@ -185,6 +187,22 @@ def remove(data: DataFolder, name: str, stop: bool, as_json: bool) -> None:
         print_message(f"{count(found['stopped'], 'task')} {'stops' if found['stopped'] == 1 else 'stop'}.")
     elif found["running"]:
         print_message(f"{count(found['running'], 'task')} of {name} still {'runs' if found['running'] == 1 else 'run'}.")
+
+
+def _hosts_without_account(endpoint: Endpoint, name: str) -> list[str]:
+    """Return the hosts that lack the Unix account of a person, which was just set. They look it up, and answer within moments."""
+    until_s = monotonic() + LOOKUP_MAX_S
+    while True:
+        accounts = call(endpoint, "ListUnixAccounts", {})[0]["accounts"]
+        hosts: list[str] = next((each["missingOn"] for each in accounts if each["user"] == name), [])
+        if not hosts or monotonic() > until_s:
+            return hosts
+        sleep(LOOKUP_POLL_S)
+
+
+def _warn_of_hosts(hosts: list[str], account: str) -> None:
+    if hosts:
+        print_message(f"{', '.join(hosts)} cannot run processes as {account}: create the account there, and run Corral as root.")
 
 
 @contextmanager
