@@ -196,6 +196,31 @@ def test_a_removed_person_can_do_nothing_at_once(server: Cli, laptop: Any) -> No
     assert "refused the access key" in dan("status", code=1).stderr
 
 
+def test_what_a_removed_person_owns_passes_or_stays(server: Cli, laptop: Any) -> None:
+    def own_queue(name: str) -> Cli:
+        person = connected(server, laptop, name)
+        clients(person)("sqs").create_queue(QueueName=f"of-{name}")
+        return person
+
+    ina, own_queue_of = own_queue("ina"), server.client("sqs").get_queue_url
+    for name in ("fay", "guy"):
+        own_queue(name)
+    said = server("user", "remove", "fay", "--to", "ina")
+    assert said.stdout.splitlines() == ["fay is removed, with 1 access key.", "1 resource of fay passed to ina."]
+    urls = [each.rpartition("/")[2] for each in clients(ina)("sqs").list_queues()["QueueUrls"]]
+    assert urls == ["of-fay", "of-ina"] and own_queue_of(QueueName="of-fay")
+    for wrong, why in (("guy", "cannot pass to the same user"), ("absent", "There is no user absent")):
+        assert why in server("user", "remove", "guy", "--to", wrong, code=1).stderr
+    assert "stays under this name, and only root and admins reach it" in server("user", "remove", "guy").stderr
+    again = server("user", "add", "guy")
+    assert "Another guy was removed before. This one owns what that one has left." in again.stderr
+    assert "Another guy" not in server("user", "key", "guy").stderr
+    server("user", "remove", "guy")
+    found = json.loads(server("user", "remove", "guy", "--to", "root", "--json").stdout)  # later
+    assert (found["wasGone"], found["to"], found["passed"], found["passing"]) == (True, "root", 1, False)
+    assert "Another guy" not in server("user", "add", "guy").stderr, "nothing is left"
+
+
 def test_the_groups_are_made_once(own: Cli) -> None:
     own("up", "--detach", "--port", "0", "--gpus", "none", "--runtime", "process")
     iam = own.client("iam")

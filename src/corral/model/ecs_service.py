@@ -32,6 +32,7 @@ class Deployment(Struct, frozen=True):
     reason: str = ""  # rolloutStateReason; empty: the text of ECS for the rollout state
     only_in_docker: bool = False  # a caller that may not run on the host has made the deployment
     as_account: bool = False  # also if `only_in_docker`, processes may run as the Unix account of the service's owner
+    passed_from: str = ""  # `removed_owner`, if a user made it who was removed since: its programs have no rights of the new owner
 
     @property
     def uses_account(self) -> bool:

@@ -110,6 +110,7 @@ class JobSpec(Struct, frozen=True):
     request: dict[str, Any] = field(default_factory=dict)  # members of SubmitJob that DescribeJobs returns unchanged
     only_in_docker: bool = False  # a caller that may not run on the host has submitted the job
     as_account: bool = False  # also if `only_in_docker`, processes may run as the Unix account of the job's owner
+    passed_from: str = ""  # `removed_owner`, if a removed user has submitted the job: it does not get rights of the new owner
 
 
 class Attempt(Struct, frozen=True, array_like=True):

@@ -11,6 +11,7 @@ from msgspec import Struct
 ROOT = "root"  # the kind of the root user, and the owner of its resources
 USER = "user"  # a user of IAM
 OF_USER = "user/"  # the owners that are users begin with it
+REMOVED = " (removed)"  # no name of a user has a space
 ASSUMED_ROLE, FEDERATED_USER = "assumed-role", "federated-user"  # sessions
 ROLE = "role"  # a service-linked role with which Corral itself performs operations
 SERVICE = "service"  # an AWS service or a part of Corral that performs operations itself
@@ -46,6 +47,11 @@ class Principal(Struct, frozen=True):
         if self.kind == USER:
             return f"arn:aws:iam::{self.account}:user{self.path}{self.name}"
         return f"arn:aws:iam::{self.account}:{self.kind}{'/' if self.name else ''}{self.name}"
+
+
+def removed_owner(owner: str) -> str:
+    """Return an owner that is no user and owns nothing: that of the programs which a removed user has left."""
+    return owner if owner.endswith(REMOVED) else f"{owner}{REMOVED}"
 
 
 def root_user(account: str) -> Principal:

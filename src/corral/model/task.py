@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from corral.model.run import RunState, attempt_id
 
 INDEX_VARIABLE = "CORRAL_INDEX"  # contains the index of a member of an array
+PASSED_FROM = "passedFrom"  # the member of `Task.details` for programs of a removed user (`removed_owner` in model/principal.py)
 NAME_TAG = "corral:name"  # the tag with the name that the user has chosen for a task
 HOST_IMAGE = "corral/host"
 
@@ -175,6 +176,11 @@ class Task(Changeable, frozen=True):
     time_limit_s: float | None = None  # maximum time from its start to its stop
     launch_type: str = "EC2"
     owner: str = ""  # see `model/principal.py`
+
+    @property
+    def program_owner(self) -> str:
+        """Whose rights the programs of the task have: those of the owner, or none if a removed user has left them to the owner."""
+        return str(self.details.get(PASSED_FROM, self.owner))
 
     @property
     def limit_s(self) -> float | None:

@@ -81,6 +81,7 @@ STATE: dict[str, Reconciler] = {
     "job-dependents": _once_needed("jobs", "reconcile_dependents"),
     "jobs": _once_needed("jobs", "drop_ended_jobs"),
     "target-schedule": _once_needed("service_scaling", "run_scheduled_actions"),
+    "passing": _once_needed("passing", "pass_state"),
     "wall-clock": _once_needed("wall_clock", "wall_clock_set"),
     "target-activity": OncePerTransaction(_once_needed("service_scaling", "follow_activity")),
     "target-activities": _once_needed("service_scaling", "drop_old_activities"),
@@ -88,6 +89,12 @@ STATE: dict[str, Reconciler] = {
 METRICS: dict[str, Reconciler] = {
     "rollup": roll_up_metrics,
     "history": expire_alarm_history,
+    "passing": _once_needed("passing", "pass_telemetry"),
     "alarm": _once_needed("alarms", "evaluate_alarm"),
 }
-LOGS: dict[str, Reconciler] = {"purge": purge_logs, "expire": expire_events, "sweep": sweep_shipments}
+LOGS: dict[str, Reconciler] = {
+    "purge": purge_logs,
+    "expire": expire_events,
+    "sweep": sweep_shipments,
+    "passing": _once_needed("passing", "pass_telemetry"),
+}

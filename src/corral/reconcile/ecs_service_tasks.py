@@ -54,6 +54,7 @@ def launch_request(tx: Tx[Store], caller: Caller, service: EcsService, count: in
         placement_strategy=() if service.strategy == DAEMON else details.get("placementStrategy", ()),
         only_in_docker=service.primary.only_in_docker,
         as_account=service.primary.as_account,
+        passed_from=service.primary.passed_from,
     )
 
 

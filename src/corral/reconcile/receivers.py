@@ -50,6 +50,19 @@ def receive_watched_alarms(tx: Tx[Store], payload: dict[str, Any]) -> None:
     receive_watched_alarms(tx, payload)
 
 
+def receive_passing(tx: Tx[Any], payload: dict[str, Any]) -> None:
+    """Pass what a removed user has left in this lane to another owner."""
+    from corral.reconcile import passing  # imported with the first removed user
+
+    passing.receive_passing(tx, payload)
+
+
+def receive_passed(tx: Tx[Store], payload: dict[str, Any]) -> None:
+    from corral.reconcile import passing
+
+    passing.receive_passed(tx, payload)
+
+
 def _once_needed(module: str, name: str) -> Receiver:
     """Return a receiver that imports its module on the first call."""
 
@@ -87,13 +100,15 @@ RECEIVERS: dict[str, dict[str, Receiver]] = {
         "notifications": receive_notification,
         "watched alarms": receive_watched_alarms,
         "stack step result": receive_stack_result,
+        "passing": receive_passed,
     },
-    "logs": {"stack step": run_stack_step, "run notice": receive_run_notice},
+    "logs": {"stack step": run_stack_step, "run notice": receive_run_notice, "passing": receive_passing},
     "metrics": {
         "points": receive_points,
         "action results": _once_needed("alarm_actions", "receive_action_results"),
         "alarm watches": _once_needed("alarm_state", "receive_alarm_watches"),
         "tracking alarms": _once_needed("alarms", "receive_tracking_alarms"),
         "stack step": run_stack_step,
+        "passing": receive_passing,
     },
 }

@@ -44,6 +44,10 @@ class Groups:
         ).rowcount
         assert changed == 1, f"the group {group.name} does not exist"
 
+    def set_owner(self, group: Group, owner: str) -> None:
+        self._execute("UPDATE scaling_group SET owner = ? WHERE region = ? AND name = ?", (owner, group.region, group.name))
+        self.put(group.but(owner=owner))
+
     def get(self, region: str, name: str) -> Group | None:
         row = self._execute("SELECT record FROM scaling_group WHERE region = ? AND name = ?", (region, name)).fetchone()
         return msgspec.json.decode(row[0], type=Group) if row else None

@@ -247,6 +247,21 @@ class Instances:
         self._database.execute("DELETE FROM instance_attribute WHERE instance_id = ?", (instance.id,))
         return ended
 
+    def set_owner(self, instance: Instance, owner: str, now_s: float) -> None:
+        """Pass an instance to another owner, with its claim. Its hours count for the new owner from now on."""
+        changed = instance.but(owner=owner)
+        self._database.execute("UPDATE instance SET owner = ? WHERE id = ?", (owner, instance.id))
+        if changed.state is InstanceState.TERMINATED:
+            return
+        self.put_row(changed)
+        if (claim := self._claims.get(INSTANCE, instance.id)) is not None:
+            self._claims.change(claim, claim._replace(owner=owner))
+        if changed.host_id is not None:
+            self._uses.release_instance(instance, now_s)
+            self._uses.hold_instance(changed, now_s)
+        if changed.state is InstanceState.RUNNING:
+            self.usage.change(changed, now_s)
+
     def set_group(self, instance: Instance, group: str, now_s: float) -> Instance:
         """Attach an instance to an Auto Scaling group, or detach it. Its hours count for the new group from now on."""
         changed = instance.but(group=group)

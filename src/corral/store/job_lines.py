@@ -169,10 +169,7 @@ class JobLines:
         self._on_rollback(partial(_restore, self.moved_at, queue, self.moved_at.get(queue)))
         self.moved_at[queue] = now_s
         if before.count == 1:
-            self.set_claims(before, {})
-            self._execute("DELETE FROM job_line WHERE id = ?", (before.id,))
-            self._drop(before.id)
-            self._on_rollback(partial(self._put, replace(before, pools=())))
+            self._end(before)
             return None
         line = replace(before, count=before.count - 1)
         if place[:3] == before.first[:3]:
@@ -181,6 +178,33 @@ class JobLines:
             self._next.pop(before.id, None)
         self._change(line)
         return line
+
+    def take(self, key: LineKey, priority: int, number: int) -> list[JobPlace]:
+        """Remove a job, or all children of an array, and return their places. The caller must call `set_claims` for the rest."""
+        before = self.find(key)
+        if before is None:
+            return []
+        columns = "priority, number, position, job_id, since"
+        sql = f"DELETE FROM waiting_job WHERE line = ? AND priority = ? AND number = ? RETURNING {columns}"
+        places = sorted(JobPlace(*row) for row in self._execute(sql, (before.id, priority, number)).fetchall())
+        if not places:
+            return []
+        if before.count == len(places):
+            self._end(before)
+            return places
+        self._next.pop(before.id, None)
+        self._on_rollback(partial(self._next.pop, before.id, None))
+        first = self._read_first(before.id)
+        assert first is not None
+        self._change(replace(before, count=before.count - len(places), first=first))
+        return places
+
+    def _end(self, line: WaitingLine) -> None:
+        """Delete a line that has no jobs any more."""
+        self.set_claims(line, {})
+        self._execute("DELETE FROM job_line WHERE id = ?", (line.id,))
+        self._drop(line.id)
+        self._on_rollback(partial(self._put, replace(line, pools=())))
 
     def _new_line(self, key: LineKey, places: Sequence[JobPlace]) -> WaitingLine:
         self._last_id += 1

@@ -131,12 +131,19 @@ class Jobs:
 
     def set_tags(self, job: Job, tags: dict[str, str]) -> None:
         """Replace the tags of a job. The tags are a part of the spec, so the job gets another spec."""
-        changed = job.but(spec=replace(job.spec, tags=tags))
+        self._set_spec(job, replace(job.spec, tags=tags), job.owner)
+
+    def set_owner(self, job: Job, owner: str, passed_from: str) -> None:
+        """Pass a job and its children to another owner. `JobSpec.passed_from` is a part of the spec."""
+        self._set_spec(job, replace(job.spec, passed_from=passed_from) if passed_from else job.spec, owner)
+
+    def _set_spec(self, job: Job, spec: JobSpec, owner: str) -> None:
         (before,) = self._execute("SELECT spec FROM job WHERE number = ?", (job.number,)).fetchone()
-        for each in [job.id, *(each for each in self._cached if each[: len(job.id)] == job.id)]:  # the job and its children
+        children = () if job.kind is JobKind.SINGLE else [each for each in self._cached if each[: len(job.id)] == job.id]
+        for each in (job.id, *children):
             self._cached.pop(each, None)
             self._evict_on_rollback(each)
-        self._execute("UPDATE job SET spec = ? WHERE number = ?", (self._spec_number(changed.spec), job.number))
+        self._execute("UPDATE job SET spec = ?, owner = ? WHERE number = ?", (self._spec_number(spec), owner, job.number))
         self._drop_spec(before)
 
     def set_nodes(self, parent: Job, task_ids: Sequence[str], environment: str, now_s: float) -> None:

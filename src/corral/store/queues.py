@@ -90,6 +90,11 @@ class Queues(MessageGroups):
         self._database.execute("UPDATE queue SET tags = ? WHERE id = ?", (_dumps(tags), queue.id))
         self._cache(replace(queue, tags=dict(tags)))
 
+    def set_owner(self, queue: Queue, owner: str) -> None:
+        self._forget_on_rollback()
+        self._database.execute("UPDATE queue SET owner = ? WHERE id = ?", (owner, queue.id))
+        self._cache(replace(queue, owner=owner))
+
     def purge_queue(self, queue: Queue, now_ms: int) -> None:
         """Give the queue a new, empty pile. A reconciler deletes the rows of the old pile later."""
         self._abandon_pile(queue)

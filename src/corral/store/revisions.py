@@ -112,6 +112,11 @@ class Revisions:
         )
         self._evict((region, family, revision))
 
+    def set_owner(self, region: str, family: str, revision: int, owner: str) -> None:
+        sql = f"UPDATE {self._table} SET owner = ? WHERE region = ? AND family = ? AND revision = ?"
+        self._database.execute(sql, (owner, region, family, revision))
+        self._evict((region, family, revision))
+
     def listed(
         self, region: str, status: str | None, *, family: str | None, after: tuple[str, int] | None, limit: int, descending: bool
     ) -> list[tuple[str, int]]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.core.database import Database
 from corral.model.change_set import ChangeSet
@@ -45,6 +46,11 @@ class Stacks:
              stack.owner, _dumps(stack)),
         )  # fmt: skip
         self._keep(self._recent, stack.id, stack)
+
+    def set_owner(self, stack: Stack, owner: str) -> None:
+        self._execute("UPDATE stack SET owner = ? WHERE id = ?", (owner, stack.id))
+        self.forget(stack.id)
+        self.put(replace(stack, owner=owner))
 
     def _keep(self, recent: dict[str, Any], stack_id: str, value: Any) -> None:
         """Keep a value in memory until it is replaced or this transaction is rolled back."""

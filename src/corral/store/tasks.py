@@ -152,6 +152,21 @@ class Tasks:
         self.deployment_counts.change(task, placed)
         return self._cache(placed)
 
+    def set_owner(self, task: Task, owner: str, details: dict[str, Any], now_s: float) -> None:
+        """Pass a task to another owner, with its claim and what it holds."""
+        self._evict(task.id)
+        self._evict_on_rollback(task.id)
+        self._fleet.forget_names(task.pool)
+        self._execute("UPDATE task SET owner = ?, details = ? WHERE id = ?", (owner, dumps(details), task.id))
+        if (claim := self._claims.get(TASK, task.id)) is not None:
+            self._claims.change(claim, claim._replace(owner=owner))
+        if task.instance_id is not None and task.state is not TaskState.STOPPED:
+            leasing = [run for run in task.runs if run.gpu_ids and run.state is not RunState.STOPPED]
+            self._uses.release(task.owner, sum([self._uses.leased(task, run) for run in leasing]), now_s)
+            self._uses.hold_runs(task.but(owner=owner), leasing, now_s)
+            self._uses.add_memory(task.owner, -task.demand.memory_mib)
+            self._uses.add_memory(owner, task.demand.memory_mib)
+
     def move_claim(self, task: Task, pool: str) -> None:
         """Move the claim of a task to another pool. The claim keeps its rank."""
         claim = self._claims.get(TASK, task.id)

@@ -13,6 +13,8 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.core.database import Database, Row
 from corral.model.alarm import Alarm, AlarmState, HistoryItem, ScalingRequest, StoredConfig, Suppression
 from corral.model.metric import Metric
@@ -190,6 +192,9 @@ class Alarms:
             self._quiet_from_s.pop(alarm.id, None)
         self._alarms[alarm.id] = alarm
         self._database.undo_log.on_rollback(partial(self._reload, alarm.id))
+
+    def set_owner(self, alarm_id: int, owner: str) -> None:
+        self.update(replace(self._alarms[alarm_id], owner=owner))
 
     def remove(self, alarm: Alarm) -> None:
         self._execute("DELETE FROM alarm WHERE id = ?", (alarm.id,))

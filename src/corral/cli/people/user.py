@@ -26,6 +26,7 @@ from corral.cli.printing.output import (
     server_time,
 )
 
+PAUSES_S = [0.05] * 20 + [0.5] * 60  # between the questions whether all resources have passed
 NAME = re.compile(r"[A-Za-z0-9+=,.@_-]{1,64}")
 DEFAULT_GROUP = "users"
 LOOKUP_MAX_S, LOOKUP_POLL_S = 2.0, 0.05  # how long `user add --unix` waits for the hosts to look up the account
@@ -79,7 +80,7 @@ def add(data: DataFolder, name: str, groups: tuple[str, ...], account: str, ttl:
             raise
     for group in chosen:
         iam.add_user_to_group(GroupName=group, UserName=name)
-    _print_code(endpoint, name, ttl, as_json)
+    _print_code(endpoint, name, ttl, as_json, is_new=True)
     if account:
         _warn_of_hosts(_hosts_without_account(endpoint, name), account)
 
@@ -172,17 +173,27 @@ def unix(data: DataFolder, name: str, account: str | None, removes: bool, as_jso
 @data_option
 @click.argument("name")
 @click.option("--stop", is_flag=True, help="Stop the tasks of the person. Without this option, they continue.")
+@click.option("--to", metavar="OWNER", default="", help="The new owner of their resources: root, or another person.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
-def remove(data: DataFolder, name: str, stop: bool, as_json: bool) -> None:
-    """Remove a person: all their keys and sessions are void at once. What they own stays, for the administrators.
+def remove(data: DataFolder, name: str, stop: bool, to: str, as_json: bool) -> None:
+    """Remove a person: all their keys and sessions are void at once.
 
-    Without --stop, their tasks continue, but have no permissions any more.
+    With --to, what they own passes to another owner. Otherwise it stays under their name, for the administrators, and can pass
+    later by the same command. Without --stop, their tasks continue, but have no permissions any more.
     """
-    found, _ = call(find_endpoint(data), "RemoveUser", {"user": name, "stop": stop})
+    endpoint = find_endpoint(data)
+    params = {"user": name} | ({"to": to if to == "root" else f"user/{to.removeprefix('user/')}"} if to else {})
+    found, _ = call(endpoint, "RemoveUser", {**params, "stop": stop})
+    pauses = iter(PAUSES_S)
+    while found.get("passing") and (pause_s := next(pauses, None)) is not None:
+        sleep(pause_s)
+        found |= {member: call(endpoint, "RemoveUser", params)[0][member] for member in ("passed", "passing")}
     if as_json:
         print_json(found)
         return
-    print_text(f"{name} is removed, with {count(found['keys'], 'access key')}.")
+    if not found["wasGone"]:
+        print_text(f"{name} is removed, with {count(found['keys'], 'access key')}.")
+    _print_passing(name, found)
     if stop:
         print_message(f"{count(found['stopped'], 'task')} {'stops' if found['stopped'] == 1 else 'stop'}.")
     elif found["running"]:
@@ -205,6 +216,20 @@ def _warn_of_hosts(hosts: list[str], account: str) -> None:
         print_message(f"{', '.join(hosts)} cannot run processes as {account}: create the account there, and run Corral as root.")
 
 
+def _print_passing(name: str, found: dict[str, Any]) -> None:
+    if not found.get("to"):
+        print_message(
+            f"What {name} owned stays under this name, and only root and admins reach it. `corral user remove {name} --to OWNER` "
+            "passes it to another owner."
+        )
+        return
+    owner, passed = found["to"].removeprefix("user/"), count(found["passed"], "resource")
+    if found["passing"]:
+        print_message(f"{passed} of {name} passed to {owner} so far, and more follow. The same command shows the progress.")
+    else:
+        print_text(f"{passed} of {name} passed to {owner}.")
+
+
 @contextmanager
 def refused_as(iam: Any, code: str, text: str) -> Iterator[None]:
     """Raise a CliError with this text if IAM refuses a request with this code."""
@@ -223,13 +248,18 @@ def _delete_keys(iam: Any, name: str) -> None:
         iam.delete_access_key(UserName=name, AccessKeyId=each["AccessKeyId"])
 
 
-def _print_code(endpoint: Endpoint, name: str, ttl_s: float | None, as_json: bool) -> None:
+def _print_code(endpoint: Endpoint, name: str, ttl_s: float | None, as_json: bool, *, is_new: bool = False) -> None:
     made, _ = call(endpoint, "CreateConnectCode", {"user": name} | ({"ttl": ttl_s} if ttl_s is not None else {}))
     code = f"{made['code']}.{made['pin']}" if made["pin"] else made["code"]
     if as_json:
         print_json({**made, "command": f"corral connect {made['url']} --code {code}"})
         return
     print_line(f"corral connect {made['url']} --code {code}")
+    if made.get("formerRemovedAtS") and is_new:
+        print_message(
+            f"Another {name} was removed before. This one owns what that one has left. To prevent this, remove this one again with "
+            f"`corral user remove {name} --to root`, and add {name} again."
+        )
     lasts = format_duration(round(ttl_s if ttl_s is not None else 86_400))
     where = "" if made["url"].startswith("https:") else " It works on this machine only: other machines need `corral up --tls`."
     print_message(f"{name} runs this on their own machine, once, within {lasts}.{where}")

@@ -140,4 +140,5 @@ def _base_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, grou
         attempt_timeout_s=spec.timeout_s,
         only_in_docker=spec.only_in_docker,
         as_account=spec.as_account,
+        passed_from=spec.passed_from,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from corral.core.transactions import Tx
 from corral.model.compute_environment import ComputeEnvironment, environment_key
 from corral.model.job import Job
@@ -41,6 +43,21 @@ def dequeue(tx: Tx[Store], job: Job) -> None:
         refresh_lines(tx, affected(tx, key, queue, _environments(tx, queue)))
         mark_limits(tx, queue)
     _mark_environments(tx, job, queue)
+
+
+def pass_on(tx: Tx[Store], job: Job, owner: str, passed_from: str) -> None:
+    """Pass a job that has no parent to another owner, with its children. Those that wait join the line of this owner."""
+    queue = find_queue(tx, job.region, job.queue)
+    tx.store.jobs.set_owner(job, owner, passed_from)
+    before = line_key(job, queue)
+    places = tx.store.job_lines.take(before, job_place(job, queue).priority, job.number)
+    if not places:
+        return
+    line, _ = tx.store.job_lines.add(replace(before, owner=owner), places)
+    left = tx.store.job_lines.find(before)
+    lines = [line] if left is None else [left, line]
+    _mark_pools(tx, lines)
+    refresh_lines(tx, lines)
 
 
 def refresh_queue(tx: Tx[Store], region: str, queue: str) -> None:

@@ -13,8 +13,8 @@ from corral.access.caller import Caller
 from corral.access.sessions import opened, sealed
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.fleet import unix_accounts
-from corral.model.principal import USER, owner_of_user
+from corral.fleet import passing, unix_accounts
+from corral.model.principal import OF_USER, ROOT, USER, owner_of_user
 from corral.model.task import StopCode
 from corral.services.corral.errors import AccessDeniedException, InvalidRequestException, UserNotFoundException
 from corral.services.ecs.task_progress import begin_stop
@@ -52,7 +52,14 @@ def create_connect_code(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
         "url": about.get("tlsUrl") or about.get("url", ""),
         "pin": about.get("tlsPin", ""),
         "expiresAtS": float(expires_at_s),
+        **_former(tx, name),
     }
+
+
+def _former(tx: Tx[Store], name: str) -> dict[str, float]:
+    """Say that a removed user had the name, whose resources the present user owns."""
+    record = passing.record_of(tx, name)
+    return {"formerRemovedAtS": record["removedAt"]} if record is not None else {}
 
 
 def redeem(tx: Tx[Store], code: str, caller: Caller) -> dict[str, Any]:
@@ -106,11 +113,47 @@ def list_unix_accounts(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
 
 
 def remove_user(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Delete a user with its access keys, memberships and policies, and stop its tasks if the request says so."""
-    name, named = params["user"], {"UserName": params["user"]}
+    """Delete a user with its access keys, memberships and policies, and stop its tasks if the request says so.
+
+    With `to`, its resources pass to another owner. This also works later, and a repeated request returns the progress.
+    """
+    name, to = params["user"], _new_owner(tx, params["user"], params.get("to", ""))
     user = tx.store.stored.get("iam", USER, "", name)
-    if user is None:
+    if user is None and not to:
         raise _no_user(name)
+    gone = {"user": name, "wasGone": True, "keys": 0, "stopped": 0, "running": 0}
+    found = gone if user is None else _removed(tx, name, user, params.get("stop", False), caller)
+    return {**found, **_passing(tx, name, to)}
+
+
+def _new_owner(tx: Tx[Store], name: str, to: str) -> str:
+    """Return the owner to which the resources of a user shall pass: root, or a user. Empty: they stay."""
+    if not to or to == ROOT:
+        return to
+    other = to.removeprefix(OF_USER)
+    if other == name:
+        raise InvalidRequestException(f"What {name[:100]} owns cannot pass to the same user.")
+    if tx.store.stored.get("iam", USER, "", other) is None:
+        raise _no_user(other)
+    return owner_of_user(other)
+
+
+def _passing(tx: Tx[Store], name: str, to: str) -> dict[str, Any]:
+    """Begin to pass what a removed user has left, unless it passes already. Return the progress."""
+    if not to:
+        return {}
+    record = passing.record_of(tx, name)
+    if record is not None and passing.is_passing(record) and record["to"] != to:
+        raise InvalidRequestException(f"What {name[:100]} has left still passes to {record['to']}: try again in a moment.")
+    if record is None or record["to"] != to:
+        passing.begin_passing(tx, name, to)
+        record = passing.record_of(tx, name)
+    assert record is not None
+    return {"to": to, "passed": record["passed"], "passing": passing.is_passing(record)}
+
+
+def _removed(tx: Tx[Store], name: str, user: dict[str, Any], stop: bool, caller: Caller) -> dict[str, Any]:
+    named = {"UserName": name}
     keys = tx.store.access_keys.of_user(name)
     for key in keys:
         HANDLERS["DeleteAccessKey"](tx, {**named, "AccessKeyId": key.id}, caller)
@@ -123,11 +166,11 @@ def remove_user(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     HANDLERS["DeleteUser"](tx, named, caller)
     tasks = [task for each in tx.store.tasks.listing.not_stopping(TASKS_MAX) if (task := tx.store.tasks.get(each)) is not None]
     theirs = [task for task in tasks if task.owner == owner_of_user(name)]
-    if params.get("stop"):
+    if stop:
         for task in theirs:
             begin_stop(tx, task, StopCode.USER, f"The user {name} was removed")
-    stopped = len(theirs) if params.get("stop") else 0
-    return {"user": name, "keys": len(keys), "stopped": stopped, "running": len(theirs) - stopped}
+    stopped = len(theirs) if stop else 0
+    return {"user": name, "wasGone": False, "keys": len(keys), "stopped": stopped, "running": len(theirs) - stopped}
 
 
 def _no_user(name: str) -> ApiError:

@@ -27,7 +27,7 @@ from corral.model.allocation import is_allocation_cluster
 from corral.model.instance import cluster_of_pool, is_host_pool
 from corral.model.placement import INSTANCE, TASK, Claim, Placement, Rank, Unplaceable
 from corral.model.queue_options import NO_OPTIONS, QueueOptions
-from corral.model.task import RANDOM, Demand, PlacementRules, Task, TaskState
+from corral.model.task import PASSED_FROM, RANDOM, Demand, PlacementRules, Task, TaskState
 from corral.model.task_queue import QueueState
 from corral.services.ecs import fargate
 from corral.services.ecs.errors import ClientException, InvalidParameterException
@@ -73,6 +73,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     from_owner: bool = False
     only_in_docker: bool = False  # the creator may not run on the host (`host_access.is_kept_from_host`)
     as_account: bool = False  # also if `only_in_docker`, processes may run as the Unix account of the owner
+    passed_from: str = ""  # see `Deployment.passed_from`
 
 
 class LaunchFailure(Struct, frozen=True):
@@ -360,10 +361,17 @@ def _details(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> dict[str,
         "tags": request.tags,
         "jobEnvironment": request.job_environment,
         "attemptTimeout": request.attempt_timeout_s,
-        ONLY_IN_DOCKER: request.only_in_docker,
-        ACCOUNT: account_of(tx, request.owner) if request.as_account or not request.only_in_docker else "",
+        ONLY_IN_DOCKER: request.only_in_docker or bool(request.passed_from),
+        ACCOUNT: _account(tx, request),
+        PASSED_FROM: request.passed_from,
     }
     return {name: value for name, value in details.items() if value}
+
+
+def _account(tx: Tx[Store], request: LaunchRequest) -> str:
+    if request.passed_from or (request.only_in_docker and not request.as_account):
+        return ""
+    return account_of(tx, request.owner)
 
 
 # Claims that wait in one pool and may use another

@@ -84,7 +84,7 @@ def gives_host(tx: Tx[Store], caller: Caller, operation: str, params: Params) ->
         return host_access.gives_host(tx, params, as_account=as_account)
     if operation == "ExecuteCommand":
         task = tx.store.tasks.get(short(params.get("task") or ""))
-        own = task is not None and acts_as_account(tx, caller, task.owner)
+        own = task is not None and acts_as_account(tx, caller, task.program_owner)
         return task is not None and controls_host(tx, task, spec_of(tx, task), own_account=own)
     role = (params.get("overrides") or {}).get("taskRoleArn") or ""
     if params.get("taskDefinition"):

@@ -202,7 +202,7 @@ def _kept_from_host(tx: Tx[Store], task: Task, spec: TaskSpec) -> str | None:
 
 def _other_account(tx: Tx[Store], task: Task) -> str | None:
     """Why a task cannot start because the Unix account of its owner has changed since it was created; None if it has not."""
-    created, now = task.details.get(ACCOUNT, ""), account_of(tx, task.owner)
+    created, now = task.details.get(ACCOUNT, ""), account_of(tx, task.program_owner)
     return OTHER_ACCOUNT.format(created, now or "none") if created and created != now else None
 
 
@@ -230,7 +230,9 @@ def _trusted_writer(tx: Tx[Store], task: Task, spec: TaskSpec) -> str:
     """Return the `Caller.writer` that may steer a task without the permission to run on the host: its owner, if it can do no more
     than the owner's Unix account. Return an empty text if there is none.
     """
-    return user_writer(task.owner) if task.details.get(ACCOUNT) and not controls_host(tx, task, spec, own_account=True) else ""
+    if not task.details.get(ACCOUNT) or controls_host(tx, task, spec, own_account=True):
+        return ""
+    return user_writer(task.program_owner)
 
 
 def _in_docker(host: StoredOptions, run: Run) -> bool:

@@ -51,7 +51,7 @@ def task_credentials(tx: Tx[Store], task_id: str) -> tuple[str, Credentials] | N
         settings.account,
         role,
         task.id,
-        task.owner,
+        task.program_owner,
         tx.wall_s,
         confined=confined,
         epoch=settings.sessions.of_tasks,

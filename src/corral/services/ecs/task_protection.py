@@ -60,7 +60,7 @@ def agent_task_protection(tx: Tx[Store], run_id: str, change: dict[str, Any] | N
     if task is None:
         raise TaskNotFound(NO_TASK)
     account = tx.settings.account
-    principal = role_session(account, role_name(tx, task), task.id, task.owner)
+    principal = role_session(account, role_name(tx, task), task.id, task.program_owner)
     caller = Caller(account, task.region, principal, task_id=task.id)
     params: dict[str, Any] = {"cluster": task.cluster, "tasks": [task.id]}
     if change is None:

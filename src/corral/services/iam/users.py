@@ -6,6 +6,7 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.fleet import passing
 from corral.model.limits import NO_LIMITS
 from corral.model.principal import USER, owner_of_user
 from corral.operations.stored_resources import Document, Params, ResourceType, create, find, put, response_view
@@ -30,6 +31,7 @@ def _user_removable(tx: Tx[Store], caller: Caller, user: Document) -> None:
 def _forget_user(tx: Tx[Store], caller: Caller, user: Document) -> None:
     tx.store.access_keys.forget_uses(entity_of(USER, user["UserName"]))
     tx.store.limits.put(owner_of_user(user["UserName"]), NO_LIMITS)
+    passing.note_removed(tx, user["UserName"])
 
 
 USER_TYPE = ResourceType(
@@ -75,7 +77,14 @@ def named_user(tx: Tx[Store], params: Params, caller: Caller) -> Document:
 def create_user(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     if "PermissionsBoundary" in params:
         check_boundary(tx, params["PermissionsBoundary"])
+    former = passing.record_of(tx, params["UserName"])
+    if former is not None and passing.is_passing(former):
+        raise errors.ConcurrentModificationException(
+            f"What the removed user {params['UserName']} has left still passes to {former['to']}: try again in a moment."
+        )
     user = create(tx, caller, USER_TYPE, params)
+    if former is not None and former["to"]:
+        passing.forget(tx, params["UserName"])
     if tx.store.stored.count("iam", USER, "") > USERS_MAX:
         raise errors.LimitExceededException(f"Cannot exceed quota for UsersPerAccount: {USERS_MAX}")
     return {"User": response_view(tx, caller, USER_TYPE, user)}
