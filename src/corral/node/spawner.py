@@ -5,18 +5,13 @@
 The spawner starts and stops the processes of runs, and collects their exit codes. It writes every change to a journal before it
 reports the change to the agent. If the disk is full, it writes the change later. It has one thread with one loop. The loop never
 waits for a run: starting a process takes a third of a millisecond, and everything else uses timers. A run of another Unix account
-starts in a child that the spawner forks (`account_start.py`). The spawner imports few modules
-and needs little memory, because every host with an agent also has a spawner. A child process of the spawner pauses runs that print
-too fast (`output_guard.py`).
+starts in a child that the spawner forks (`account_start.py`). The spawner imports few modules and needs little memory, because
+every host with an agent also has a spawner. A child process of the spawner pauses runs that print too fast (`output_guard.py`).
 
 The steps of a run: write the run to the journal → start its main process, with a lock on the output file that only processes of the
 run hold → when the main process ends, kill the rest of its process group and write the exit code to the journal → when no process
 of the run is left, report the run as ended → when the server has acknowledged the end, forget the run and remove its files. The
-GPUs of a run that is reported as ended are free, because none of its processes is left.
-
-The spawner finds all processes of a run by the cgroup of the run (`run_cgroups.py`). Without cgroups, it finds them by the lock, or
-by the id of the run in their environment. It reads only the environments of its own children: a process whose parent has ended
-becomes a child of the spawner. For the runs of an earlier spawner, it reads the environments of all processes.
+GPUs of a run that is reported as ended are free, because none of its processes is left (`run_remains.py`).
 """
 
 from __future__ import annotations
@@ -38,21 +33,22 @@ from corral.core.clock import Clock, WallClock
 from corral.core.errors import Refused
 from corral.model.run_signals import SIGNALS
 from corral.model.stop_reasons import ALLOCATION_OVER, FENCED, OUT_OF_MEMORY, STOPPED_BEFORE_START
-from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
-from corral.node.account_folders import AccountFolders, cache_of
+from corral.node import node_folder, process_launch, procfs, run_cgroups
+from corral.node.account_folders import cache_of
 from corral.node.fences import FencedContainer, Fences
-from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
 from corral.node.kept_sockets import KeptSockets
 from corral.node.output_guard import GuardProcess
 from corral.node.pending_starts import PendingStart, PendingStarts
 from corral.node.procfs import boot_s
 from corral.node.run_cgroups import RunCgroups, open_cgroups
+from corral.node.run_files import RunFiles
 from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
 from corral.node.run_processes import is_same_process, process_started_boot_s, resume
+from corral.node.run_remains import RunRemains
 from corral.node.spawner_cgroups import SpawnerCgroups
 from corral.node.spawner_clients import SpawnerClients
-from corral.node.spawner_protocol import RUN_VARIABLE, Launch, SpawnedRun, launch_from, run_mark
+from corral.node.spawner_protocol import Launch, SpawnedRun, launch_from
 from corral.node.spawner_recovery import EXIT_STATUS_LOST, MainProcessWatch, find_orphans, find_unfinished, with_main_process
 from corral.node.spawner_timers import Timers
 from corral.process.log_times import add_times_to_output
@@ -60,9 +56,6 @@ from corral.process.option_pairs import option_pairs
 
 STARTS_PER_TURN = 32  # maximum number of starts per turn of the loop, so that exits, stops and timers do not wait for many starts
 IDLE_S = 120.0  # the spawner exits after this time without a living run and without a client; the next agent starts a new one
-LINGER_FIRST_S = 0.001  # the first delay until the lock of a run is checked again; each further delay is twice as long
-LINGER_MAX_S = 1.0
-LINGER_KILL_S = 0.004  # when the delay has reached this value, find the holders of the lock in /proc and kill them
 JOURNAL_RETRY_S = 1.0
 CPU_SHARE_S = 0.2  # a run gets its CPU share after this time, because shorter runs do not need one
 GUARD_RESTART_S, BAD_TURN_S = 1.0, 0.05
@@ -78,17 +71,14 @@ class Spawner:
         self._clock = clock
         self._runs: dict[str, SpawnedRun] = {}
         self._by_pid: dict[int, str] = {}  # pid → run id, for main processes that this spawner started and has not waited for
-        self._adopted: set[str] = set()  # ids of runs of an earlier spawner; their processes are not descendants of this process
         self._cgroups = SpawnerCgroups(cgroups, self._runs)
-        self._children = procfs.OwnChildren()
-        self._mark, self._outputs, self._work = f"{data}/starting", f"{data}/output/", f"{data}/work/"
+        self._mark = f"{data}/starting"
         self._mark_fd = os.open(self._mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._timers = Timers()
         self._at = self._timers.at
         self._poll = select.epoll()
         self._watch = MainProcessWatch(self._poll, self._at, self._status_lost)
         self._pending = PendingStarts(self._poll)
-        self._account_folders = AccountFolders(data)
         self._clients = SpawnerClients(self._poll, self._runs, self._execute)
         self._alive = 0
         self._starts: deque[Launch] = deque()
@@ -103,7 +93,8 @@ class Spawner:
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._journal = RunJournal(data / "journal", boot_id)
         left = replay(data / "journal", boot_id)
-        self._recycler = FileRecycler(str(data))
+        self._files = RunFiles(data)
+        self._remains = RunRemains(data, self._runs, self._files, self._cgroups, self._at, self._is_known_child, self._ended)
         self._recover(left, same_boot=left.boot_id == boot_id)
         self._remove_orphans()
         self._journal.rewrite(self._runs)
@@ -122,7 +113,7 @@ class Spawner:
                 self._ended(unfinished.run)
             else:
                 self._fences.add(unfinished.run.run_id, unfinished.run.fence_s)
-                self._adopted.add(unfinished.run.run_id)
+                self._remains.adopted.add(unfinished.run.run_id)
                 self._adopt(unfinished.run, unfinished.pids)
 
     def _adopt(self, run: SpawnedRun, found: list[int]) -> None:
@@ -141,7 +132,7 @@ class Spawner:
         elif run.main_ended_at_s is None:
             self._status_lost(run.run_id)
         else:
-            self._linger(run.run_id, LINGER_FIRST_S)
+            self._remains.kill_until_gone(run.run_id)
 
     def _remove_orphans(self) -> None:
         """Remove the files of runs that are not in the journal, because they were forgotten just before a crash.
@@ -152,14 +143,10 @@ class Spawner:
         alive, ended = find_orphans(self._data, self._runs.keys())
         for run, holders in alive:
             self._runs[run.run_id] = run.but(group=self._cgroups.group_of(holders))
-            self._adopted.add(run.run_id)
+            self._remains.adopted.add(run.run_id)
             self._alive += 1
             self._adopt(self._runs[run.run_id], holders)
-        for name in ended:
-            self._remove_files(name)
-        self._recycler.move_to_spare()
-        self._recycler.remove_later(self._account_folders.unused(self._runs.keys()))
-        self._recycler.remove_trash()
+        self._files.remove_unknown(ended, self._runs.keys())
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -215,7 +202,7 @@ class Spawner:
             (self._data / "spawner.sock").unlink(missing_ok=True)
         self._guard.end()
         self._cgroups.close()
-        self._account_folders.close()
+        self._files.close()
 
     def _timeout_s(self) -> float | None:
         if self._starts:
@@ -323,7 +310,7 @@ class Spawner:
         self._cgroups.leave()
         if not self._starts:
             os.fchdir(self._folder.fd)  # the working directory of the spawner must not stay in the folder of the last run
-            self._recycler.move_to_spare()
+            self._files.recycler.move_to_spare()
 
     def _start(self, launch: Launch, run: SpawnedRun) -> SpawnedRun:
         """Start a run. Write it to the journal first, so that a run that may have been started is never started again."""
@@ -335,14 +322,9 @@ class Spawner:
         if not self._journal.put(run):
             raise process_launch.CannotSpawn("CannotStartContainerError: the journal cannot be written; is the disk full?")
         os.utime(self._mark_fd, (self._start_number, 0))
+        output = self._files.open_output(launch)
         try:
-            if not launch.has_output_file:
-                self._recycler.reuse_file(self._output(run.run_id))
-            output = lock_files.open_locked(self._output(run.run_id))
-        except OSError as error:
-            raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
-        try:
-            directory = self._directory(launch)
+            directory = self._files.directory(launch)
             run = self._cgroups.enter(run)
             before_boot_s, now_s = boot_s(), self._clock.now_s()
             if launch.account:
@@ -387,19 +369,6 @@ class Spawner:
             self._pending.remove(start)
             return result.why or start.stop_reason or KILLED_BEFORE_START
         return None
-
-    def _directory(self, launch: Launch) -> str:
-        directory = launch.working_directory or self._work + launch.run_id
-        try:
-            if launch.account:
-                self._account_folders.make()
-                if launch.working_directory is None:
-                    return self._account_folders.make_work(launch.run_id)
-            elif launch.working_directory is None:
-                self._recycler.make_folder(directory)
-        except OSError as error:
-            raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
-        return directory
 
     # -- stopping ------------------------------------------------------------------------------------------------
 
@@ -479,8 +448,8 @@ class Spawner:
                     self._main_ended(run_id, process_launch.exit_code(status), None)
                 else:
                     self._ended(self._runs[run_id].but(reason=why))
-            elif ended.si_pid == self._recycler.pid:
-                self._recycler.child_ended()
+            elif ended.si_pid == self._files.recycler.pid:
+                self._files.recycler.child_ended()
             elif ended.si_pid == self._guard.pid:
                 self._guard.died(self._runs.values())
                 self._at(boot_s() + GUARD_RESTART_S, self._guard.start)
@@ -494,40 +463,14 @@ class Spawner:
         if reason is None and exit_code and self._cgroups.ran_out_of_memory(run):
             reason = OUT_OF_MEMORY
         run = run.but(main_ended_at_s=self._clock.now_s(), exit_code=exit_code, reason=reason)
-        if self._kill_others(run) or lock_files.is_held(self._output(run_id)):
+        if self._remains.kill(run):
             self._put(run)
-            self._linger(run_id, LINGER_FIRST_S)
+            self._remains.kill_until_gone(run_id)
         else:
             self._ended(run)
 
-    def _kill_others(self, run: SpawnedRun) -> bool:
-        """Kill the remaining processes of a run whose main process has ended. Return whether there were any."""
-        if run.group is not None:
-            return self._cgroups.kill_all(run.group)
-        if run.run_id in self._adopted:
-            return procfs.kill_with_variable(RUN_VARIABLE, run_mark(self._data, run.run_id))
-        own = (self._recycler.pid, self._guard.pid)
-        strangers = [pid for pid in self._children.pids() if pid not in self._by_pid and pid not in own]
-        return bool(strangers) and procfs.kill_with_variable(RUN_VARIABLE, run_mark(self._data, run.run_id), strangers)
-
-    def _linger(self, run_id: str, wait_s: float) -> None:
-        """Check again later whether a process of the run is alive.
-
-        A process may have been killed but not be dead yet, or it may be in another process group.
-        """
-        self._at(boot_s() + wait_s, lambda: self._still_held(run_id, wait_s))
-
-    def _still_held(self, run_id: str, waited_s: float) -> None:
-        run = self._runs[run_id]
-        path, left = self._output(run_id), self._kill_others(run)
-        held = lock_files.is_held(path)
-        if held and waited_s >= LINGER_KILL_S:
-            # A run of another account can pass its lock to a process that does not belong to it: that one does not count.
-            held = lock_files.kill_holders([path], run.uid) or run.uid is None
-        if not left and not held:
-            self._ended(run)
-            return
-        self._linger(run_id, min(2 * waited_s, LINGER_MAX_S))
+    def _is_known_child(self, pid: int) -> bool:
+        return pid in self._by_pid or pid in (self._files.recycler.pid, self._guard.pid)
 
     def _ended(self, run: SpawnedRun) -> None:
         self._alive -= 1
@@ -535,7 +478,7 @@ class Spawner:
             self._no_run_since_boot_s = boot_s()
         self._cgroups.release(run)
         self._fences.remove(run.run_id)
-        self._adopted.discard(run.run_id)
+        self._remains.adopted.discard(run.run_id)
         self._put(run.but(stopped_at_s=self._clock.now_s(), group=None))
 
     def _put(self, run: SpawnedRun) -> None:
@@ -557,24 +500,12 @@ class Spawner:
         self._journal.forget(ended)
         for run_id in ended:
             del self._runs[run_id]
-            self._remove_files(run_id)
-        self._recycler.remove_trash()
+        self._files.remove(ended)
         if self._journal.needs_rewrite:
             try:
                 self._journal.rewrite(self._runs)
             except OSError as error:
                 _log(f"cannot rewrite the journal: {error}")
-
-    def _remove_files(self, run_id: str) -> None:
-        try:
-            self._recycler.release_file(self._output(run_id))
-            self._recycler.release_folder(self._work + run_id)
-            self._recycler.remove_later(self._account_folders.release(run_id))
-        except OSError as error:
-            _log(f"cannot remove the files of {run_id}: {error}")
-
-    def _output(self, run_id: str) -> str:
-        return self._outputs + run_id
 
 
 def _log(text: str) -> None:
