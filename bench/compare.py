@@ -27,7 +27,7 @@ from rows import LESS_IS_BETTER, figure
 from run import NAMES
 
 HERE = Path(__file__).resolve().parent.parent
-USE_INTERNALS = frozenset({"fleet", "job_queue", "placing", "queue_fleet", "service_scaling", "starting"})
+USE_INTERNALS = frozenset({"fleet", "job_queue", "placing", "queue_fleet", "service_scaling", "shares", "starting"})
 QUOTIENT = "×"
 PAIRS_MIN = 3  # fewer say nothing of the spread
 BAD = ("worse", "missing")

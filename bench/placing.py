@@ -18,7 +18,7 @@ from simulated import GPUS_PER_HOST, simulated
 from corral.core.undo_log import UndoLog
 from corral.decide.placement.place import place, serve
 from corral.model.instance import host_pool
-from corral.model.placement import TASK, Claim, Placement, Slot
+from corral.model.placement import TASK, Claim, Placement, Slot, claim_rank
 from corral.model.task import Demand, PlacementRules
 from corral.store.fleet import Fleet
 
@@ -210,7 +210,7 @@ def _cycle_rate(sizes: Sequence[tuple[int, int, int]], cycles: int, line: int, *
         if refusals >= REFUSALS_MAX:
             break
     for number, demand in enumerate(_kinds_of_demands(line, mixed=mixed)):
-        fleet.add_claim(POOL, Claim((float(number),), TASK, f"{number:032x}", demand))
+        fleet.add_claim(POOL, Claim(claim_rank(float(number)), TASK, f"{number:032x}", demand))
     fleet.undo_log.commit()
     began, done = time.process_time(), 0
     while done < cycles and time.process_time() < began + CYCLES_MAX_S:

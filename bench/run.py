@@ -24,6 +24,7 @@ from rows import HEADINGS, Bench, Row, markdown
 NAMES = (
     "launches",
     "placing",
+    "shares",
     "job_queue",
     "objects",
     "tls",

@@ -9,16 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from corral.decide.tasks.job_order import (
-    is_idle,
-    job_rank,
-    share_level,
-    share_may_start,
-    use_after,
-    use_at,
-    vcpus_of,
-    weighted_vcpus,
-)
+from corral.decide.shares import is_idle, use_after, use_at
+from corral.decide.tasks.job_order import job_rank, share_level, share_may_start, vcpus_of, weighted_vcpus
 from corral.model.job_line import JobPlace, ShareUse
 from corral.model.placement import EQUAL_SHARE, Rank, claim_rank
 from corral.model.task import Demand

@@ -124,8 +124,7 @@ def grant(tx: Tx[Store], pool_name: str, claim: Claim) -> None:
 
 
 def all_claims(tx: Tx[Store], pool_name: str) -> list[Claim]:
-    lines = tx.store.fleet.pool(pool_name)._peers
-    return sorted(claim for line in lines.values() for claim in line)
+    return list(tx.store.fleet.pool(pool_name).in_order())
 
 
 def youngest_first(tx: Tx[Store], pool_name: str) -> None:

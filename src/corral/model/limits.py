@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from corral.model.principal import ROOT, USER
+from corral.model.task import Demand
 
 GROUP = "group"
 EVERYONE = "everyone"  # the subject whose limits hold for each user who has no value of their own
 SUBJECTS = f"`{USER}/NAME`, `{GROUP}/NAME`, `{EVERYONE}` or `{ROOT}`"
 WEIGHT_DEFAULT = 1.0
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000_000.0
+PART_OF_GPU = 0.001  # a task that shares a GPU needs at least this much of it; how much depends on the GPU that it gets
 PRIORITY_MAX = 1_000  # as the tag corral:priority
 
 
@@ -63,3 +66,19 @@ class SubjectLimits(Struct, frozen=True):
 
     subject: str  # as an owner: `root` or `user/NAME`; or `group/NAME`
     limits: Limits
+
+
+class Allowance(NamedTuple):
+    """What the limits of an owner allow it to take now. Infinite: there is no limit."""
+
+    gpus: float  # as many more GPUs
+    memory_mib: float
+    most_gpus: float  # the limits themselves: what it may hold at once
+    most_memory_mib: float
+
+
+def limited_amounts(demand: Demand) -> tuple[float, int]:
+    """Return the GPUs and the memory in MiB that a demand needs at least, of all nodes together."""
+    nodes = demand.nodes or ((demand, 1),)
+    gpus = sum([(PART_OF_GPU if node.gpu_memory_mib else node.least_gpus) * count for node, count in nodes])
+    return gpus, sum([node.memory_mib * count for node, count in nodes])

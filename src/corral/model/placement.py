@@ -289,7 +289,7 @@ class Pool(FreeSlots, Protocol):
     def has_claims(self) -> bool: ...
 
     def heads(self) -> Sequence[Claim]:
-        """Return the oldest of each set of peers, oldest first."""
+        """Return the oldest of each set of peers, oldest first. Claims that wait for a limit of their owner are left out."""
         ...
 
     def first_peer(self, claim: Claim) -> Claim | None:
@@ -306,12 +306,23 @@ class Pool(FreeSlots, Protocol):
 
     def waiting(self) -> int: ...
 
+    def ranked(self, claim: Claim) -> Claim:
+        """Return a claim, whose rank is stored, with the rank that it has in this pool now."""
+        ...
+
+    def is_open(self, claim: Claim) -> bool:
+        """Whether no limit of its owner holds a waiting claim back."""
+        ...
+
     def in_order(self) -> Iterator[Claim]:
-        """Yield all claims in the order in which they are served, as long as no claim is added or removed."""
+        """Yield all claims in the order in which they are served, as long as no claim is added or removed.
+
+        Claims that wait for a limit of their owner are last.
+        """
         ...
 
     def place_in_line(self, claim: Claim) -> int:
-        """Return the place of a claim among all claims of the pool. The oldest claim has the place 1."""
+        """Return the place of a claim among all claims of the pool. The first claim has the place 1."""
         ...
 
     def slots_with_endings(self) -> Collection[str]:

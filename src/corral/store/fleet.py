@@ -16,13 +16,18 @@ from msgspec import to_builtins
 
 from corral.core.undo_log import UndoLog
 from corral.model.instance import cluster_of_pool, is_host_pool
+from corral.model.limits import Allowance
 from corral.model.placement import JOB, Claim, Ending, Shares, Slot
 from corral.store.pool_index import PoolIndex
+from corral.store.waiting_lines import Peers
 
 
 class Fleet:
     def __init__(self, undo_log: UndoLog) -> None:
-        self._pools = defaultdict[str, PoolIndex](PoolIndex)
+        # Owner → its level in the line (`decide/shares.py`). An owner without a level has used no GPU.
+        self.levels: dict[str, float] = {}
+        self.allowances: dict[str, Allowance] = {}  # owner → what its limits allow it to take now; missing: it has no such limit
+        self._pools = defaultdict[str, PoolIndex](partial(PoolIndex, self.levels, self.allowances))
         self.pool: Callable[[str], PoolIndex] = self._pools.__getitem__
         self.undo_log = undo_log
         self._on_rollback = undo_log.on_rollback
@@ -102,6 +107,38 @@ class Fleet:
         pool.remove_claim(claim)
         self._on_rollback(partial(pool.add_claim, claim))
 
+    def set_level(self, owner: str, level: float | None) -> None:
+        """Set the level of an owner, which moves its claims in all pools. With None, forget the level."""
+        before = self.levels.get(owner)
+        if level != before:
+            self._set_level(owner, level)
+            self._on_rollback(partial(self._set_level, owner, before))
+
+    def _set_level(self, owner: str, level: float | None) -> None:
+        if level is None:
+            self.levels.pop(owner, None)
+        else:
+            self.levels[owner] = level
+        for pool in self._pools.values():
+            pool.reorder(owner)
+
+    def set_allowance(self, owner: str, allowance: Allowance | None) -> list[str]:
+        """Set what the limits of an owner allow it to take now. Return the pools in which it has claims, if this has changed."""
+        before = self.allowances.get(owner)
+        if allowance == before:
+            return []
+        self._set_allowance(owner, allowance)
+        self._on_rollback(partial(self._set_allowance, owner, before))
+        return [name for name, pool in self._pools.items() if owner in pool.waiting_lines.owners]
+
+    def _set_allowance(self, owner: str, allowance: Allowance | None) -> None:
+        if allowance is None:
+            self.allowances.pop(owner, None)
+        else:
+            self.allowances[owner] = allowance
+        for pool in self._pools.values():
+            pool.reopen(owner)
+
     def put_ending(self, pool_name: str, slot_id: str, ending: Ending) -> None:
         """Record the time limit of a placed task, or replace it after a change of the task."""
         pool = self.pool(pool_name)
@@ -126,15 +163,19 @@ class Fleet:
                 "sharing": sorted(pool.sharing()),
                 # The ranks of job claims are left out: they depend on the time, so they are not in rows.
                 "claims": {
-                    key: sorted(claim._replace(rank=()) if claim.kind == JOB else claim for claim in peers)
-                    for key, peers in pool._peers.items()
+                    key: sorted(claim._replace(rank=()) if claim.kind == JOB else claim for claim in _claims(peers))
+                    for key, peers in pool.waiting_lines.peers.items()
+                },
+                "owners": {
+                    owner: {priority: len(group.lines) for priority, group in groups.items()}
+                    for owner, groups in pool.waiting_lines.owners.items()
                 },
                 "endings": {slot_id: list(endings) for slot_id, endings in pool._endings.items()},
                 "sums": (pool.free_gpus, pool.total_gpus, pool.connected, dict(pool._totals)),
                 "peers": (pool.peers_depending_on_tasks, pool.peers_with_limits),
             }
             for name, pool in sorted(self._pools.items())
-            if pool._slots or pool._peers
+            if pool._slots or pool.has_claims()
         }
 
     @staticmethod
@@ -142,3 +183,7 @@ class Fleet:
         pool.remove(slot_id)
         if before is not None:
             pool.put(before)
+
+
+def _claims(peers: Peers) -> list[Claim]:
+    return [claim for line in peers.lines.values() for claim in line.claims]

@@ -1,23 +1,24 @@
 """The index of one pool: its free capacity, and the claims that wait for it.
 
-Peers are the claims of a pool that have equal demands and equal time limits. `store/fleet.py` has the indexes of all pools.
+Peers are the claims of a pool that have equal demands and equal time limits. `store/waiting_lines.py` has their order, and
+`store/fleet.py` the indexes of all pools.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from heapq import merge
+from bisect import insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from corral.model.limits import Allowance
 from corral.model.placement import Claim, CompiledRules, Ending, Shares, Slot
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
+from corral.store.waiting_lines import WaitingLines
 
 CHANGES_KEPT_MIN = 1_000  # a pool remembers this many changes of slots, and two more for each of its slots
-DemandAndLimit = Demand | tuple[Demand, float]  # the key of peers: their demand and their `longest_s`, if any
 # A selection has the slots of a pool that certain placement rules allow. If the number of selections times the number of slots of
 # the pool exceeds this number, the least recently used selection is evicted.
 SELECTED_MAX = 500_000
@@ -33,7 +34,8 @@ class PoolIndex:
     with the number of slots.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, levels: Mapping[str, float] | None = None, allowances: Mapping[str, Allowance] | None = None) -> None:
+        """Levels and allowances are those of all owners, which `store/fleet.py` changes."""
         self.free_gpus = 0
         self.total_gpus = 0
         self.connected = 0
@@ -48,7 +50,9 @@ class PoolIndex:
         self._index = SlotIndex()  # the slots that accept tasks
         self._by_held: dict[tuple[int, int], GroupIndex] | None = None  # (leased GPUs, all GPUs) → slots; None before the first use
         self._withheld: dict[str, dict[str, str]] = {}  # slot id → GPU id → why tasks cannot get this GPU
-        self._peers: dict[DemandAndLimit, list[Claim]] = {}  # sorted by rank
+        shared = {} if levels is None else levels, {} if allowances is None else allowances
+        self.waiting_lines = WaitingLines(*shared, self._count_peers)
+        self._peers = self.waiting_lines.peers
         self._endings: dict[str, list[Ending]] = {}  # slot id → its tasks with a time limit; the first limit to end is first
         self._selections: dict[PlacementRules, SelectionIndex] = {}  # the most recently used selection is last
         self._changes: list[str] = []  # ids of changed slots; before each use, a selection applies the changes that it has missed
@@ -125,35 +129,42 @@ class PoolIndex:
     def heads(self) -> list[Claim]:
         found: list[Claim] | None = self._derived.get("heads")
         if found is None:
-            found = self._derived["heads"] = sorted([peers[0] for peers in self._peers.values()])
+            first_of = self.waiting_lines.first_of
+            heads = [peers.first or first_of(peers) for peers in self._peers.values()]
+            found = self._derived["heads"] = sorted(filter(None, heads))
         return found
 
     def first_peer(self, claim: Claim) -> Claim | None:
         peers = self._peers.get(claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s))
-        return peers[0] if peers else None
+        return None if peers is None else peers.first or self.waiting_lines.first_of(peers)
 
     def head(self, demand: Demand) -> Claim | None:
         if not self.peers_with_limits:
             peers = self._peers.get(demand)
-            return peers[0] if peers else None
-        return min([peers[0] for peers in self._peers.values() if peers[0].demand == demand], default=None)
+            return None if peers is None else peers.first or self.waiting_lines.first_of(peers)
+        return min([head for head in self.heads() if head.demand == demand], default=None)
 
     def waiting_demands(self) -> list[tuple[Demand, int, Claim]]:
         found: dict[Demand, tuple[Demand, int, Claim]] = {}
-        for peers in self._peers.values():
-            first = peers[0]
-            _, count, other = found.get(first.demand, (first.demand, 0, first))
-            found[first.demand] = first.demand, count + len(peers), min(first, other)
+        for demand, count, first in self.waiting_lines.open_counts():
+            _, others, other = found.get(demand, (demand, 0, first))
+            found[demand] = demand, others + count, min(first, other)
         return list(found.values())
 
     def waiting(self) -> int:
-        return sum(len(peers) for peers in self._peers.values())
+        return self.waiting_lines.count()
+
+    def ranked(self, claim: Claim) -> Claim:
+        return self.waiting_lines.ranked(claim)
+
+    def is_open(self, claim: Claim) -> bool:
+        return self.waiting_lines.is_open(claim)
 
     def in_order(self) -> Iterator[Claim]:
-        return merge(*self._peers.values())
+        return self.waiting_lines.in_order()
 
     def place_in_line(self, claim: Claim) -> int:
-        return 1 + sum([bisect_left(peers, claim) for peers in self._peers.values()])
+        return 1 + self.waiting_lines.place(claim)
 
     def slots_with_endings(self) -> Collection[str]:
         return self._endings.keys()
@@ -301,26 +312,23 @@ class PoolIndex:
 
     def add_claim(self, claim: Claim) -> None:
         self._copy = None
-        key = claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
-        peers = self._peers.get(key)
-        if peers is None:
-            peers = self._peers[key] = []
-            self._count_peers(claim, 1)
-        insort(peers, claim)
-        if peers[0] is claim:  # a claim behind the first of its peers changes no decision
+        if self.waiting_lines.add(claim):  # a claim behind the first of its peers changes no decision
             self._derived.clear()
 
     def remove_claim(self, claim: Claim) -> None:
         self._copy = None
-        key = claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
-        peers = self._peers[key]
-        at = bisect_left(peers, claim)
-        del peers[at]
-        if not at:
+        if self.waiting_lines.remove(claim):
             self._derived.clear()
-        if not peers:
-            del self._peers[key]
-            self._count_peers(claim, -1)
+
+    def reorder(self, owner: str) -> None:
+        """Move the claims of an owner whose level has changed."""
+        if self.waiting_lines.reorder(owner):
+            self.forget_names()
+
+    def reopen(self, owner: str) -> None:
+        """Decide again which claims of an owner wait for its limits."""
+        if self.waiting_lines.reopen(owner):
+            self.forget_names()
 
     def _count_peers(self, claim: Claim, change: int) -> None:
         if claim.longest_s is not None:
@@ -411,7 +419,8 @@ class PoolCopy(PoolIndex):
         self.shown_cluster = pool.shown_cluster
         self._slots, self._sharing, self._totals = dict(pool._slots), dict(pool._sharing), dict(pool._totals)
         self._withheld = dict(pool._withheld)
-        self._peers = {key: peers[:] for key, peers in pool._peers.items()}
+        self.waiting_lines = pool.waiting_lines.copy()
+        self._peers = self.waiting_lines.peers
         self._endings = {slot_id: endings[:] for slot_id, endings in pool._endings.items()}
         self._is_indexed = False
 

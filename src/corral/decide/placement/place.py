@@ -11,7 +11,7 @@ first. `decide/placement/strategies.py` chooses the slot of a task with placemen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from math import inf
 from typing import NamedTuple
 
@@ -59,13 +59,16 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
         # has a different demand, so this table would save nothing.
         refused: dict[Demand, float] | None = {} if pool.peers_with_limits else None
         while heads:
-            claim = heappop(heads)
+            claim = heads[0]
             if may_differ:
                 current = pool.first_peer(claim)
                 if current is not claim:  # a placement has changed its peers: they have another head, or it has another rank
                     if current is not None:
-                        heappush(heads, current)
+                        heapreplace(heads, current)
+                    else:
+                        heappop(heads)
                     continue
+            heappop(heads)
             ends_at_s = inf
             if refused is not None:
                 ends_at_s = _latest_end_s(now_s, claim.longest_s)

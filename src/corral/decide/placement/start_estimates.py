@@ -75,7 +75,7 @@ def _starts(pool: Pool, claims: Sequence[Claim], now_s: float) -> list[float | N
             break
         able = plans if rules is None else [plan for plan in plans if allows(rules)(plan.slot)]
         able = [plan for plan in able if covers(plan.slot.whole, demand)]
-        if not able:  # the claim is too large for every slot, so it reserves nothing
+        if not able or not pool.is_open(claim):  # too large for every slot, or it waits for a limit: it reserves nothing
             found.append(None)
             continue
         longest_s = inf if claim.longest_s is None else claim.longest_s

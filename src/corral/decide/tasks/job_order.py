@@ -3,17 +3,15 @@
 If two job queues use the same capacity, jobs of the queue with the higher priority are first. In a fair share queue, the jobs with
 the same share identifier are a share. The share with the lowest level is first. The level of a share is its weight, multiplied by
 the vCPUs that it uses now or by its average use of vCPUs in the past, whichever is more. In one share, jobs with a higher
-scheduling priority are first, then older jobs.
-
-Past use decays: with the decay time D, use D seconds ago counts e (2.718) times less than use now. So a share that has held V vCPUs
-for a long time has a use of V * D vCPU seconds, or V vCPUs on average.
+scheduling priority are first, then older jobs. `decide/shares.py` explains the use, and the levels of owners, which come before
+all this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import exp
 
+from corral.decide.shares import average_use
 from corral.model.job_line import JobPlace, ShareUse
 from corral.model.placement import EQUAL_SHARE, Rank, claim_rank
 from corral.model.task import Demand
@@ -22,26 +20,6 @@ from corral.model.units import CPU_UNITS_PER_CORE
 # AWS counts vCPUs only. A job with GPUs counts as if it had this many vCPUs per GPU, or its own vCPUs if they are more. So a share
 # cannot take all GPUs with jobs that ask for few vCPUs. The smallest GPU instances of AWS have four vCPUs per GPU.
 VCPUS_PER_GPU = 4
-
-
-def use_at(use: ShareUse, now_s: float, decay_s: float) -> ShareUse:
-    """Return the use of a share at a later time. The share has held the same vCPUs since `use.at_s`."""
-    elapsed_s = now_s - use.at_s
-    if elapsed_s <= 0:
-        return use
-    steady = use.held * decay_s
-    return ShareUse(use.held, steady + (use.used - steady) * exp(-elapsed_s / decay_s), now_s)
-
-
-def use_after(use: ShareUse, change: float, now_s: float, decay_s: float) -> ShareUse:
-    """Return the use after the share gets more vCPUs, or gives some back (a negative change)."""
-    before = use_at(use, now_s, decay_s)
-    return ShareUse(max(0.0, before.held + change), before.used, before.at_s)
-
-
-def is_idle(use: ShareUse, now_s: float, decay_s: float) -> bool:
-    """Whether the share holds nothing, and its earlier use no longer counts."""
-    return not use.held and use_at(use, now_s, decay_s).used < 1.0
 
 
 def weighted_vcpus(demand: Demand) -> float:
@@ -59,12 +37,8 @@ def vcpus_of(demand: Demand) -> float:
 
 
 def share_level(use: ShareUse, weight: float, decay_s: float, now_s: float) -> float:
-    """Return the level of a share. The share with the lowest level gets capacity first.
-
-    The level is the average use of the past, or the vCPUs that the share holds now if these are more. Without the second part, a
-    share could take all free capacity at one instant, because past use grows only with time.
-    """
-    return weight * max(use_at(use, now_s, decay_s).used / decay_s, use.held)
+    """Return the level of a share. The share with the lowest level gets capacity first. As on AWS, the weight multiplies."""
+    return weight * average_use(use, decay_s, now_s)
 
 
 def share_may_start(share: str, vcpus: float, held: Mapping[str, float], most_vcpus: float, reservation: int) -> bool:

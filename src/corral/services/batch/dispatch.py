@@ -12,7 +12,8 @@ from functools import partial
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.placement.place import room_for_claim, spare_gpus
-from corral.decide.tasks.job_order import is_idle, use_after, vcpus_of, weighted_vcpus
+from corral.decide.shares import is_idle, use_after
+from corral.decide.tasks.job_order import vcpus_of, weighted_vcpus
 from corral.model.compute_environment import ComputeEnvironment, environment_key
 from corral.model.job import Job, JobKind, JobState
 from corral.model.job_line import Holding, WaitingLine
