@@ -174,5 +174,10 @@ def test_a_fleet_of_aws_is_drawn_without_the_facts_of_corral(
     ):
         assert text in drawn
     assert "2 workers crashed in the last 10 minutes, the last 7s ago: exit code 1 (`corral logs 33333333`" in drawn
+    assert "USER" not in drawn
+    two = [worker | {"owner": "user/ann"}, worker | {"owner": "root"}]
+    console().print(frame(state | {"tasks": two}, 100))
+    shown = [line.split()[:3] for line in capsys.readouterr().out.splitlines() if "RUNNING" in line or "USER" in line]
+    assert [each[1] for each in shown] == ["USER", "ann", "root"]
     console().print(frame(state | {"queue": None, "visible": None, "inFlight": None}, 100))
     assert "messages waiting" not in capsys.readouterr().out

@@ -177,6 +177,17 @@ def test_the_line_shows_who_runs_what_and_admins_may_do_everything(server: Cli, 
     assert len(json.loads(server("audit", "--user", "adam", "--action", "RunTask", "--json").stdout)) == 1
 
 
+def test_the_cost_of_each_user(server: Cli, laptop: Any) -> None:
+    cleo = connected(server, laptop, "cleo", "admins")
+    for who, name in ((server, "cost-of-root"), (cleo, "cost-of-cleo")):
+        who("run", "--gpus", "1", "--name", name, "--", "true")
+    found = {line.split()[0]: line.split()[1] for line in cleo("cost").stdout.splitlines() if line.startswith("cost-of-")}
+    assert found == {"cost-of-root": "root", "cost-of-cleo": "cleo"}
+    mine = cleo("cost", "--mine").stdout
+    assert "cost-of-cleo" in mine and "cost-of-root" not in mine and "USER" not in mine
+    assert {each["owner"] for each in json.loads(cleo("cost", "--mine", "--json").stdout)["machine"]["names"]} == {"user/cleo"}
+
+
 def test_a_removed_person_can_do_nothing_at_once(server: Cli, laptop: Any) -> None:
     dan = connected(server, laptop, "dan", "admins")
     session = clients(dan)("sts").get_session_token()["Credentials"]

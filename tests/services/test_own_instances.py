@@ -59,10 +59,16 @@ class World:
         return self.run(lambda tx: HANDLERS[operation](tx, params, CALLER))
 
     def launch(self, gpus: int, reason: str = "a test", **more: Any) -> Instance:
-        request = {"region": REGION, "cluster": "train", "type": "g5.xlarge", "cpu_units": 1024, "memory_mib": 1024, **more}
-        launched: Instance = self.run(
-            lambda tx: instances.launch(tx, InstanceRequest(owner="root", gpus=gpus, reason=reason, **request))
-        )
+        request = {
+            "region": REGION,
+            "cluster": "train",
+            "type": "g5.xlarge",
+            "cpu_units": 1024,
+            "memory_mib": 1024,
+            "owner": "root",
+        }
+        request |= more
+        launched: Instance = self.run(lambda tx: instances.launch(tx, InstanceRequest(gpus=gpus, reason=reason, **request)))
         return launched
 
     def end(self, instance: Instance, reason: str) -> None:
@@ -212,6 +218,22 @@ def test_the_cost_of_groups_and_stacks() -> None:
     assert report["total"]["onDemand"] == pytest.approx(fleet["onDemand"] + alone["onDemand"])
     recent = world.own("GetUsage", last=1800)
     assert [each["group"] for each in recent["groups"]] == ["fleet"] and recent["total"]["hours"] == pytest.approx(0.5)
+
+
+def test_the_cost_of_each_owner() -> None:
+    world = World()
+    world.launch(1, group="fleet")
+    for group in ("fleet", ""):
+        world.launch(1, group=group, owner="user/ann")
+    world.clock.advance(3600.0)
+    report = world.own("GetUsage")
+    found = [(each["group"], each["owner"], each["gpuHours"]) for each in report["groups"]]
+    one = pytest.approx(1.0, abs=0.01)
+    assert found == [("fleet", "root", one), ("fleet", "user/ann", one), (None, "user/ann", one)]
+    hers = world.own("GetUsage", owner="user/ann")
+    assert [each["group"] for each in hers["groups"]] == ["fleet", None]
+    assert (hers["total"]["instances"], hers["total"]["hours"]) == (2, pytest.approx(2.0, abs=0.01))
+    assert world.own("GetUsage", owner="user/bob")["groups"] == []
 
 
 def test_the_hours_outlive_a_terminated_instance_for_a_year() -> None:

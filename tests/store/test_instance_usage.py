@@ -64,9 +64,9 @@ def test_totals_by_group_and_stack_with_gpus_and_market() -> None:
     launch(store, "c", HOUR_S)
     usage, now_s = store.instances.usage, 2 * HOUR_S
     assert usage.totals("group_name", 0.0, now_s) == [
-        UsageTotal("r", "", "g5.xlarge", 1, HOUR_S, 0.0, 0.0),
-        UsageTotal("r", "train", "g5.xlarge", 1, HOUR_S, HOUR_S, 0.0),
-        UsageTotal("r", "train", "p3.8xlarge", 1, 2 * HOUR_S, 0.0, 4 * HOUR_S),
+        UsageTotal("r", "", "g5.xlarge", 1, HOUR_S, 0.0, 0.0, "root"),
+        UsageTotal("r", "train", "g5.xlarge", 1, HOUR_S, HOUR_S, 0.0, "root"),
+        UsageTotal("r", "train", "p3.8xlarge", 1, 2 * HOUR_S, 0.0, 4 * HOUR_S, "root"),
     ]
     assert [(each.name, each.type) for each in usage.totals("stack", 0.0, now_s)] == [
         ("", "g5.xlarge"), ("ml", "g5.xlarge"), ("ml", "p3.8xlarge")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from corral.cli.client import owners
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import call, find_endpoint, is_aws
 from corral.cli.printing.errors import CliError
@@ -20,8 +21,9 @@ NAMES_SHOWN_MAX = 20
 @click.command(short_help="Show what instance-hours and GPU-hours cost.")
 @data_option
 @click.option("--since", metavar="TIME", help="Count only hours since this time: 7d, 12h, or 2026-01-31T08:00:00Z.")
+@click.option("--mine", is_flag=True, help="Only instances and tasks of your own.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def cost(data: DataFolder, since: str | None, as_json: bool) -> None:
+def cost(data: DataFolder, since: str | None, mine: bool, as_json: bool) -> None:
     """Show what instance-hours would have cost on AWS, and what the GPU-hours of this machine cost.
 
     The hours of EC2 instances are shown by Auto Scaling group and by stack. The GPU-hours of tasks that ran on this machine itself,
@@ -30,7 +32,7 @@ def cost(data: DataFolder, since: str | None, as_json: bool) -> None:
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
         raise CliError("`corral cost` reports the instances of a Corral server. On AWS, use `aws ce get-cost-and-usage`.")
-    report, _ = call(endpoint, "GetUsage", parse_period(since))
+    report, _ = call(endpoint, "GetUsage", {**parse_period(since), **({"owner": owners.own(endpoint)} if mine else {})})
     if as_json:
         print_json(report)
         return
@@ -56,13 +58,13 @@ def _print_instances(report: dict[str, Any]) -> None:
         rows = []
         for entry in entries:
             where = f" ({entry['region']})" if len(regions) > 1 else ""
-            name = f"{entry[kind] or f'no {kind}'}{where}"
-            rows += [(name if at == 0 else "", each["type"], *_cells(each, digits)) for at, each in enumerate(entry["types"])]
-        titles = (kind.upper(), *HEADS)
+            firsts = f"{entry[kind] or f'no {kind}'}{where}", owners.shown(entry["owner"])
+            for at, each in enumerate(entry["types"]):
+                rows.append((*(firsts if at == 0 else ("", "")), each["type"], *_cells(each, digits)))
+        titles = (kind.upper(), "USER", *HEADS)
         print_text("")
-        print_table(
-            [dict(zip(titles, row)) for row in (*rows, ("total", "", *_cells(total, digits)))], folded=titles[:1], right=HEADS[1:]
-        )
+        table = [dict(zip(titles, row)) for row in (*rows, ("total", "", "", *_cells(total, digits)))]
+        print_table(_with_users(table, entries), folded=titles[:1], right=HEADS[1:])
     for line in _unpriced(report):
         print_text(line)
 
@@ -78,15 +80,24 @@ def _print_machine(machine: dict[str, Any]) -> None:
 
     def row(name: str, sums: dict[str, Any]) -> dict[str, str]:
         cost = NO_PRICE if sums["cost"] is None else f"{sums['cost']:,.{digits}f}"
-        hours = (f"{sums[key]:,.{digits}f}" for key in ("hours", "gpuHours"))
-        return dict(zip(("NAME", "TASKS", "HOURS", "GPU HOURS", "COST"), (name, f"{sums['tasks']:,}", *hours, cost)))
+        cells = (
+            owners.shown(sums.get("owner")),
+            f"{sums['tasks']:,}",
+            *(f"{sums[key]:,.{digits}f}" for key in ("hours", "gpuHours")),
+        )
+        return dict(zip(("NAME", "USER", "TASKS", "HOURS", "GPU HOURS", "COST"), (name, *cells, cost)))
 
     rows = [row(each["name"] + (f" ({each['region']})" if is_in_regions else ""), each) for each in names[:NAMES_SHOWN_MAX]]
-    print_table([*rows, row("total", total)], folded=("NAME",), right=("TASKS", "HOURS", "GPU HOURS", "COST"))
+    print_table(_with_users([*rows, row("total", total)], names), folded=("NAME",), right=("TASKS", "HOURS", "GPU HOURS", "COST"))
     if len(names) > NAMES_SHOWN_MAX:
         print_text(f"The total includes {count(len(names) - NAMES_SHOWN_MAX, 'more name')}. `--json` prints all.")
     if price is None:
         print_text("Set the price of a GPU-hour with `corral config set cost.gpu_hour 2.50`.")
+
+
+def _with_users(rows: list[dict[str, str]], entries: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return the rows of a table, with the column USER if the entries belong to several owners."""
+    return rows if owners.several(entries) else [{title: cell for title, cell in row.items() if title != "USER"} for row in rows]
 
 
 def _about(prices: dict[str, str] | None, regions: set[str]) -> str:

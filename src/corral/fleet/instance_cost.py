@@ -15,45 +15,46 @@ from corral.store import Store
 from corral.store.instance_usage import UsageTotal
 
 
-def cost_report(tx: Tx[Store], since_s: float | None, *, reads_tasks: bool = True) -> dict[str, Any]:
-    """Report the instance-hours since `since_s` (None: all of them) by group and by stack, with their prices.
+def cost_report(tx: Tx[Store], since_s: float | None, *, reads_tasks: bool = True, owner: str = "") -> dict[str, Any]:
+    """Report the instance-hours since `since_s` (None: all of them) by group and by stack, and by owner, with their prices.
 
+    With `owner`, report only what belongs to this owner.
     With `reads_tasks`, also report the GPU-hours of tasks. This reads the records of all tasks.
     """
     ledger, from_s = tx.store.instances.usage, since_s or 0.0
-    groups = ledger.totals("group_name", from_s, tx.now_s)
+    groups = ledger.totals("group_name", from_s, tx.now_s, owner)
     tx.step()
-    stacks = ledger.totals("stack", from_s, tx.now_s)
+    stacks = ledger.totals("stack", from_s, tx.now_s, owner)
     tx.step()
     prices = {each.type: price_of(each.type) for each in groups}
     known = next(filter(None, prices.values()), None)
     return {
-        "fromS": since_s if since_s is not None else ledger.first_s(),
+        "fromS": since_s if since_s is not None else ledger.first_s(owner),
         "toS": tx.now_s,
         "prices": {"region": known.region, "date": known.date, "currency": "USD"} if known is not None else None,
         "groups": [_entry("group", name, found, prices) for name, found in _by_name(groups)],
         "stacks": [_entry("stack", name, found, prices) for name, found in _by_name(stacks)],
-        "total": {"instances": ledger.instances(from_s, tx.now_s), **_sums(groups, prices)},
+        "total": {"instances": ledger.instances(from_s, tx.now_s, owner), **_sums(groups, prices)},
         "withoutPrice": {
             "onDemand": sorted(name for name, price in prices.items() if price is None or price.on_demand is None),
             "spot": sorted(name for name, price in prices.items() if price is None or price.spot is None),
         },
-        "machine": machine_report(tx, since_s, reads_tasks=reads_tasks),
+        "machine": machine_report(tx, since_s, reads_tasks=reads_tasks, owner=owner),
     }
 
 
-def _by_name(totals: Iterable[UsageTotal]) -> Iterable[tuple[tuple[str, str], list[UsageTotal]]]:
-    """Return the usage of each group or stack, sorted by region and name. Usage without a group or stack is last."""
-    found: dict[tuple[str, str], list[UsageTotal]] = {}
+def _by_name(totals: Iterable[UsageTotal]) -> Iterable[tuple[tuple[str, str, str], list[UsageTotal]]]:
+    """Return the usage of each group or stack, by owner, sorted by region and name. Usage without a group or stack is last."""
+    found: dict[tuple[str, str, str], list[UsageTotal]] = {}
     for each in totals:
-        found.setdefault((each.region, each.name), []).append(each)
+        found.setdefault((each.region, each.name, each.owner), []).append(each)
     return sorted(found.items(), key=lambda item: (not item[0][1], item[0]))
 
 
-def _entry(kind: str, key: tuple[str, str], usage: list[UsageTotal], prices: dict[str, Price | None]) -> dict[str, Any]:
-    region, name = key
+def _entry(kind: str, key: tuple[str, str, str], usage: list[UsageTotal], prices: dict[str, Price | None]) -> dict[str, Any]:
+    region, name, owner = key
     types = [{"type": each.type, "instances": each.instances, **_sums([each], prices)} for each in usage]
-    return {kind: name or None, "region": region, **_sums(usage, prices), "types": types}
+    return {kind: name or None, "region": region, "owner": owner, **_sums(usage, prices), "types": types}
 
 
 def _sums(usage: Iterable[UsageTotal], prices: dict[str, Price | None]) -> dict[str, float | None]:

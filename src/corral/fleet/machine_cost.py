@@ -28,6 +28,7 @@ class TaskTime(Struct, frozen=True):
     began_s: float
     seconds: float
     gpus: float  # less than 1 if the task shares a GPU
+    owner: str
 
 
 class NameTotal(Struct):
@@ -43,23 +44,27 @@ class NameTotal(Struct):
         self.gpu_s += task.seconds * task.gpus
 
 
-def machine_report(tx: Tx[Store], since_s: float | None, *, reads_tasks: bool) -> dict[str, Any]:
-    """Report the GPU-hours since `since_s`, by the names of tasks. Without a time: as far back as `corral history` goes.
+def machine_report(tx: Tx[Store], since_s: float | None, *, reads_tasks: bool, owner: str = "") -> dict[str, Any]:
+    """Report the GPU-hours since `since_s`, by the names and owners of tasks. Without a time: as far back as `corral history` goes.
 
-    Without `reads_tasks`, report only the price.
+    With `owner`, report only the tasks of this owner. Without `reads_tasks`, report only the price.
     """
     price = tx.settings.gpu_hour_price or None
-    total, by_name = NameTotal(), dict[tuple[str, str], NameTotal]()
+    total, by_name = NameTotal(), dict[tuple[str, str, str], NameTotal]()
     first_s: float | None = None
     for task in _tasks(tx, since_s or 0.0) if reads_tasks else ():
+        if owner not in ("", task.owner):
+            continue
         first_s = task.began_s if first_s is None else min(first_s, task.began_s)
         total.add(task)
-        by_name.setdefault((task.region, task.name), NameTotal()).add(task)
+        by_name.setdefault((task.region, task.name, task.owner), NameTotal()).add(task)
     largest_first = sorted(by_name.items(), key=lambda item: (-item[1].gpu_s, item[0]))
     return {
         "fromS": since_s if since_s is not None else first_s,
         "gpuHourPrice": price,
-        "names": [{"name": name, "region": region, **_sums(sums, price)} for (region, name), sums in largest_first],
+        "names": [
+            {"name": name, "region": region, "owner": of, **_sums(sums, price)} for (region, name, of), sums in largest_first
+        ],
         "total": _sums(total, price),
     }
 
@@ -88,9 +93,9 @@ def _tasks(tx: Tx[Store], since_s: float) -> Iterator[TaskTime]:
         if record.on_host and gpu_ids and record.placed_at_s is not None:
             began_s = max(record.placed_at_s, since_s)
             seconds = max(0.0, record.stopped_at_s - began_s)
-            yield TaskTime(region, name, began_s, seconds, gpus(gpu_ids, record.gpu_memory_mib))
+            yield TaskTime(region, name, began_s, seconds, gpus(gpu_ids, record.gpu_memory_mib), record.owner)
     for task in tx.store.tasks.with_gpus_of_hosts():
         began_s = max(task.placed_at_s or tx.now_s, since_s)
         gpu_ids = {gpu_id for run in task.runs for gpu_id in run.gpu_ids}
         seconds = max(0.0, tx.now_s - began_s)
-        yield TaskTime(task.region, task.name, began_s, seconds, gpus(gpu_ids, task.demand.gpu_memory_mib))
+        yield TaskTime(task.region, task.name, began_s, seconds, gpus(gpu_ids, task.demand.gpu_memory_mib), task.owner)

@@ -17,7 +17,7 @@ STACK_TAG = "aws:cloudformation:stack-name"
 
 
 class UsageTotal(Struct, frozen=True):
-    """The sums of all instances of one type in one group or stack."""
+    """The sums of all instances of one type and one owner in one group or stack."""
 
     region: str
     name: str  # the name of the group or of the stack; empty: the instances have none
@@ -26,6 +26,7 @@ class UsageTotal(Struct, frozen=True):
     billed_s: float
     spot_s: float  # the part of `billed_s` that spot instances ran
     gpu_s: float  # billed seconds times the number of GPUs
+    owner: str
 
 
 class InstanceUsage:
@@ -58,24 +59,28 @@ class InstanceUsage:
             (at_s, instance.id),
         )
 
-    def totals(self, by: Literal["group_name", "stack"], since_s: float, now_s: float) -> list[UsageTotal]:
-        """Return the usage since `since_s`: one total for each combination of region, type, and group or stack (chosen by `by`)."""
+    def totals(self, by: Literal["group_name", "stack"], since_s: float, now_s: float, owner: str = "") -> list[UsageTotal]:
+        """Return the usage since `since_s`: one total for each combination of region, type, owner, and group or stack (`by`).
+
+        With `owner`, only what belongs to this owner.
+        """
         rows = self._execute(
             f"SELECT region, {by}, type, count(DISTINCT instance_id), sum(seconds), sum(seconds * (market = 'spot')), "
-            f"sum(seconds * gpus) FROM ({_SECONDS}) GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
-            {"since_s": since_s, "now_s": now_s},
+            f"sum(seconds * gpus), owner FROM ({_SECONDS}) WHERE :owner IN ('', owner) "
+            "GROUP BY 1, 2, 3, owner ORDER BY 1, 2, owner, 3",
+            {"since_s": since_s, "now_s": now_s, "owner": owner},
         )
         return [UsageTotal(*row) for row in rows.fetchall()]
 
-    def instances(self, since_s: float, now_s: float) -> int:
+    def instances(self, since_s: float, now_s: float, owner: str = "") -> int:
         """Return the number of instances that ran after `since_s`."""
-        sql = f"SELECT count(DISTINCT instance_id) FROM ({_SECONDS})"
-        (count,) = self._execute(sql, {"since_s": since_s, "now_s": now_s}).fetchone()
+        sql = f"SELECT count(DISTINCT instance_id) FROM ({_SECONDS}) WHERE :owner IN ('', owner)"
+        (count,) = self._execute(sql, {"since_s": since_s, "now_s": now_s, "owner": owner}).fetchone()
         return int(count)
 
-    def first_s(self) -> float | None:
+    def first_s(self, owner: str = "") -> float | None:
         """Return when the oldest period began, or None if the ledger is empty."""
-        (first,) = self._execute("SELECT min(began_at) FROM instance_usage").fetchone()
+        (first,) = self._execute("SELECT min(began_at) FROM instance_usage WHERE ? IN ('', owner)", (owner,)).fetchone()
         return first if first is None else float(first)
 
     def drop_before(self, before_s: float, limit: int) -> int:

@@ -200,9 +200,9 @@ def _workers(endpoint: Endpoint, fleet: WorkerFleet) -> tuple[list[dict[str, Any
         arns = ecs.list_tasks(**place, desiredStatus=status)["taskArns"][:TASKS_MAX]
         tasks += ecs.describe_tasks(cluster=fleet.cluster, tasks=arns)["tasks"] if arns else []
     found = sorted((_task(each, ec2_ids, joined) for each in tasks), key=lambda each: (each["created"], each["id"]))
-    own = _queue_workers(endpoint, fleet, [each["id"] for each in found])
+    own, owner_of = _queue_workers(endpoint, fleet, [each["id"] for each in found]), _owners(endpoint, fleet.cluster)
     for each in found:
-        each |= own["tasks"].get(each["id"], {})
+        each |= {**own["tasks"].get(each["id"], {}), "owner": owner_of.get(each["id"])}
     if fleet.service is not None:
         gpus = len({gpu for each in found if each["state"] != "STOPPED" for gpu in each["gpuIds"]})
     return found, gpus, own["wakes"]
@@ -225,6 +225,16 @@ def _task(task: dict[str, Any], ec2_ids: dict[str, str], joined: dict[str, datet
         "exitCode": next((code for code in codes if code), codes[0] if codes else None),
         "reason": reasons[0] if reasons else task.get("stoppedReason", ""),
     }
+
+
+def _owners(endpoint: Endpoint, cluster: str) -> dict[str, str]:
+    """Return the owners of the unfinished tasks of a cluster. AWS has none."""
+    if is_aws(endpoint):
+        return {}
+    with suppress(CliError):
+        found, _ = call(endpoint, "ListRuns", {"cluster": cluster, "maxWaiting": TASKS_MAX})
+        return {each["task"]: each["owner"] for each in (*found["running"], *found["waiting"])}
+    return {}
 
 
 def _queue_workers(endpoint: Endpoint, fleet: WorkerFleet, tasks: list[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from corral.cli.client import owners
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, find_endpoint, is_aws
 from corral.cli.fleets.facts import read_fleet
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from corral.cli.printing.safe_text import SafeText
 
 REFRESH_S, AWS_REFRESH_S = 1.0, 10.0
-GRAPH_MAX, BAR_MAX = 60, 40
+GRAPH_MAX, BAR_MAX, USER_MAX = 60, 40, 12
 # The name of an alarm that a target tracking policy has created
 TRACKING_ALARM = re.compile(r"TargetTracking-\S+-(Alarm(?:High|Low))-[0-9a-f]{8}-[0-9a-f-]{27}")
 COLOURS = {"ALARM": "yellow", "OK": "green"}
@@ -39,8 +40,9 @@ COLOURS = {"ALARM": "yellow", "OK": "green"}
 @click.argument("name", required=False, shell_complete=complete_fleets)
 @data_option
 @click.option("--once", is_flag=True, help="Print once and exit. Default if the output is not a terminal.")
+@click.option("--mine", is_flag=True, help="Only workers of your own.")
 @click.option("--json", "as_json", is_flag=True, help="Print one sample as JSON.")
-def fleet(name: str | None, data: DataFolder, once: bool, as_json: bool) -> None:
+def fleet(name: str | None, data: DataFolder, once: bool, mine: bool, as_json: bool) -> None:
     """Draw the fleet NAME: its queue, its workers, its scaling policies, and the time line of its last scale-out.
 
     NAME is an Auto Scaling group with a scaling policy, a capacity provider, an ECS service that is registered with Application
@@ -48,18 +50,27 @@ def fleet(name: str | None, data: DataFolder, once: bool, as_json: bool) -> None
     can omit NAME. The screen is refreshed until you press q.
     """
     endpoint = find_endpoint(data)
+    if mine and is_aws(endpoint):
+        raise click.UsageError("--mine works with a Corral server.")
+    owner = owners.own(endpoint) if mine else ""
     found = find_fleet(endpoint, name)
-    state = read_fleet(endpoint, found)
+    state = _read(endpoint, found, owner)
     if as_json:
         print_json(state)
     elif once or not sys.stdout.isatty():
         out = console()
         out.print(frame(state, out.width))
     else:
-        _watch(endpoint, found, state)
+        _watch(endpoint, found, state, owner)
 
 
-def _watch(endpoint: Endpoint, found: WorkerFleet, state: dict[str, Any]) -> None:
+def _read(endpoint: Endpoint, found: WorkerFleet, owner: str) -> dict[str, Any]:
+    """Return the state of a fleet. With `owner`, only its workers are listed."""
+    state = read_fleet(endpoint, found)
+    return {**state, "tasks": [each for each in state["tasks"] if each.get("owner") == owner]} if owner else state
+
+
+def _watch(endpoint: Endpoint, found: WorkerFleet, state: dict[str, Any], owner: str) -> None:
     from rich.live import Live
 
     out, trouble = console(), ""
@@ -70,7 +81,7 @@ def _watch(endpoint: Endpoint, found: WorkerFleet, state: dict[str, Any]) -> Non
             if key(refresh_s) in ("q", "Q", "\x1b", "\x03"):
                 return
             try:
-                state, trouble = read_fleet(endpoint, found), ""
+                state, trouble = _read(endpoint, found, owner), ""
             except Exception as error:
                 trouble = error.message if isinstance(error, CliError) else error_line(error) or repr(error)
 
@@ -215,12 +226,15 @@ def _interval(low: float | None, high: float | None) -> str:
 
 def _tasks(state: dict[str, Any]) -> Table:
     table = plain_table()
-    for title, size in (("WORKER", SHORT_ID), ("INSTANCE", 19), ("STATE", 12), ("GPUS", 4), ("SINCE", 5)):
+    users = owners.several(state["tasks"])
+    user = (("USER", min(USER_MAX, max(4, *(len(owners.shown(each.get("owner"))) for each in state["tasks"])))),) if users else ()
+    for title, size in (("WORKER", SHORT_ID), *user, ("INSTANCE", 19), ("STATE", 12), ("GPUS", 4), ("SINCE", 5)):
         table.add_column(title, width=size, no_wrap=True, overflow="ellipsis")
     table.add_column("HOLDS", no_wrap=True, overflow="ellipsis", ratio=1)
     for each in state["tasks"]:
         held = count(each["held"], "message") if "held" in each else ""
-        cells = (each["id"][:SHORT_ID], each["instance"] or "", each["state"], str(len(each["gpuIds"])))
+        shown = (owners.shown(each.get("owner")),) if users else ()
+        cells = (each["id"][:SHORT_ID], *shown, each["instance"] or "", each["state"], str(len(each["gpuIds"])))
         since = age(each["started"] or each["created"], state["now"])
         table.add_row(*cells, since, f"{held}{', leaving' if each.get('leaving') else ''}")
     return table

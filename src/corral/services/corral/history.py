@@ -52,7 +52,7 @@ def list_task_names(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 def get_usage(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     from corral.fleet.instance_cost import cost_report  # imported here, because it loads EC2's modules
 
-    return cost_report(tx, _since_s(tx, params), reads_tasks=params.get("tasks", True))
+    return cost_report(tx, _since_s(tx, params), reads_tasks=params.get("tasks", True), owner=params.get("owner", ""))
 
 
 def _since_s(tx: Tx[Store], params: dict[str, Any]) -> float | None:
