@@ -55,6 +55,7 @@ SCREENS = {
     ],
     "top": [Screen(("--once",), {"HELD BY": (HOLDER, FOR), "TASK": (HOLDER, WAITER), "REASON": (f"{HOLDER} holds 1 of 3 GPUs",)})],
     "audit": [Screen(("--action", "RunTask"), {"USER": ("root",), "ACTION": ("ecs:RunTask",)})],
+    "usage": [Screen((), {"USER": ("root",), "LIMIT": ("of 1,000,000.0/week",)})],
     "limits": [Screen((), {"SUBJECT": ("everyone",), "LIMIT": ("priority",)})],
     "hosts": [Screen((), {"STATE": ("UP",), "ADDRESS": ("this machine",)})],
     "lenders": [Screen((), {"LENDER": ("slurm",), "STATE": ("WANTED",), "TYPE": ("lab.gpu",), "REASON": (REFUSAL,)})],
@@ -93,6 +94,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
     cli("run", "-n", "failed", "--", *("sh", "-c", SCRIPT[7:-1]), code=3)
     cli.client("ec2").run_instances(ImageId="ami-12345678", InstanceType="m5.large", MinCount=1, MaxCount=1)
     cli("limits", "set", "everyone", "--priority", "7")
+    cli("limits", "set", "root", "--gpu-hours", "1000000")
     cli.client("ecr").create_repository(repositoryName=REPOSITORY)
     cli.client("cloudformation").create_stack(
         StackName="fleet",

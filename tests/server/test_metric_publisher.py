@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,12 +26,13 @@ from corral.model.gpu_metrics import GpuPart, GpuSample
 from corral.model.metric import Metric, Point
 from corral.model.principal import root_user
 from corral.model.run import Observed, Usage
-from corral.model.settings import Settings
+from corral.model.settings import Settings, UsageSettings
 from corral.model.task_record import GpuUse
 from corral.operations.services import SERVICES
 from corral.reconcile import METRICS, STATE
 from corral.server.metric_publisher import SAMPLES_AT_ONCE, MetricPublisher
 from corral.services.cloudwatch.metric_writes import record
+from corral.services.corral.idle import idle_rows
 from corral.services.ecs import host_reports
 from corral.store import Store
 from corral.store.task_history import HistoryFilter
@@ -44,11 +46,13 @@ MINUTE_S = 1_700_000_040.0
 class World:
     """The state's core on a virtual clock, and a publisher that uses this object as both of its lanes."""
 
-    def __init__(self, runner: asyncio.Runner) -> None:
+    def __init__(self, runner: asyncio.Runner, settings: Settings | None = None) -> None:
         self.runner = runner
         self.changes = self.looks = 0
         self.clock = VirtualClock(MINUTE_S)
-        self.core = Core(Store(None), settings=Settings(), clock=self.clock, ids=SeededIds(Random(0)), reconcilers=STATE)
+        self.core = Core(
+            Store(None), settings=settings or Settings(), clock=self.clock, ids=SeededIds(Random(0)), reconcilers=STATE
+        )
         self.history: dict[str, deque[tuple[float, GpuSample]]] = {}
         self.taken_s: dict[str, float] = {}  # GPU id → the time of the last sample that the publisher has taken
         agents = cast("Any", SimpleNamespace(take_new_samples=self.take_new_samples, measure=self.measure))
@@ -434,3 +438,67 @@ def test_a_transaction_publishes_few_samples_because_orders_wait_for_it(world: W
     assert world.looks >= gpus * collected / SAMPLES_AT_ONCE
     found = world.samples("DCGM_FI_DEV_GPU_UTIL", ClusterName="default")
     assert sum(weight for _, weight in found) == 2 * gpus * collected, "in two namespaces"
+
+
+def test_who_holds_gpus_that_do_nothing_is_shown_and_notified_once_for_each_idle_time() -> None:
+    topic = "arn:aws:sns:us-east-1:123456789012:idle"
+    with asyncio.Runner() as runner:
+        world = World(runner, Settings(usage=UsageSettings(idle_after_s=100.0, notify=topic)))
+        policy = {"Statement": {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}}
+        queue = world.call("sqs", "CreateQueue", QueueName="q", Attributes={"Policy": json.dumps(policy)})["QueueUrl"]
+        assert world.call("sns", "CreateTopic", Name="idle")["TopicArn"] == topic
+        world.call("sns", "Subscribe", TopicArn=topic, Protocol="sqs", Endpoint="arn:aws:sqs:us-east-1:123456789012:q")
+        task_id, _ = service_task(world)
+
+        def run(seconds: int, percent: float) -> None:
+            for _ in range(seconds):
+                world.history["GPU-0"] = deque([(world.clock.now_s(), GpuSample("GPU-0", percent, 100))])
+                world.tick()
+
+        def idle() -> list[Any]:
+            return [row["task"] for row in world.run(idle_rows)]
+
+        def notified() -> list[str]:
+            found = world.call("sqs", "ReceiveMessage", QueueUrl=queue, MaxNumberOfMessages=10).get("Messages", [])
+            for each in found:
+                world.call("sqs", "DeleteMessage", QueueUrl=queue, ReceiptHandle=each["ReceiptHandle"])
+            return [json.loads(json.loads(each["Body"])["Message"])["text"] for each in found]
+
+        run(90, 0.4)
+        assert idle() == [] and notified() == []
+        run(150, 0.0)
+        assert idle() == [task_id]
+        assert notified() == ["root holds 1 GPU at 0% for 2m: web"]
+        run(300, 0.0)
+        assert idle() == [task_id] and notified() == []
+        run(5, 50.0)
+        assert idle() == []
+        run(240, 0.0)
+        assert idle() == [task_id] and len(notified()) == 1
+        store = world.core.store
+        [hour] = store.owner_uses.hours("root", 0.0, world.clock.now_s())
+        assert hour.gpu_s == pytest.approx(785, abs=10) and hour.idle_gpu_s == pytest.approx(770, abs=70)
+        world.run(
+            lambda tx: [
+                host_reports.report(tx, "h", [Observed(task_id_run(tx, task_id), pid=1, stopped_at_s=tx.now_s, exit_code=0)])
+            ]
+        )
+        assert idle() != [task_id]
+        world.tick(60)
+        assert not store.execute("SELECT * FROM idle_holder").fetchall()
+
+
+def test_a_topic_that_does_not_exist_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with asyncio.Runner() as runner:
+        world = World(runner, Settings(usage=UsageSettings(idle_after_s=100.0, notify="arn:aws:sns:us-east-1:123456789012:gone")))
+        service_task(world)
+        for _ in range(300):
+            world.history["GPU-0"] = deque([(world.clock.now_s(), GpuSample("GPU-0", 0.0, 100))])
+            world.tick()
+    assert len([record for record in caplog.records if "no notification about" in record.getMessage()]) == 1
+
+
+def task_id_run(tx: Tx[Store], task_id: str) -> str:
+    task = tx.store.tasks.get(task_id)
+    assert task is not None
+    return task.runs[0].id

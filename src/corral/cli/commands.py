@@ -55,6 +55,7 @@ MODULES = {
     "fleets.fleet": "Watch workers that a policy scales, and their last scale-out.",
     "pipelines.pipeline": "Run pipelines of AWS Batch jobs from a YAML file.",
     "cost": "Show what instance-hours and GPU-hours cost.",
+    "usage": "Show who has used the GPUs, and what was idle.",
     "metrics": "Print the metrics for Prometheus.",
     "login": "Log docker in to the image registry.",
     "images": "List repositories and their images.",

@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from corral.model.gpu import MODELS, SIMULATED_MAX
-from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
+from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes, UsageSettings
 
 UP, SCALING, HISTORY, OUTPUTS, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "outputs", "run", "cost", "instance-types"
 JOIN, HOSTS, CLUSTERS, UPGRADE, LENDERS = "join", "hosts", "clusters", "upgrade", "lenders"
 SHIP, SHARED_FOLDERS, AUDIT = "ship", "shared-folders", "audit"
+USAGE = "usage"
+IDLE_MAX_S = 30 * 86_400
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
 OUTPUTS_MAX_MIB = 1_000_000_000
@@ -215,6 +217,13 @@ _COST = (
     number(COST, "gpu_hour", 0, PRICE_MAX, "the price of a GPU-hour of this machine in US dollars, for `corral cost`; 0: none"),
 )
 
+_USAGE = (
+    number(USAGE, "idle_after_s", UsageSettings().idle_after_s, IDLE_MAX_S,
+           "how long GPUs do nothing before `corral status` and `corral top` say who holds them; 0: they never do"),
+    text(USAGE, "notify", "", r"|arn:[a-z-]{1,20}:sns:[a-z0-9-]{1,30}:[0-9]{12}:[0-9A-Za-z_.-]{1,256}", "the ARN of a topic of SNS",
+         "the topic of SNS that gets a message about each of them; empty: none"),
+)  # fmt: skip
+
 _DATA_SERVICES = ("cloudwatch", "lambda", "logs", "s3", "sns", "sqs")
 _AUDIT = (
     ConfigurationSetting(
@@ -224,7 +233,7 @@ _AUDIT = (
     ),
 )  # fmt: skip
 
-_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_UPGRADE, *_COST, *_AUDIT)
+_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_UPGRADE, *_COST, *_USAGE, *_AUDIT)
 SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in _ALL}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES, CLUSTERS, LENDERS)
 HAND_WRITTEN = (INSTANCE_TYPES, CLUSTERS, LENDERS)  # tables whose keys are names: `server/configuration.py` reads them

@@ -55,6 +55,7 @@ class GpuReading(Struct, frozen=True):
     memory_mib: int
     targets: tuple[Target, ...]
     tasks: tuple[TaskReading, ...] = ()
+    instance_id: str = ""  # the EC2 instance that owns the GPU; empty: none
 
     @property
     def is_idle(self) -> bool:
@@ -252,7 +253,7 @@ def gpu_readings(
         of_gpu = tuple(dict.fromkeys(targets))
         of_tasks = [(task, tuple(dict.fromkeys(_task_targets(tx, task, gpu.gpu_id)))) for task in holding]
         yield [
-            (at_s, GpuReading(sample, gpu.memory_mib, of_gpu, _task_readings(sample, of_tasks)))
+            (at_s, GpuReading(sample, gpu.memory_mib, of_gpu, _task_readings(sample, of_tasks), "" if owner.is_host else owner.id))
             for at_s, sample in samples[gpu.gpu_id]
         ]
 

@@ -41,6 +41,13 @@ class OutputSettings(Struct, frozen=True):
     days: float = 30.0
 
 
+class UsageSettings(Struct, frozen=True):
+    """The table [usage] of corral.toml: when GPUs that do nothing are shown, and the topic of notifications about them."""
+
+    idle_after_s: float = 3_600.0  # 0: never
+    notify: str = ""  # the ARN of a topic of SNS; empty: none
+
+
 class Launches(Struct, eq=False):
     """Whether tasks may start. `services/ecs/stop_all.py` pauses launches, and a restart of the server ends the pause."""
 
@@ -119,6 +126,7 @@ class Settings(Struct, frozen=True):
     gpu_ids: str = "uuid"  # from corral.toml: CUDA_VISIBLE_DEVICES of a task without the tag corral:gpu-ids; "uuid" or "index"
     history: HistorySettings = field(default_factory=HistorySettings)  # from corral.toml
     outputs: OutputSettings = field(default_factory=OutputSettings)  # from corral.toml
+    usage: UsageSettings = field(default_factory=UsageSettings)  # from corral.toml
     gpu_hour_price: float = 0.0  # from corral.toml: the price of a GPU-hour of this machine in US dollars; 0: it has no price
     lost_after: dict[str, float] = field(default_factory=dict)  # from corral.toml: cluster → when a silent host of it is lost
     launches: Launches = field(default_factory=Launches)

@@ -28,12 +28,12 @@ from typing import Any
 from msgspec import Struct, ValidationError, convert, field
 
 from corral.configuration.file import ConfigurationFile, read_file
-from corral.configuration.settings import CLUSTERS, HISTORY, INSTANCE_TYPES, LENDERS, OUTPUTS, SCALING, defaults
+from corral.configuration.settings import CLUSTERS, HISTORY, INSTANCE_TYPES, LENDERS, OUTPUTS, SCALING, USAGE, defaults
 from corral.model.agent_protocol import SILENT_S
 from corral.model.allocation import LOCAL
 from corral.model.instance import TypeMapping
 from corral.model.lender_settings import KINDS, LenderSettings, RaySettings
-from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes
+from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes, UsageSettings
 
 TYPE_NAME = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
 LOST_AFTER, LOST_AFTER_MIN_S, LOST_AFTER_MAX_S = "lost_after", 2 * SILENT_S, 30 * 86_400.0
@@ -64,6 +64,10 @@ class Configuration(Struct, frozen=True):
     @property
     def outputs(self) -> OutputSettings:
         return OutputSettings(**{key: self.values[f"{OUTPUTS}.{key}"] for key in OutputSettings.__struct_fields__})
+
+    @property
+    def usage(self) -> UsageSettings:
+        return UsageSettings(float(self.values[f"{USAGE}.idle_after_s"]), self.values[f"{USAGE}.notify"])
 
 
 def read_configuration(data: Path) -> Configuration:

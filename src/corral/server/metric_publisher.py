@@ -26,9 +26,11 @@ from corral.fleet import own_metrics
 from corral.model.agent_protocol import Measured
 from corral.model.gpu_metrics import GpuSample
 from corral.model.metric import Point
+from corral.reconcile.idle_holders import save_idle
 from corral.server.agents.connections import Agents
 from corral.server.lanes import Lane
 from corral.services.cloudwatch.metric_writes import record
+from corral.services.corral.idle import add_reading
 from corral.store import Store
 from corral.telemetry import MetricStore
 
@@ -122,7 +124,8 @@ class MetricPublisher:
         self._published_s, self._changes = now_s, changes
         if now_s // MINUTE_S != self._saved_s // MINUTE_S and self._has_unsaved_use:
             self._saved_s, self._has_unsaved_use = now_s, False
-            await self._state.submit(_save_gpu_use)
+            for problem in await self._state.submit(_save_gpu_use):
+                log.warning("%s", problem)
         for at in range(0, len(points), POINTS_AT_ONCE):
             part = points[at : at + POINTS_AT_ONCE]
             shortest_s: int | None = await self._metrics.submit(partial(record, points=part, own=True))
@@ -207,6 +210,7 @@ class MetricPublisher:
         for readings in own_metrics.gpu_readings(tx, self._take_samples()):
             for at_s, gpu in readings:
                 self._add_to_tasks(tx, gpu, at_s)
+                self._has_unsaved_use |= add_reading(tx, gpu, at_s)
                 ago_s = readings[-1][0] - at_s
                 key = ("gpu", gpu.sample.gpu_id)
                 before = self._published.get(key)
@@ -283,8 +287,9 @@ def _call_on_wake(tx: Tx[Store], wake: Callable[[], object]) -> None:
     tx.store.queues.on_wake = wake
 
 
-def _save_gpu_use(tx: Tx[Store]) -> None:
+def _save_gpu_use(tx: Tx[Store]) -> list[str]:
     tx.store.tasks.history.save_gpu_use()
+    return save_idle(tx)
 
 
 def _live_runs(tx: Tx[Store]) -> dict[str, list[str]]:

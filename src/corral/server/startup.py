@@ -198,6 +198,7 @@ async def _serve(options: ServerOptions) -> None:
         gpu_ids=configuration.values["run.gpu_ids"],
         history=configuration.history,
         outputs=configuration.outputs,
+        usage=configuration.usage,
         lost_after=configuration.lost_after,
         gpu_hour_price=float(configuration.values["cost.gpu_hour"]),
         blobs_folder=str(data / "blobs"),

@@ -166,6 +166,15 @@ class OwnerUses:
         """Return the memory that the placed tasks of an owner reserve, on all machines."""
         return self._memory.get(owner, 0)
 
+    def leased_by_task(self, task_id: str) -> int:
+        """Return what a task leases, also on an EC2 instance, in millionths of a GPU."""
+        sql = "SELECT coalesce(sum(millionths), 0) FROM lease WHERE run_id IN (SELECT id FROM run WHERE task_id = ?)"
+        (millionths,) = self._execute(sql, (task_id,)).fetchone()
+        return int(millionths)
+
+    def get(self, owner: str) -> OwnerUse:
+        return self._uses.get(owner) or OwnerUse()
+
     def use(self, owner: str) -> ShareUse:
         use = self._uses.get(owner)
         return ShareUse(use.gpus, use.used, use.at_s) if use is not None else ShareUse()

@@ -26,6 +26,7 @@ from corral.store.functions import LambdaFunctions
 from corral.store.groups import Groups
 from corral.store.hosts import Hosts
 from corral.store.iam_index import IamIndex
+from corral.store.idle_holders import IdleHolders
 from corral.store.images import RegistryImages
 from corral.store.instances import Instances
 from corral.store.job_holdings import JobHoldings
@@ -93,6 +94,7 @@ class Store(Database):
     queues: Queues
     iam: IamIndex
     limits: StoredLimits
+    idle_holders: IdleHolders
 
     MIGRATIONS = (
         # 2: the writers of objects and of the tags of images. NULL: as if the root user had written it.
@@ -194,6 +196,7 @@ class Store(Database):
         self.fleet = Fleet(self.undo_log)
         self.claims = Claims(self, self.fleet, self.claims if self.reads_only else None)
         self.owner_uses = OwnerUses(self)
+        self.idle_holders = self.idle_holders if self.reads_only else IdleHolders(self)
         self.instances = Instances(self, self.fleet, self.claims, self.owner_uses)
         self.hosts = Hosts(self, self.instances, self.hosts if self.reads_only else None)
         self.tasks = Tasks(self, self.fleet, self.claims, self.instances, self.owner_uses)

@@ -25,7 +25,7 @@ def requests(calls: Calls) -> None:
     waiting = ecs.run_task(taskDefinition="answers-large")["tasks"][0]["taskArn"]
     for operation in ("GetMetricsToken", "DescribeInstances", "ListTaskNames"):
         calls(operation)
-    for operation in ("GetStatus", "DescribeHosts", "DescribeGpus", "ListRuns", "GetUsage", "GetHistory"):
+    for operation in ("GetStatus", "DescribeHosts", "DescribeGpus", "ListRuns", "GetUsage", "DescribeUsage", "GetHistory"):
         calls.twice(operation, NOW)
     calls("DescribeQueueWorkers", queue="none")
     calls.of("sqs").send_message(QueueUrl=calls.of("sqs").create_queue(QueueName="answers-own")["QueueUrl"], MessageBody="m")

@@ -12,6 +12,7 @@ from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import client, find_endpoint, get_status
 from corral.cli.printing.output import (
     SHORT_ID,
+    age,
     ago,
     count,
     parsed_date,
@@ -22,6 +23,8 @@ from corral.cli.printing.output import (
     shorten_ids,
 )
 from corral.cli.runs.tasks import short_reason, size, spans, title
+
+IDLE_NAMES = 3
 
 
 @click.command(short_help="Show hosts, GPUs and tasks.")
@@ -52,6 +55,8 @@ def status(data: DataFolder, as_json: bool) -> None:
         print_text(problem_line(problem), "bold red")
     for each in page.get("quarantine", ()):
         print_text(_quarantine(each, page["data"]))
+    for line in idle_lines(page, parsed_date(date)):
+        print_text(line, "yellow")
     for host in page["hosts"]:
         print_line()
         print_text(_host(host, several=len({each["cluster"] for each in page["hosts"]}) > 1))
@@ -85,6 +90,25 @@ def _quarantine(day: dict[str, Any], data: str) -> str:
         f"{data}/blobs/quarantine/{day['date']}, will be erased on {day['erasedOn']}. If this is the wrong state.db, stop Corral "
         "and put the right one back."
     )
+
+
+def idle_lines(page: dict[str, Any], now: datetime | None) -> list[str]:
+    """Return a line such as `ann holds 2 GPUs at 0% for 3h: train` for each owner whose GPUs do nothing.
+
+    The time is the shortest one of several tasks and instances.
+    """
+    by_owner: dict[str, list[dict[str, Any]]] = {}
+    for each in page.get("idle") or ():
+        by_owner.setdefault(each["owner"], []).append(each)
+    lines = []
+    for owner, found in by_owner.items():
+        gpus = f"{sum(each['gpus'] for each in found):.2f}".rstrip("0").rstrip(".")
+        since = datetime.fromtimestamp(max(each["sinceS"] for each in found), UTC)
+        names = [title(each["taskName"], each["arrayIndex"]) if each.get("task") else each["instance"] for each in found]
+        more = f" and {len(names) - IDLE_NAMES} more" if len(names) > IDLE_NAMES else ""
+        what = f"{gpus} GPU{'s' * (gpus != '1')} at 0% for {age(since, now) or '?'}"
+        lines.append(f"{owners.shown(owner)} holds {what}: {', '.join(names[:IDLE_NAMES])}{more}")
+    return lines
 
 
 def tasks_line(counts: dict[str, int]) -> str:

@@ -9,7 +9,7 @@ from corral.cli.client import owners
 from corral.cli.printing.live_screen import WIDE, draw_graph, one_line, plain_table, styled
 from corral.cli.printing.output import SHORT_ID, ago, count, parsed_date, shorten_ids, start
 from corral.cli.runs.tasks import SHARED_MARK, needs, short_reason, spans, title
-from corral.cli.screens.status import gpu_indexes, holders, instance_gpus, reserved_for, tasks_line, unavailable_reasons
+from corral.cli.screens.status import gpu_indexes, holders, idle_lines, instance_gpus, reserved_for, tasks_line, unavailable_reasons
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,6 +21,7 @@ PARTS = " ▏▎▍▌▋▊▉█"
 VERY_WIDE = 160
 NARROW = 80  # a screen with fewer columns has fewer columns in its tables
 MIB_PER_GIB = 1024
+IDLE_LINES = 5  # the most lines about GPUs that do nothing
 MARK = ""  # the heading of the column that marks the selected task
 WAITING_SHARE = 3  # if not all tasks fit on the screen, at least a third of the lines are for waiting tasks
 
@@ -37,7 +38,9 @@ def frame(
     parts: list[RenderableType] = [_head(page, now, width)]
     if trouble:
         parts.append(one_line(SafeText(trouble, style="bold red")))
-    used = 1 + bool(trouble)
+    idle = idle_lines(page, now)[:IDLE_LINES]
+    parts += [one_line(SafeText(line, style="yellow")) for line in idle]
+    used = 1 + bool(trouble) + len(idle)
     for host in page["hosts"]:
         parts += [SafeText(), _host(host, width)]
         used += 2

@@ -15,12 +15,13 @@ from corral.services.corral import (
     signals,
     status,
     task_output,
+    usage,
     waiting_tasks,
 )
 
 HANDLERS = handlers_in("corral", globals())
 STEPS = {"UpdateWaitingTasks": waiting_tasks.update_waiting_tasks, "SetGpuFault": gpu_faults.set_gpu_fault}
 LANES = {"DescribeLogStates": "logs"}
-READS_FLEET = frozenset({"GetStatus", "DescribeHosts", "DescribeGpus", "ListRuns", "DescribeInstances"})
+READS_FLEET = frozenset({"GetStatus", "DescribeUsage", "DescribeHosts", "DescribeGpus", "ListRuns", "DescribeInstances"})
 HEAVY = READS_FLEET | {"DescribeQueueWorkers", "GetHistory", "ListTaskNames", "GetUsage", "ListOutputFiles"}
 QUICK = frozenset({"DescribeLogStates", "GetMetricsToken"})

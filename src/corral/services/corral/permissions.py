@@ -79,8 +79,9 @@ LISTED = {
     "DescribeInstances": Listed(("instances",), _owner_in_row),
     "DescribeLimits": Listed(("limits",), _owner_of_limits),
     "DescribeLogStates": Listed(("logs",), _owner_of_log),
+    "DescribeUsage": Listed(("owners",), _owner_in_row),
     "GetHistory": Listed(("tasks",), _owner_in_row),
-    "GetStatus": Listed(("instances", "running", "waiting"), _owner_in_row),
+    "GetStatus": Listed(("instances", "running", "waiting", "idle"), _owner_in_row),
     "ListRuns": Listed(("running", "waiting"), _owner_in_row),
     "ListTaskNames": Listed(("names",), _owner_of_name),
 }

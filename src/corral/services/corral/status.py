@@ -30,6 +30,7 @@ from corral.model.joined_host import JoinedHost
 from corral.model.placement import INSTANCE, JOB, TASK, Claim
 from corral.model.task import Task
 from corral.services.corral.errors import GpuNotFoundException
+from corral.services.corral.idle import idle_rows
 from corral.services.corral.instances import instances_status
 from corral.services.corral.runs import needs_of
 from corral.services.ecs.queue_reasons import why_queued
@@ -63,6 +64,7 @@ def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         **instances_status(tx),
         "running": [_running(task, hosts.of(task.instance_id)) for task in _tasks(tx, tx.store.tasks.listing.oldest_placed(shown))],
         "waiting": waiting,
+        "idle": idle_rows(tx),
         "failingHandovers": server.failing_handovers(),
         "problems": server.problems(),
         "quarantine": server.quarantine(),
