@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,6 +94,19 @@ def test_the_command_shows_users_and_days(people: People) -> None:
     as_ann = cli("usage", "--json", env=people.environment("ann")).stdout
     assert [each["owner"] for each in json.loads(as_ann)["owners"]] == ["user/ann"]
     assert "either --user or --mine" in cli("usage", "--mine", "--user", "ann", code=2).stderr
+
+
+def test_a_killed_server_loses_no_use(people: People) -> None:
+    def used() -> dict[str, tuple[float, float]]:
+        return {each["owner"]: (each["gpus"], each["gpuHours"]) for each in people.client("root").describe_usage()["owners"]}
+
+    before = used()
+    os.kill(json.loads((people.cli.data / "server.json").read_text())["pid"], signal.SIGKILL)
+    people.cli("up", "--detach")
+    people.url = json.loads((people.cli.data / "server.json").read_text())["url"]
+    after = used()
+    assert {owner: gpus for owner, (gpus, _) in after.items()} == {owner: gpus for owner, (gpus, _) in before.items()}
+    assert all(after[owner][1] > before[owner][1] for owner in before), "the tasks hold their GPUs, also while there is no server"
 
 
 def test_gpus_that_do_nothing_have_a_line(people: People) -> None:

@@ -39,7 +39,8 @@ def frame(
     if trouble:
         parts.append(one_line(SafeText(trouble, style="bold red")))
     idle = idle_lines(page, now)[:IDLE_LINES]
-    parts += [one_line(SafeText(line, style="yellow")) for line in idle]
+    texts = [SafeText(line, style="yellow") for line in idle]
+    parts += texts if height is None else [one_line(text) for text in texts]
     used = 1 + bool(trouble) + len(idle)
     for host in page["hosts"]:
         parts += [SafeText(), _host(host, width)]
