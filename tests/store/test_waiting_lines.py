@@ -18,7 +18,7 @@ from corral.store.pool_index import PoolIndex
 from corral.store.waiting_lines import UNUSED, opened
 from examples import examples
 
-POOL = "hosts"
+POOL = "hosts:default"
 OWNERS = ("root", "user/ann", "user/bob", "user/cy")
 DEMANDS = (Demand(1), Demand(2), Demand(4, memory_mib=8), Demand(0, memory_mib=4))
 LEVELS = st.sampled_from((None, -3.0, -1.0, 0.0, 0.5, 2.0, 7.0))

@@ -18,7 +18,7 @@ from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes,
 UP, SCALING, HISTORY, OUTPUTS, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "outputs", "run", "cost", "instance-types"
 JOIN, HOSTS, CLUSTERS, UPGRADE, LENDERS = "join", "hosts", "clusters", "upgrade", "lenders"
 SHIP, SHARED_FOLDERS, AUDIT = "ship", "shared-folders", "audit"
-USAGE = "usage"
+USAGE, SHARES = "usage", "shares"
 IDLE_MAX_S = 30 * 86_400
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
@@ -224,6 +224,11 @@ _USAGE = (
          "the topic of SNS that gets a message about each of them; empty: none"),
 )  # fmt: skip
 
+_SHARES = (
+    text(SHARES, "half_life", "7d", r"[1-9][0-9]{0,3}[hdw]", "a number of hours, days or weeks, such as 12h, 7d or 2w",
+         "after how long the use of GPUs counts half in the line"),
+)  # fmt: skip
+
 _DATA_SERVICES = ("cloudwatch", "lambda", "logs", "s3", "sns", "sqs")
 _AUDIT = (
     ConfigurationSetting(
@@ -233,7 +238,7 @@ _AUDIT = (
     ),
 )  # fmt: skip
 
-_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_UPGRADE, *_COST, *_USAGE, *_AUDIT)
+_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_UPGRADE, *_COST, *_USAGE, *_SHARES, *_AUDIT)
 SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in _ALL}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES, CLUSTERS, LENDERS)
 HAND_WRITTEN = (INSTANCE_TYPES, CLUSTERS, LENDERS)  # tables whose keys are names: `server/configuration.py` reads them

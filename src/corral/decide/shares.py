@@ -17,8 +17,6 @@ from math import exp, inf, log
 
 from corral.model.job_line import ShareUse
 
-HALF_LIFE_S = 7 * 86_400.0
-
 
 def decay_of(half_life_s: float) -> float:
     """Return the decay time: use of this time ago counts e (2.718) times less."""

@@ -20,6 +20,7 @@ from corral.fleet import newcomers
 from corral.fleet.clusters import host_pools, is_active_cluster
 from corral.fleet.lenders import Lending, lending_of, why_lent_later
 from corral.fleet.newcomers import find_room, taking_capacity
+from corral.fleet.shares import held_less
 from corral.model.allocation import LOCAL, Allocation, AllocationState, allocation_cluster
 from corral.model.ecs_service import service_of_task
 from corral.model.group import provider_key
@@ -69,7 +70,7 @@ def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
         placed = place_now(tx, request)
         assert isinstance(placed, Instance), "the caller has not checked the lenders: `fits_ever`"
         return placed
-    return _add(tx, request, *find_room(tx, host_pools(tx, request.cluster), Demand(request.gpus)))
+    return _add(tx, request, *find_room(tx, host_pools(tx, request.cluster), request.owner, Demand(request.gpus)))
 
 
 def place_now(tx: Tx[Store], request: InstanceRequest) -> Instance | Unplaceable:
@@ -79,7 +80,7 @@ def place_now(tx: Tx[Store], request: InstanceRequest) -> Instance | Unplaceable
         return Unplaceable("LENDER", lending.refusal)
     if not lending.is_local:
         return _launch_lent(tx, request, lending)
-    pool, found = newcomers.place_now(tx, host_pools(tx, request.cluster), Demand(request.gpus))
+    pool, found = newcomers.place_now(tx, host_pools(tx, request.cluster), request.owner, Demand(request.gpus))
     return found if isinstance(found, Unplaceable) else _add(tx, request, pool, found)
 
 
@@ -125,7 +126,7 @@ def _launch_lent(tx: Tx[Store], request: InstanceRequest, lending: Lending) -> I
     """
     first, *others = lending.lenders
     if first == LOCAL:
-        pool, found = newcomers.place_now(tx, host_pools(tx, request.cluster), Demand(request.gpus))
+        pool, found = newcomers.place_now(tx, host_pools(tx, request.cluster), request.owner, Demand(request.gpus))
         if isinstance(found, Placement):
             return _add(tx, request, pool, found)
         first, *others = others
@@ -141,7 +142,7 @@ def ask_next_lender(tx: Tx[Store], instance: Instance, allocation: Allocation) -
     `local` gives the machine if a host has room now. As the last lender, it lets the instance wait for room.
     """
     lender, *others = allocation.others
-    pool, found = find_room(tx, host_pools(tx, instance.joins), instance.demand) if lender == LOCAL else ("", None)
+    pool, found = find_room(tx, host_pools(tx, instance.joins), instance.owner, instance.demand) if lender == LOCAL else ("", None)
     if lender == LOCAL and found is None and others:
         lender, *others = others
     if lender != LOCAL:
@@ -206,7 +207,7 @@ def start(tx: Tx[Store], instance: Instance, reason: str) -> Instance:
     """Launch a stopped instance again, or let it wait as a claim."""
     if instance.state is not InstanceState.STOPPED:
         return instance
-    pool, found = find_room(tx, host_pools(tx, instance.joins), instance.demand)
+    pool, found = find_room(tx, host_pools(tx, instance.joins), instance.owner, instance.demand)
     with taking_capacity(tx, pool) if found is not None else nullcontext():
         waiting, _ = tx.store.instances.restart(instance, pool, claim_rank(tx.now_s), reason)
         if found is not None:
@@ -417,6 +418,7 @@ def _mark_hosts(tx: Tx[Store], instance: Instance) -> None:
     pool = own.pool if own is not None else tx.store.claims.pool_of(INSTANCE, instance.id)
     if pool is not None:
         tx.mark(f"pool:{pool}")
+    held_less(tx)
 
 
 def _gpus(count: int) -> str:

@@ -7,16 +7,20 @@ from contextlib import contextmanager
 
 from corral.core.transactions import Tx
 from corral.decide.placement.place import could_hold, place_newcomer, room_for_newcomer, standing_reservation
+from corral.fleet.shares import must_wait, update_line, why_limited
 from corral.model.placement import Placement, Unplaceable
 from corral.model.task import Demand
 from corral.store import Store
 
 
 def find_room(
-    tx: Tx[Store], pools: tuple[str, ...], demand: Demand, *, seed: str = "", longest_s: float | None = None
+    tx: Tx[Store], pools: tuple[str, ...], owner: str, demand: Demand, *, seed: str = "", longest_s: float | None = None
 ) -> tuple[str, Placement | None]:
     """Return the first pool that has room now, and the placement. Without room, return the pool in which the claim waits."""
+    if must_wait(tx, pools, owner, demand):
+        return waiting_pool(tx, pools, demand), None
     for name in pools:
+        _update(tx, name)
         room = room_for_newcomer(tx.store.fleet.pool(name), demand, tx.now_s, seed=seed, longest_s=longest_s)
         if room is not None:
             return name, room
@@ -24,15 +28,18 @@ def find_room(
 
 
 def place_now(
-    tx: Tx[Store], pools: tuple[str, ...], demand: Demand, *, seed: str = "", longest_s: float | None = None
+    tx: Tx[Store], pools: tuple[str, ...], owner: str, demand: Demand, *, seed: str = "", longest_s: float | None = None
 ) -> tuple[str, Placement | Unplaceable]:
     """Return the first pool that has room now, and the placement, for a newcomer that cannot wait.
 
     Without room, return a pool and why it has no room: the first pool that has slots, or a later one if only that could hold the
     newcomer.
     """
+    if must_wait(tx, pools, owner, demand):
+        return pools[0], Unplaceable("GPU" if demand.gpus else "MEMORY", why_limited(tx, pools[0], owner, demand))
     refused: tuple[str, Unplaceable] | None = None
     for name in pools:
+        _update(tx, name)
         pool = tx.store.fleet.pool(name)
         if len(pool):
             found = place_newcomer(pool, demand, tx.now_s, seed=seed, longest_s=longest_s)
@@ -42,6 +49,11 @@ def place_now(
                 refused = name, found
     first = pools[0]
     return refused or (first, place_newcomer(tx.store.fleet.pool(first), demand, tx.now_s, seed=seed, longest_s=longest_s))
+
+
+def _update(tx: Tx[Store], pool_name: str) -> None:
+    if tx.store.fleet.pool(pool_name).has_claims():
+        update_line(tx, pool_name)
 
 
 def waiting_pool(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> str:

@@ -76,6 +76,10 @@ class Allowance(NamedTuple):
     most_gpus: float  # the limits themselves: what it may hold at once
     most_memory_mib: float
 
+    def of_instances(self) -> Allowance:
+        """Return what it allows tasks on EC2 instances: the owner of the instance holds its GPUs, whatever its tasks do."""
+        return self._replace(gpus=math.inf, most_gpus=math.inf)
+
 
 def limited_amounts(demand: Demand) -> tuple[float, int]:
     """Return the GPUs and the memory in MiB that a demand needs at least, of all nodes together."""

@@ -12,7 +12,7 @@ from corral.reconcile.hosts import end_drain, find_silent_hosts, reconcile_host
 from corral.reconcile.instances import drop_terminated_instances, reconcile_daemons, reconcile_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
 from corral.reconcile.metrics import expire_alarm_history, roll_up_metrics
-from corral.reconcile.scheduler import reconcile_pool
+from corral.reconcile.scheduler import reconcile_allowances, reconcile_pool
 from corral.reconcile.tasks import drop_deleted_definitions, drop_stopped_tasks, evict_task, reconcile_task
 
 
@@ -34,6 +34,7 @@ def _once_needed(module: str, name: str) -> Reconciler:
 # colon. `core/transactions.py` describes `OncePerTransaction` and `Together`.
 STATE: dict[str, Reconciler] = {
     "pool": reconcile_pool,
+    "allowances": OncePerTransaction(reconcile_allowances),
     "host": reconcile_host,
     "silence": find_silent_hosts,
     "drain": end_drain,

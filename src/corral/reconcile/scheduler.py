@@ -13,6 +13,7 @@ from types import ModuleType
 from corral.core.transactions import Tx
 from corral.decide.placement.place import serve
 from corral.fleet import instances
+from corral.fleet.shares import look_again, update_allowances, update_line
 from corral.model.placement import INSTANCE, JOB, TASK, Claim, Placement
 from corral.services.ecs.launch import fetch_roaming
 from corral.services.ecs.task_progress import place_waiting_task
@@ -51,6 +52,11 @@ def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
             return
 
 
+def reconcile_allowances(tx: Tx[Store], _: str) -> None:
+    """Look again at what the limits of owners allow, because an owner holds less, or because time has passed."""
+    update_allowances(tx)
+
+
 def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
     """Serve at most `left` claims of a pool. Return how many more claims this call of the reconciler may serve."""
     if not tx.store.job_lines.in_pool(pool_name):
@@ -58,19 +64,24 @@ def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
     dispatch = _batch("dispatch")
     _batch("line_claims").rank_claims(tx, pool_name)
     try:
-        return tx.attempt(lambda: _grant(tx, pool_name, left, {**GRANTS, JOB: partial(dispatch.grant, fails_job=False)}))
+        return tx.attempt(
+            lambda: _grant(tx, pool_name, left, {**GRANTS, JOB: partial(dispatch.grant, pool=pool_name, fails_job=False)})
+        )
     except dispatch.REFUSALS:  # the launch of a job was refused: serve the pool again, and let only this job fail
-        return _grant(tx, pool_name, left, {**GRANTS, JOB: partial(dispatch.grant, fails_job=True)})
+        return _grant(tx, pool_name, left, {**GRANTS, JOB: partial(dispatch.grant, pool=pool_name, fails_job=True)})
 
 
 def _grant(tx: Tx[Store], pool_name: str, left: int, grants: Mapping[str, Grant]) -> int:
+    update_line(tx, pool_name)
     while left > 0:
         for claim, placement in serve(tx.store.fleet.pool(pool_name), tx.now_s):
             grants[claim.kind](tx, claim, placement)
+            update_line(tx, pool_name)
             left -= JOB_COST * (len(placement.nodes) or 1) if claim.kind == JOB else 1
             if left <= 0:
                 break
         if left > 0 and not fetch_roaming(tx, pool_name):
+            look_again(tx, pool_name)
             break
         left -= 1  # `fetch_roaming` has moved a claim to this pool from another pool, which counts as one claim
     return left

@@ -28,7 +28,7 @@ from typing import Any
 from msgspec import Struct, ValidationError, convert, field
 
 from corral.configuration.file import ConfigurationFile, read_file
-from corral.configuration.settings import CLUSTERS, HISTORY, INSTANCE_TYPES, LENDERS, OUTPUTS, SCALING, USAGE, defaults
+from corral.configuration.settings import CLUSTERS, HISTORY, INSTANCE_TYPES, LENDERS, OUTPUTS, SCALING, SHARES, USAGE, defaults
 from corral.model.agent_protocol import SILENT_S
 from corral.model.allocation import LOCAL
 from corral.model.instance import TypeMapping
@@ -36,6 +36,7 @@ from corral.model.lender_settings import KINDS, LenderSettings, RaySettings
 from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes, UsageSettings
 
 TYPE_NAME = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
+UNITS_S = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 LOST_AFTER, LOST_AFTER_MIN_S, LOST_AFTER_MAX_S = "lost_after", 2 * SILENT_S, 30 * 86_400.0
 LENDER_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 SIZES = ("gpus", "vcpus", "memory_gib")
@@ -60,6 +61,11 @@ class Configuration(Struct, frozen=True):
     @property
     def history(self) -> HistorySettings:
         return HistorySettings(float(self.values[f"{HISTORY}.days"]), self.values[f"{HISTORY}.tasks"])
+
+    @property
+    def half_life_s(self) -> float:
+        text = self.values[f"{SHARES}.half_life"]
+        return int(text[:-1]) * UNITS_S[text[-1]]
 
     @property
     def outputs(self) -> OutputSettings:

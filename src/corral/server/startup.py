@@ -32,6 +32,7 @@ from corral.core.core import Core
 from corral.core.errors import Refused
 from corral.core.handovers import forget_finished
 from corral.core.transactions import Tx
+from corral.decide.shares import decay_of
 from corral.model.agent_protocol import HostOptions
 from corral.model.histogram import RequestTimes
 from corral.model.principal import root_user
@@ -200,6 +201,7 @@ async def _serve(options: ServerOptions) -> None:
         outputs=configuration.outputs,
         usage=configuration.usage,
         lost_after=configuration.lost_after,
+        half_life_s=configuration.half_life_s,
         gpu_hour_price=float(configuration.values["cost.gpu_hour"]),
         blobs_folder=str(data / "blobs"),
         audit_folder=str(data / AUDIT),
@@ -214,6 +216,7 @@ async def _serve(options: ServerOptions) -> None:
         asyncio.to_thread(LogStore, data / "logs.db", checked=True),
         asyncio.to_thread(MetricStore, data / "metrics.db", checked=True),
     )
+    store.owner_uses.decay_s = decay_of(settings.half_life_s)
     clock = open_clock(store)
     state_core = Core(
         store, settings=settings, clock=clock, ids=names, reconcilers=STATE, keep_time=partial(keep_time, clock=clock)

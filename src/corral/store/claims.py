@@ -18,6 +18,7 @@ from corral.model.placement import Claim
 from corral.model.task import Demand
 from corral.store.fleet import Fleet
 from corral.store.task_rows import placement_rules_of
+from corral.store.waiting_lines import UNUSED
 
 CLAIMS = (  # every claim with the resources that it needs
     "SELECT claim.number, claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, "
@@ -98,7 +99,10 @@ class Claims:
         Claims of tasks move between the pools of their cluster, and claims of instances between the pools of hosts. Some of the
         claims of these pools may not move: the caller checks them.
         """
-        return merge(*[[(claim, name) for claim in claims] for name, claims in self._related(pool)])
+        found, levels = merge(*[[(claim, name) for claim in claims] for name, claims in self._related(pool)]), self._fleet.levels
+        if not levels:
+            return found
+        return iter(sorted(found, key=lambda each: (each[0].rank[0], levels.get(each[0].owner, UNUSED), *each[0].rank[2:])))
 
     def may_come(self, pool: str) -> bool:
         """Whether other pools have claims that may move to this pool."""

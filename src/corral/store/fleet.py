@@ -7,7 +7,6 @@ for reader threads.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -22,12 +21,22 @@ from corral.store.pool_index import PoolIndex
 from corral.store.waiting_lines import Peers
 
 
+class _Pools(dict[str, PoolIndex]):
+    def __init__(self, levels: dict[str, float], allowances: dict[str, Allowance]) -> None:
+        self._of_owners = levels, allowances
+
+    def __missing__(self, name: str) -> PoolIndex:
+        pool = self[name] = PoolIndex(*self._of_owners)
+        pool.waiting_lines.counts_gpus = is_host_pool(name)
+        return pool
+
+
 class Fleet:
     def __init__(self, undo_log: UndoLog) -> None:
         # Owner → its level in the line (`decide/shares.py`). An owner without a level has used no GPU.
         self.levels: dict[str, float] = {}
         self.allowances: dict[str, Allowance] = {}  # owner → what its limits allow it to take now; missing: it has no such limit
-        self._pools = defaultdict[str, PoolIndex](partial(PoolIndex, self.levels, self.allowances))
+        self._pools = _Pools(self.levels, self.allowances)
         self.pool: Callable[[str], PoolIndex] = self._pools.__getitem__
         self.undo_log = undo_log
         self._on_rollback = undo_log.on_rollback

@@ -103,9 +103,8 @@ class JobLines:
     def claims_of(self, line_id: int) -> dict[str, Claim]:
         return {pool: self._claims[line_id, pool] for pool, _ in self._lines[line_id].pools}
 
-    def line_of(self, claim: Claim) -> tuple[WaitingLine, str]:
-        line = self._lines[int(claim.id.partition("/")[0])]
-        return line, next(pool for pool, _ in line.pools if self._claims[line.id, pool] is claim)
+    def line_of(self, claim: Claim) -> WaitingLine:
+        return self._lines[int(claim.id.partition("/")[0])]
 
     def pools_before(self, pool: str) -> set[str]:
         """Return the pools that must be served before this pool, because lines with claims in this pool prefer those pools."""

@@ -154,6 +154,7 @@ class OwnerUses:
             self._memory[owner] = after
         else:
             self._memory.pop(owner, None)
+        self.on_hold(owner)
 
     # Reading
 
@@ -182,6 +183,10 @@ class OwnerUses:
     def holders(self) -> list[str]:
         """Return the owners that hold GPUs now."""
         return [owner for owner, use in self._uses.items() if use.millionths]
+
+    def present(self) -> list[str]:
+        """Return the owners whose decayed use is known."""
+        return list(self._uses)
 
     def owners(self) -> list[str]:
         """Return the owners that have used GPUs, sorted."""
@@ -236,13 +241,13 @@ class OwnerUses:
         placed = "SELECT owner, sum(memory_mib) FROM task WHERE state IN ('PENDING', 'RUNNING') GROUP BY owner"
         self._memory = {owner: memory_mib for owner, memory_mib in self._execute(placed).fetchall() if memory_mib}
 
-    def copy(self) -> dict[str, OwnerUse]:
+    def copy(self) -> tuple[dict[str, OwnerUse], dict[str, int]]:
         """Return a copy for readers (`show`)."""
-        return dict(self._uses)
+        return dict(self._uses), dict(self._memory)
 
-    def show(self, uses: dict[str, OwnerUse]) -> None:
+    def show(self, uses: dict[str, OwnerUse], memory: dict[str, int]) -> None:
         """Use what the writer has published. Only a reader calls this."""
-        self._uses = uses
+        self._uses, self._memory = uses, memory
 
     def snapshot(self) -> dict[str, Any]:
         """Return the data in memory that is derived from rows, for tests."""

@@ -35,6 +35,7 @@ from corral.store.jobs import Jobs
 from corral.store.joined_hosts import JoinedHosts
 from corral.store.limits import StoredLimits
 from corral.store.objects import Objects
+from corral.store.owner_standings import OwnerStandings
 from corral.store.owner_use import OwnerUse, OwnerUses
 from corral.store.parameters import Parameters
 from corral.store.private_environments import PrivateEnvironments
@@ -78,7 +79,7 @@ class PublishedIndexes(Struct):
     tasks: dict[str, Task] = {}  # not all: `CACHED_MAX` in `store/tasks.py`
     instances: dict[str, Instance] = {}
     lines: dict[int, WaitingLine] = {}
-    uses: dict[str, OwnerUse] = {}
+    uses: tuple[dict[str, OwnerUse], dict[str, int]] = ({}, {})
 
 
 class Store(Database):
@@ -197,6 +198,8 @@ class Store(Database):
         self.claims = Claims(self, self.fleet, self.claims if self.reads_only else None)
         self.owner_uses = OwnerUses(self)
         self.idle_holders = self.idle_holders if self.reads_only else IdleHolders(self)
+        self.owner_standings = OwnerStandings(self.undo_log)
+        self.owner_uses.on_hold = self.owner_standings.hold
         self.instances = Instances(self, self.fleet, self.claims, self.owner_uses)
         self.hosts = Hosts(self, self.instances, self.hosts if self.reads_only else None)
         self.tasks = Tasks(self, self.fleet, self.claims, self.instances, self.owner_uses)
@@ -237,6 +240,7 @@ class Store(Database):
             self._published = PublishedIndexes()
             self.instances.rebuild_slots()
             self.owner_uses.rebuild(self.instances.slices())
+            self.owner_standings.forget(self.owner_uses.present())
             self.claims.rebuild()
             self.job_lines.rebuild()
             self.undo_log.commit()
@@ -274,7 +278,7 @@ class Store(Database):
         self.tasks.show(published.tasks)
         self.instances.show(published.instances)
         self.job_lines.show(published.lines)
-        self.owner_uses.show(published.uses)
+        self.owner_uses.show(*published.uses)
 
     def end_reading(self) -> None:
         if self.reads_only and "fleet" in vars(self):
@@ -282,6 +286,6 @@ class Store(Database):
             self.tasks.show({})
             self.instances.show({})
             self.job_lines.show({})
-            self.owner_uses.show({})
+            self.owner_uses.show({}, {})
         self.buckets.end_reading()
         super().end_reading()

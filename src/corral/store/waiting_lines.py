@@ -88,6 +88,7 @@ class WaitingLines:
     ) -> None:
         """`count_peers` is called with a claim and 1 if it is the first of new peers, and with -1 if it was the last of them."""
         self._count_peers = count_peers
+        self.counts_gpus = True  # False: the slots are EC2 instances, whose owners hold the GPUs
         self.peers: dict[DemandAndLimit, Peers] = {}
         self.owners: dict[str, dict[float, OwnerLines]] = {}  # owner → priority → its lines
         self._order: list[tuple[float, float, str]] = []  # priority, level and owner of each group with use, sorted
@@ -104,7 +105,9 @@ class WaitingLines:
             copied = found.peers[key] = Peers(peers.demand)
             copied.count = peers.count
             for line_key, line in peers.lines.items():
-                twin = copied.lines[line_key] = Line(copied, found.owners[line.group.owner][line.group.priority])
+                group = found.owners[line.group.owner][line.group.priority]
+                twin = copied.lines[line_key] = Line(copied, group)
+                group.lines[twin] = None
                 twin.claims, twin.is_open, twin.shown, twin.shown_of = line.claims[:], line.is_open, line.shown, line.shown_of
             if len(copied.lines) == 1:
                 copied.only = next(iter(copied.lines.values()))
@@ -158,7 +161,7 @@ class WaitingLines:
     def place(self, claim: Claim) -> int:
         """Return how many claims are before this claim."""
         line = self._line_of(claim)
-        level = self._levels.get(claim.owner, UNUSED)
+        level = self._levels.get(claim.owner, UNUSED) if line is None else line.group.level
         key = (line is not None and not line.is_open, claim.rank[0], level)
         if self.is_contested:
             claim = claim._replace(rank=(claim.rank[0], EQUAL_SHARE, *claim.rank[2:]))
@@ -244,11 +247,18 @@ class WaitingLines:
         if group.level != UNUSED:
             del self._order[bisect_left(self._order, (group.priority, group.level, group.owner))]
 
+    def lines_of(self, owner: str) -> list[Line]:
+        """Return the lines of an owner, sorted by their first claims."""
+        lines = [line for each in self.owners.get(owner, {}).values() for line in each.lines]
+        lines.sort(key=_first_claim)
+        return lines
+
     def reopen(self, owner: str) -> bool:
         """Open or close the lines of an owner, because what its limits allow has changed."""
         changed, allowance = False, self._allowances.get(owner)
-        lines = [line for group in self.owners.get(owner, {}).values() for line in group.lines]
-        lines.sort(key=_first_claim)
+        if allowance is not None and not self.counts_gpus:
+            allowance = allowance.of_instances()
+        lines = self.lines_of(owner)
         are_open = [True] * len(lines) if allowance is None else opened(allowance, [line.peers.demand for line in lines])
         for line, is_open in zip(lines, are_open):
             if is_open != line.is_open:

@@ -360,8 +360,10 @@ def shortage_of(pool: Pool, claim: Claim) -> UnmetDemand:
 
 def place_text(pool: Pool, claim: Claim) -> str:
     """Describe the place of a claim among all claims of the pool. This is fast also if many claims have equal demands."""
-    place = pool.place_in_line(claim)
-    return "first in line" if place == 1 else f"place {place} in line behind {pool.heads()[0].name}"
+    place, heads = pool.place_in_line(claim), pool.heads()
+    if place == 1:
+        return "first in line"
+    return f"place {place} in line behind {heads[0].name}" if heads else f"place {place} in line"
 
 
 def _older(pool: Pool, claim: Claim) -> list[Claim]:

@@ -35,14 +35,14 @@ from corral.store import Store
 REFUSALS = (ApiError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, fails_job: bool) -> None:
-    """Dispatch the first job of a line: the scheduler has found a placement for the claim of the line.
+def grant(tx: Tx[Store], claim: Claim, placement: Placement, *, pool: str, fails_job: bool) -> None:
+    """Dispatch the first job of a line: the scheduler has found a placement for the claim of the line in `pool`.
 
     The job leaves the line. If `fails_job` is True, a job whose launch is refused fails with the reason. If `fails_job` is False,
     this function raises the error instead, and the caller must undo all changes. This is faster, because the launch needs no
     savepoint of its own.
     """
-    line, pool = tx.store.job_lines.line_of(claim)
+    line = tx.store.job_lines.line_of(claim)
     pool, claim, placement = _preferred(tx, line, pool, claim, placement)
     queue = find_queue(tx, line.key.region, line.queue)
     offered = offers(tx, queue)
@@ -120,7 +120,8 @@ def _preferred(tx: Tx[Store], line: WaitingLine, pool: str, claim: Claim, placem
     for name, earlier in tx.store.job_lines.claims_of(line.id).items():
         if name == pool:
             break
-        found = room_for_claim(tx.store.fleet.pool(name), earlier, tx.now_s)
+        index = tx.store.fleet.pool(name)
+        found = room_for_claim(index, index.ranked(earlier), tx.now_s) if index.is_open(earlier) else None
         if found is not None:
             return name, earlier, found
     return pool, claim, placement

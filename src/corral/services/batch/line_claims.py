@@ -22,7 +22,7 @@ from corral.decide.tasks.job_order import job_rank, share_level, share_may_start
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import Job, JobKind
 from corral.model.job_line import JobPlace, LineKey, WaitingLine
-from corral.model.placement import Rank
+from corral.model.placement import EQUAL_SHARE, Rank
 from corral.model.task import Demand
 from corral.services.batch.consumable_resources import find_resource
 from corral.services.batch.environments import find_environment, pool_of
@@ -30,6 +30,7 @@ from corral.services.batch.job_queues import JobQueue, find_queue, queues_of_env
 from corral.services.batch.names import DELETING, queue_key
 from corral.services.batch.scheduling_policies import FairShare, fair_share
 from corral.store import Store
+from corral.store.waiting_lines import UNUSED
 
 # If a line must leave the capacity of an unmanaged environment to other shares, its claims are computed again after this time,
 # because the environment may have grown.
@@ -149,7 +150,8 @@ def open_lines(tx: Tx[Store], environment: ComputeEnvironment) -> set[int]:
     for queue in queues_of_environment(tx, environment.region, environment.name):
         for line in tx.store.job_lines.lines_of(queue.region, queue.name):
             if shortage(tx, line) is None and leaves_reservation(tx, line, queue) and not line.demand.nodes:
-                ranked.append((line_rank(tx, line, queue, 0.0), line.id, line))
+                level = tx.store.fleet.levels.get(line.key.owner, UNUSED)
+                ranked.append((line_rank(tx, line, queue, 0.0, level), line.id, line))
     left = environment.max_vcpus - tx.store.job_holdings.vcpus(environment.region, environment.name)
     found: set[int] = set()
     for _, line_id, line in sorted(ranked, key=lambda each: each[:2]):
@@ -164,8 +166,8 @@ def open_lines(tx: Tx[Store], environment: ComputeEnvironment) -> set[int]:
     return found
 
 
-def line_rank(tx: Tx[Store], line: WaitingLine, queue: JobQueue, seniority_s: float) -> Rank:
-    return job_rank(seniority_s, queue.priority, level_of(tx, queue, line.share), line.first)
+def line_rank(tx: Tx[Store], line: WaitingLine, queue: JobQueue, seniority_s: float, share: float = EQUAL_SHARE) -> Rank:
+    return job_rank(seniority_s, queue.priority, level_of(tx, queue, line.share), line.first, share)
 
 
 def level_of(tx: Tx[Store], queue: JobQueue, share: str, more_vcpus: float = 0.0) -> float:

@@ -111,7 +111,8 @@ def _why_waiting(tx: Tx[Store], claim: Claim) -> str:
     name = tx.store.claims.pool_of(INSTANCE, claim.id)
     assert name is not None, "a claim that waits in no pool"
     pool = tx.store.fleet.pool(name)
-    return why_claim_waits(tx, name, claim) if claim in pool.heads() else why_waiting(pool, claim)
+    claim = pool.ranked(claim)
+    return why_claim_waits(tx, name, claim) if claim in pool.heads() or not pool.is_open(claim) else why_waiting(pool, claim)
 
 
 def _overcommitted(tx: Tx[Store], living: list[Instance]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.limits import groups_of
+from corral.fleet.shares import limits_changed
 from corral.model.limits import EVERYONE, GROUP, NO_LIMITS, SUBJECTS, Limits
 from corral.model.principal import ROOT, USER
 from corral.services.corral.errors import GroupNotFoundException, InvalidRequestException, UserNotFoundException
@@ -42,6 +43,7 @@ def set_limits(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     if problem is not None:
         raise InvalidRequestException(problem)
     tx.store.limits.put(subject, limits)
+    limits_changed(tx)
     return {"subject": subject, "limits": _shown(limits)}
 
 

@@ -225,7 +225,7 @@ def start_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
 
     def start(instance: Instance) -> None:
         if instance.state is InstanceState.STOPPED:
-            _, room = place_now(tx, host_pools(tx, instance.joins), instance.demand)
+            _, room = place_now(tx, host_pools(tx, instance.joins), instance.owner, instance.demand)
             if isinstance(room, Unplaceable):
                 raise errors.InsufficientInstanceCapacity(
                     f"There is not enough capacity to start {ec2_id(instance.id)} ({instance.type}) now: {_clause('it', room)}. "

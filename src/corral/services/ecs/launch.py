@@ -21,6 +21,7 @@ from corral.fleet.clusters import fargate_pool, pools_of
 from corral.fleet.limits import limited_time_s, why_refused
 from corral.fleet.newcomers import find_room, place_now, taking_capacity, waiting_pool
 from corral.fleet.private_environments import use_private_objects
+from corral.fleet.shares import look_again, must_wait, update_line, why_limited
 from corral.fleet.task_interfaces import placed_details
 from corral.fleet.unix_accounts import account_of
 from corral.model.allocation import is_allocation_cluster
@@ -167,7 +168,7 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
         in_line = entry is None or entry.state is QueueState.ADMITTED
         if in_line:
             pool, found = unfit.get((pools, group)) or _find_placement(
-                tx, pools, task.demand, tx.ids.hex32() if draws else "", longest_s, waits=capacity.waits
+                tx, pools, task, tx.ids.hex32() if draws else "", longest_s, waits=capacity.waits
             )
         else:
             pool, found = waiting_pool(tx, pools, task.demand), None
@@ -202,14 +203,14 @@ def _restricted(prototype: Task, scope: str, group: str) -> Task:
 
 
 def _find_placement(
-    tx: Tx[Store], pools: tuple[str, ...], demand: Demand, seed: str, longest_s: float | None, *, waits: bool
+    tx: Tx[Store], pools: tuple[str, ...], task: Task, seed: str, longest_s: float | None, *, waits: bool
 ) -> tuple[str, Placement | Unplaceable | None]:
     """Return the pool and the placement. If no slot has room and the task waits, return None instead of the placement."""
     if tx.settings.launches.paused_until_s > tx.now_s:
         tx.mark(f"pool:{pools[0]}")
-        return (waiting_pool(tx, pools, demand), None) if waits else (pools[0], PAUSED)
+        return (waiting_pool(tx, pools, task.demand), None) if waits else (pools[0], PAUSED)
     find = find_room if waits else place_now
-    return find(tx, pools, demand, seed=seed, longest_s=longest_s)
+    return find(tx, pools, task.owner, task.demand, seed=seed, longest_s=longest_s)
 
 
 def never_fits(tx: Tx[Store], pools: tuple[str, ...], demand: Demand) -> Unplaceable | None:
@@ -242,6 +243,10 @@ def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototy
             failures.append(LaunchFailure(instance_id, Unplaceable("memberOf", f"the host lacks the Unix account {account}")))
             continue
         longest_s = longest_time_of(prototype, spec)
+        if must_wait(tx, [pool], request.owner, prototype.demand):
+            why = why_limited(tx, pool, request.owner, prototype.demand)
+            failures.append(LaunchFailure(instance_id, Unplaceable("GPU" if prototype.demand.gpus else "MEMORY", why)))
+            continue
         found = place_on(tx.store.fleet.pool(pool), prototype.demand, instance_id, tx.now_s, longest_s=longest_s)
         if isinstance(found, Placement):
             with taking_capacity(tx, pool):
@@ -277,9 +282,12 @@ def _add_task(
         use_private_objects(tx, task)
         if rank is not None:
             mark_provider(tx, task)
-            own = tx.store.claims.get(TASK, task_id)
-            if own is not None and tx.store.fleet.pool(task.pool).heads()[-1] > own:
-                # Its priority, or its id if the ranks are equal, puts it before another claim, which may have reserved a slot.
+            update_line(tx, task.pool)
+            look_again(tx, task.pool)
+            own, pool = tx.store.claims.get(TASK, task_id), tx.store.fleet.pool(task.pool)
+            if own is not None and (heads := pool.heads()) and heads[-1] > pool.ranked(own):
+                # Its priority, the level of its owner, or its id if the ranks are equal, puts it before another claim, which may
+                # have reserved a slot.
                 tx.mark(f"pool:{task.pool}")
         return task
     if free_gpus is None:
@@ -388,7 +396,7 @@ def fetch_roaming(tx: Tx[Store], pool_name: str) -> bool:
         return False
     pool, unfit = tx.store.fleet.pool(pool_name), set[tuple[str, Demand]]()
     for claim, source in tx.store.claims.roaming_to(pool_name):
-        if (source, claim.demand) in unfit or not _may_use(tx, claim, pool_name):
+        if (source, claim.demand) in unfit or not tx.store.fleet.pool(source).is_open(claim) or not _may_use(tx, claim, pool_name):
             continue
         is_better = is_reservable(pool, claim) and not is_reservable(tx.store.fleet.pool(source), claim)
         if is_better or room_for_newcomer(pool, claim.demand, tx.now_s, seed=claim.id, longest_s=claim.longest_s) is not None:

@@ -12,6 +12,7 @@ from corral.core.transactions import Tx
 from corral.decide.placement.place import place_text, shortage_of, withheld_text
 from corral.decide.placement.start_estimates import estimates, start_text
 from corral.decide.tasks.lifecycle import task_health
+from corral.fleet.shares import why_behind, why_limited
 from corral.fleet.task_interfaces import attachment_id, bindings_of, host_address, interface_of
 from corral.model.constant_result import ConstantResult, ExtendedResult
 from corral.model.instance import ARCHITECTURE, ec2_id
@@ -57,6 +58,9 @@ class WaitReasons:
         estimate of the start.
         """
         pool = self._tx.store.fleet.pool(pool_name)
+        if not pool.is_open(claim):
+            return why_limited(self._tx, pool_name, claim.owner, claim.demand)
+        claim = pool.ranked(claim)
         older = bisect_left(pool.heads(), claim)  # the number of older claims that may have reserved a slot
         before, after = pool.derived(("reason", claim.demand, older), lambda: self._explain(pool_name, claim))
         if claim.demand.rules is not None and claim.demand.rules.instance_group:
@@ -65,7 +69,8 @@ class WaitReasons:
             self._starts[pool_name] = estimates(pool, self._tx.now_s)
         starts_at_s = self._starts[pool_name].get(claim.id)
         start = "" if starts_at_s is None else f"; {start_text(starts_at_s, self._tx.now_s)}"
-        return f"{before}; {place_text(pool, claim)}{after}{start}"
+        behind = why_behind(self._tx, pool, claim)
+        return f"{before}; {place_text(pool, claim)}{f'; {behind}' if behind else ''}{after}{start}"
 
     def _explain(self, pool_name: str, claim: Claim) -> tuple[str, str]:
         """Return the texts before and after the place of a claim in the list."""

@@ -11,6 +11,7 @@ from corral.core.transactions import Tx
 from corral.decide.tasks.lifecycle import advance, startable
 from corral.fleet.leaving_tasks import mark_leaving
 from corral.fleet.private_environments import release_private_objects
+from corral.fleet.shares import held_less
 from corral.fleet.task_interfaces import placed_details
 from corral.model.ecs_service import service_of_task
 from corral.model.group import provider_key
@@ -97,6 +98,8 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
         extends = before.limit_s is not None and before.started_at_s != progress.task.started_at_s
         if pool.peers_depending_on_tasks or frees or extends:
             tx.mark(f"pool:{before.pool}")
+    if frees:
+        held_less(tx)
     if stopped and before.state is not TaskState.STOPPED:
         release_private_objects(tx, before)
     if stopped and not is_host_pool(before.pool):

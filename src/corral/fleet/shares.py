@@ -1,0 +1,199 @@
+"""The line of several owners: their levels, what their limits allow them to take, and the texts that explain both.
+
+`decide/shares.py` defines levels. The fleet index orders claims by them (`store/waiting_lines.py`), and skips claims that wait for
+a limit. Levels and allowances are computed before claims of a pool are served. If only one owner waits, and there are no limits,
+nothing is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from math import inf
+
+from corral.core.transactions import Tx
+from corral.decide.shares import decay_of, line_level, use_at
+from corral.fleet.limits import SEE, groups_of, limits_of, members_of, weight_of
+from corral.model.durations import DAY_S
+from corral.model.instance import is_host_pool
+from corral.model.limits import GROUP, Allowance, limited_amounts, shown_subject
+from corral.model.placement import Claim, Pool
+from corral.model.principal import OF_USER
+from corral.model.task import Demand
+from corral.store import Store
+from corral.store.waiting_lines import UNUSED, opened
+
+WEEK_S = 7 * DAY_S
+HOUR_S = 3600.0
+SEE_LIMITS = SEE.removesuffix(".")
+ALLOWANCES = "allowances:"  # the reconciler that looks again at what limits allow
+LOOK_AGAIN_S = 300.0  # a reservation may pass to another owner after this time, because levels have changed
+
+
+def update_line(tx: Tx[Store], pool_name: str) -> None:
+    """Bring levels and allowances up to date, before claims of a pool are served or a newcomer is placed."""
+    owners = tx.store.fleet.pool(pool_name).waiting_lines.owners
+    if len(owners) > 1:
+        _update_levels(tx)
+    if tx.store.limits.of or tx.store.fleet.allowances:
+        _update_allowances(tx, owners, pool_name)
+
+
+def limits_changed(tx: Tx[Store]) -> None:
+    """Compute all levels and allowances again, and serve the claims that may start now."""
+    uses = tx.store.owner_uses
+    tx.store.owner_standings.forget(uses.present())
+    tx.mark(ALLOWANCES)
+    for name in tx.store.fleet.pools_with_claims():
+        tx.mark(f"pool:{name}")
+
+
+def held_less(tx: Tx[Store]) -> None:
+    """Let claims start for which a limit of their owner has room now, in any pool."""
+    if tx.store.limits.of:
+        tx.mark(ALLOWANCES)
+
+
+def update_allowances(tx: Tx[Store]) -> None:
+    """Look again at what limits allow, and serve the pools in which claims may start now."""
+    fleet = tx.store.fleet
+    tx.store.owner_standings.look_again([owner for owner, allowance in fleet.allowances.items() if allowance.gpus <= 0])
+    waiting = {owner for name in fleet.pools_with_claims() for owner in fleet.pool(name).waiting_lines.owners}
+    _update_allowances(tx, sorted(waiting), "")
+
+
+def look_again(tx: Tx[Store], pool_name: str) -> None:
+    """Serve a pool again later, if free GPUs are reserved for the claim of one owner while others wait. Levels change with time."""
+    pool = tx.store.fleet.pool(pool_name)
+    if pool.free_gpus and len(pool.waiting_lines.owners) > 1:
+        tx.due(f"pool:{pool_name}", tx.now_s + LOOK_AGAIN_S)
+
+
+def _update_levels(tx: Tx[Store]) -> None:
+    uses = tx.store.owner_uses
+    for owner in tx.store.owner_standings.take_moved(tx.now_s, uses.holders):
+        level = line_level(uses.use(owner), weight_of(tx, owner), decay_of(tx.settings.half_life_s), tx.now_s)
+        tx.store.fleet.set_level(owner, level if level != UNUSED else None)
+
+
+# Limits
+
+
+def _update_allowances(tx: Tx[Store], waiting: Collection[str], pool_name: str) -> None:
+    fleet = tx.store.fleet
+    changed, unknown = tx.store.owner_standings.take_changed(waiting)
+    due = dict.fromkeys([*changed, *unknown])
+    limited = {name for owner in changed for name in groups_of(tx, owner) if f"{GROUP}/{name}" in tx.store.limits.of}
+    if limited:  # what these owners hold counts for the other members, too
+        others = {owner for name in fleet.pools_with_claims() for owner in fleet.pool(name).waiting_lines.owners}
+        due |= dict.fromkeys(sorted(owner for owner in others if owner not in due and limited.intersection(groups_of(tx, owner))))
+    for owner in due:
+        before, after = fleet.allowances.get(owner), allowance_of(tx, owner)
+        pools = fleet.set_allowance(owner, after)
+        if after is None or before is None or after.gpus > before.gpus or after.memory_mib > before.memory_mib:
+            for name in pools:
+                if name != pool_name:
+                    tx.mark(f"pool:{name}")
+
+
+def allowance_of(tx: Tx[Store], owner: str) -> Allowance | None:
+    """Return what the limits of an owner allow it to take now. Return None if it has no limit that can let claims wait."""
+    uses, found = tx.store.owner_uses, Allowance(inf, inf, inf, inf)
+    for each in limits_of(tx, owner):
+        most = each.limits
+        if most.gpus is None and most.memory_mib is None and most.gpu_hours_per_week is None:
+            continue
+        members = members_of(tx, each.subject)
+        if most.gpus is not None:
+            left = most.gpus - sum([uses.held(member) for member in members])
+            found = found._replace(gpus=min(found.gpus, left), most_gpus=min(found.most_gpus, most.gpus))
+        if most.memory_mib is not None:
+            left = most.memory_mib - sum([uses.memory_mib(member) for member in members])
+            least = min(found.most_memory_mib, most.memory_mib)
+            found = found._replace(memory_mib=min(found.memory_mib, left), most_memory_mib=least)
+        if most.gpu_hours_per_week is not None and (more_s := _hours_left_at_s(tx, members, most.gpu_hours_per_week)) is not None:
+            found = found._replace(gpus=min(found.gpus, 0.0))
+            tx.due(ALLOWANCES, more_s)
+    return found if found != (inf, inf, inf, inf) else None
+
+
+def _hours_left_at_s(tx: Tx[Store], members: list[str], most_hours: float) -> float | None:
+    """Return when owners have used less than a number of GPU-hours in a week, if they hold nothing until then. None: they have."""
+    since_s = tx.now_s - WEEK_S
+    over_s = tx.store.owner_uses.gpu_s(members, since_s, tx.now_s) - most_hours * HOUR_S
+    if over_s < 0:
+        return None
+    by_hour: dict[int, float] = {}
+    for member in members:
+        for each in tx.store.owner_uses.hours(member, since_s, tx.now_s):
+            by_hour[each.hour] = by_hour.get(each.hour, 0.0) + each.gpu_s
+    for hour in sorted(by_hour):
+        begins_s = max(since_s, hour * HOUR_S)
+        gpu_s = by_hour[hour] * ((hour + 1) * HOUR_S - begins_s) / HOUR_S
+        if gpu_s > over_s:
+            return begins_s + WEEK_S + over_s / gpu_s * ((hour + 1) * HOUR_S - begins_s) + 1.0
+        over_s -= gpu_s
+    return tx.now_s + HOUR_S
+
+
+def must_wait(tx: Tx[Store], pools: Iterable[str], owner: str, demand: Demand) -> bool:
+    """Whether the limits of an owner let a newcomer wait, or an older claim of the owner waits for the same limit."""
+    allowance = allowance_of(tx, owner) if tx.store.limits.of else None
+    if allowance is None:
+        return False
+    pools, is_counted = list(pools), False
+    older = []
+    for name in pools:
+        waiting = tx.store.fleet.pool(name).waiting_lines
+        is_counted |= is_host_pool(name)
+        older += [line.peers.demand for line in waiting.lines_of(owner) if not line.is_open]
+    allowed = allowance if is_counted else allowance.of_instances()
+    return not opened(allowed, [*older, demand])[-1]
+
+
+def why_limited(tx: Tx[Store], pool_name: str, owner: str, demand: Demand) -> str:
+    """Name the limit for which claims of an owner wait."""
+    uses = tx.store.owner_uses
+    gpus, memory_mib = limited_amounts(demand)
+    gpus = gpus if is_host_pool(pool_name) else 0.0
+    for each in limits_of(tx, owner):
+        name, most, members = shown_subject(each.subject), each.limits, members_of(tx, each.subject)
+        held, used_mib = sum([uses.held(member) for member in members]), sum([uses.memory_mib(member) for member in members])
+        if gpus and most.gpus is not None and held + gpus > most.gpus:
+            return f"{name} may hold {most.gpus} GPUs at once, and holds {_number(held)}{SEE_LIMITS}"
+        if gpus and most.gpu_hours_per_week is not None:
+            used_h = uses.gpu_s(members, tx.now_s - WEEK_S, tx.now_s) / HOUR_S
+            if used_h >= most.gpu_hours_per_week:
+                limit = _number(most.gpu_hours_per_week)
+                return f"{name} may use {limit} GPU-hours in seven days, and has used {used_h:.1f}{SEE_LIMITS}"
+        if most.memory_mib is not None and used_mib + memory_mib > most.memory_mib:
+            return f"{name} may reserve {most.memory_mib} MiB of memory at once, and reserves {used_mib}{SEE_LIMITS}"
+    return f"an older task of {owner.removeprefix(OF_USER)} waits for a limit{SEE_LIMITS}"
+
+
+# Shares
+
+
+def why_behind(tx: Tx[Store], pool: Pool, claim: Claim) -> str:
+    """Say how much the owner of a claim and the owner of the first claim have used, if this is why the claim is behind."""
+    heads = pool.heads()
+    if not heads or heads[0].owner == claim.owner:
+        return ""
+    first, own = heads[0], pool.ranked(claim)
+    if first.rank[0] != own.rank[0] or first.rank[1] >= own.rank[1]:
+        return ""
+    return f"{_standing(tx, own.owner)}; {_standing(tx, first.owner)}: tasks of {_name(first.owner)} are first"
+
+
+def _standing(tx: Tx[Store], owner: str) -> str:
+    uses = tx.store.owner_uses
+    use = use_at(uses.use(owner), tx.now_s, decay_of(tx.settings.half_life_s))
+    weight = _number(weight_of(tx, owner))
+    return f"{_name(owner)} holds {_number(use.held)} GPUs, and used {use.used / HOUR_S:.1f} GPU-hours lately (weight {weight})"
+
+
+def _name(owner: str) -> str:
+    return owner.removeprefix(OF_USER)
+
+
+def _number(value: float) -> str:
+    return f"{round(value, 2):g}"

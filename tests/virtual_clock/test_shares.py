@@ -1,0 +1,255 @@
+"""The line of several users: priority, then decayed use, then age. Limits of users and groups."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from corral.core.errors import ApiError
+from corral.fleet.shares import update_line
+from corral.model.run import Observed
+from corral.services.ecs import host_reports
+from virtual_clock.shares_world import HOUR_S, SharesWorld
+
+WEEKS = 4
+WEEK_H = 7 * 24
+
+
+def test_the_user_who_has_used_less_is_first() -> None:
+    world = SharesWorld(2, ann=[], bob=[])
+    first = world.submit("ann", count=2, hours=10)
+    waiting = sorted(world.submit("ann", count=3))  # they are equally old
+    world.clock.advance(5 * HOUR_S)
+    [younger] = world.submit("bob")
+    assert world.waits(younger)
+    said = world.reason(waiting[0])
+    assert "ann holds 2 GPUs, and used 9.9 GPU-hours lately (weight 1); bob holds 0 GPUs, and used 0.0" in said
+    assert "tasks of bob are first" in said and "place 2 in line" in said
+    assert "tasks of" not in world.reason(younger)
+    world.end(first[0])
+    assert not world.waits(younger) and world.waits(waiting[0]), "bob has used nothing"
+    world.end(younger)
+    assert not world.waits(waiting[0])
+
+
+def test_priority_is_before_shares_and_age_is_after_them() -> None:
+    world = SharesWorld(1, ann=[], bob=[])
+    [running] = world.submit("ann", hours=5)
+    world.clock.advance(HOUR_S)
+    [urgent] = world.submit("ann", tags=[{"key": "corral:priority", "value": "5"}])
+    [usual] = world.submit("bob")
+    world.end(running)
+    assert not world.waits(urgent) and world.waits(usual)
+
+
+def test_what_is_held_counts_at_once() -> None:
+    """One user cannot take all GPUs that become free at the same time."""
+    world = SharesWorld(8, ann=[], bob=[], cy=[])
+    [blocker] = world.submit("cy", gpus=8)
+    world.submit("ann", count=8)
+    world.submit("bob", count=8)
+    world.end(blocker)
+    assert world.running("ann") == world.running("bob") == 4
+
+
+def test_a_weight_divides_the_level_at_once() -> None:
+    world = SharesWorld(6, ann=[], bob=["lab"], cy=[])
+    [blocker] = world.submit("cy", gpus=4)
+    [other] = world.submit("cy", gpus=2)
+    world.limit("group/lab", weight=2.0)
+    world.submit("ann", count=8)
+    world.submit("bob", count=8)
+    world.end(blocker)
+    world.end(other)
+    assert (world.running("ann"), world.running("bob")) == (2, 4)
+
+
+def share_for_weeks(world: SharesWorld, appetites: dict[str, tuple[int, float]], weeks: float, rng: Random) -> dict[str, float]:
+    """Each user always has tasks that wait: of so many GPUs, for about so many hours.
+
+    Return the longest time in which no task of a user started, in hours.
+    """
+    owner_of: dict[str, str] = {}
+    waiting = dict[str, None]()
+    last_s = dict.fromkeys(appetites, world.clock.now_s())
+    longest_h = dict.fromkeys(appetites, 0.0)
+
+    def submit(user: str) -> None:
+        gpus, hours = appetites[user]
+        [task_id] = world.submit(user, gpus=gpus, hours=hours * rng.uniform(0.7, 1.3))
+        owner_of[task_id] = user
+        waiting[task_id] = None
+
+    for user in appetites:
+        for _ in range(8 // appetites[user][0] + 1):
+            submit(user)
+    until_s = world.clock.now_s() + weeks * WEEK_H * HOUR_S
+    while (now_s := world.clock.now_s()) < until_s:
+        submit(owner_of[world.next_end()])
+        for task_id in [each for each in waiting if not world.waits(each)]:
+            del waiting[task_id]
+            user = owner_of[task_id]
+            longest_h[user], last_s[user] = max(longest_h[user], (now_s - last_s[user]) / HOUR_S), now_s
+    return longest_h
+
+
+SEED = int(os.environ.get("CORRAL_SIM_SEED", "1"))
+APPETITES = {"ann": (1, 20.0), "bob": (2, 9.0), "cy": (1, 5.0), "dora": (4, 12.0)}
+
+
+@pytest.mark.parametrize("weights", [{}, {"bob": 2.0, "dora": 3.0}], ids=["equal weights", "weights"])
+def test_users_with_different_appetites_share_the_machine_over_four_weeks(weights: dict[str, float]) -> None:
+    world = SharesWorld(8, ann=[], bob=[], cy=[], dora=[])
+    for user, weight in weights.items():
+        world.limit(f"user/{user}", weight=weight)
+    longest_h = share_for_weeks(world, APPETITES, WEEKS, Random(SEED))
+    levels = {user: world.used(user) / weights.get(user, 1.0) for user in APPETITES}
+    mean = sum(levels.values()) / len(levels)
+    assert all(abs(each / mean - 1) < 0.05 for each in levels.values()), levels
+    assert max(longest_h.values()) < WEEK_H / 2, longest_h
+    for user in APPETITES:
+        assert world.store.owner_uses.held(f"user/{user}") == world.running(user)
+
+
+def test_levels_survive_a_restart(tmp_path: Path) -> None:
+    world = SharesWorld(2, tmp_path / "state.db", ann=[], bob=[])
+    [first, _] = world.submit("ann", count=2, hours=10)
+    [older] = world.submit("ann")
+    world.clock.advance(HOUR_S)
+    [younger] = world.submit("bob")
+    world.restart()
+    world.host_reports_until(1e12)
+    world.end(first)
+    assert world.waits(older) and not world.waits(younger)
+
+
+def test_a_reservation_passes_to_the_user_whose_level_is_lower_later() -> None:
+    """Nothing ends, but with time, the user who holds much is behind the one who holds little."""
+    world = SharesWorld(8, ann=[], bob=[])
+    [past] = world.submit("bob", gpus=8, hours=100)
+    world.clock.advance(100 * HOUR_S)
+    world.end(past)
+    world.submit("ann", gpus=2, hours=500)
+    [large] = world.submit("ann", gpus=8)
+    [small] = world.submit("bob", gpus=1)
+    assert world.waits(large) and world.waits(small), "the GPUs are reserved for ann, who has used less"
+    world.wait(60 * HOUR_S)
+    assert world.waits(small)
+    world.wait(20 * HOUR_S)
+    assert world.waits(large) and not world.waits(small)
+
+
+# Limits
+
+
+def test_gpus_at_once() -> None:
+    world = SharesWorld(8, ann=[], bob=[])
+    world.limit("user/ann", gpus=2)
+    first = world.submit("ann", count=4)
+    assert world.running("ann") == 2
+    said = world.reason(min(first[2:]))
+    assert said == "user:ann may hold 2 GPUs at once, and holds 2: `corral limits` shows the limits"
+    [of_bob] = world.submit("bob", gpus=4)
+    assert not world.waits(of_bob), "claims that wait for a limit keep no other waiting"
+    world.end(first[0])
+    assert world.running("ann") == 2 and not world.waits(min(first[2:]))
+    world.limit("user/ann", gpus=3)
+    assert world.running("ann") == 3, "a change acts at once"
+    world.limit("user/ann", gpus=1)
+    world.submit("ann")
+    assert world.running("ann") == 3, "what runs keeps its GPUs"
+    world.limit("user/ann", "gpus")
+    assert world.running("ann") == 4
+
+
+def test_a_claim_that_waits_for_a_limit_reserves_nothing() -> None:
+    world = SharesWorld(8, ann=[], bob=[])
+    world.submit("bob", gpus=4, hours=9)
+    world.limit("user/ann", gpus=5)
+    world.submit("ann", gpus=1, hours=9)
+    [waiting] = world.submit("ann", gpus=4)
+    assert world.waits(waiting)
+    world.limit("user/ann", gpus=4)
+    [of_bob] = world.submit("bob", gpus=2)
+    assert not world.waits(of_bob)
+
+
+def test_small_tasks_do_not_keep_a_large_task_of_the_same_user_waiting() -> None:
+    world = SharesWorld(8, ann=[])
+    world.limit("user/ann", gpus=4)
+    [first] = world.submit("ann", gpus=2)
+    [large] = world.submit("ann", gpus=4)
+    [small] = world.submit("ann", gpus=1)
+    assert world.waits(large) and world.waits(small)
+    assert "an older task of ann waits for a limit" in world.reason(small)
+    world.end(first)
+    assert not world.waits(large) and world.waits(small)
+
+
+def test_a_group_counts_its_members_together() -> None:
+    world = SharesWorld(8, ann=["lab"], bob=["lab"], cy=[])
+    world.limit("group/lab", gpus=3)
+    first = world.submit("ann", count=2)
+    [of_bob, waiting] = world.submit("bob", count=2)
+    assert not world.waits(of_bob) and world.waits(waiting)
+    assert world.reason(waiting).startswith("group:lab may hold 3 GPUs at once, and holds 3")
+    world.submit("cy", gpus=4)
+    world.end(first[0])
+    assert not world.waits(waiting)
+
+
+def test_memory_at_once() -> None:
+    world = SharesWorld(8, ann=[])
+    world.limit("user/ann", memoryMiB=13)
+    first = world.submit("ann", count=3)
+    assert world.waits(first[2]) and "user:ann may reserve 13 MiB of memory at once, and reserves 12" in world.reason(first[2])
+    world.end(first[1])
+    assert not world.waits(first[2])
+
+
+def test_gpu_hours_in_a_week() -> None:
+    world = SharesWorld(8, ann=[])
+    world.limit("user/ann", gpuHoursPerWeek=10)
+    first = world.submit("ann", gpus=2, hours=6)
+    world.next_end()
+    [later] = world.submit("ann", hours=1)
+    assert world.waits(later)
+    assert world.reason(later).startswith("user:ann may use 10 GPU-hours in seven days, and has used 12.0")
+    assert not world.waits(first[0])
+    world.wait(7 * 24 * HOUR_S - 7 * HOUR_S)
+    assert world.waits(later)
+    world.wait(3 * HOUR_S)
+    assert not world.waits(later), "two of the twelve hours are older than a week"
+
+
+def test_a_rollback_leaves_levels_and_allowances_as_they_were() -> None:
+    world = SharesWorld(4, ann=[], bob=[])
+    world.limit("user/ann", gpus=3)
+    running = world.submit("ann", count=3, hours=9)
+    world.submit("bob", hours=9)
+    world.submit("ann", count=2)
+    world.clock.advance(HOUR_S)
+    world.submit("bob", count=2)
+
+    def present() -> Any:
+        fleet = world.store.fleet
+        return dict(fleet.levels), dict(fleet.allowances), list(fleet.pool("hosts:default").in_order())
+
+    def fail(tx: Any) -> None:
+        runs = [Observed(run.attempt_id, 1, 1.0, 2.0, 0) for run in world.task(running[0]).runs]
+        host_reports.report(tx, "h", runs)
+        update_line(tx, "hosts:default")
+        levels, allowances, _ = present()
+        assert levels != before[0] and allowances != before[1]
+        raise ApiError("no")
+
+    before = present()
+    with pytest.raises(ApiError):
+        world.run(fail)
+    assert present() == before
+    world.end(running[0])
+    assert world.running("bob") == 2, "bob has used less"
