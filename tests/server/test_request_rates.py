@@ -44,6 +44,19 @@ def test_a_bucket_holds_the_requests_of_a_second(limit: float | None, times: lis
     assert passed(rates(limit), ANN, times) == expected
 
 
+def test_the_members_of_a_group_share_its_rate() -> None:
+    store = Store(None)
+    store.limits.put("group/lab", Limits(requests_per_second=10.0))
+    store.limits.put(ANN, Limits(requests_per_second=4.0))
+    limits = store.limits.of
+    of = RequestRates(
+        store.limits, lambda owner: [SubjectLimits(each, limits[each]) for each in (owner, "group/lab") if each in limits]
+    )
+    assert passed(of, ANN, [0.0] * 50) == 4
+    assert passed(of, "user/bob", [0.0] * 50) == 6, "what ann has sent counts, what was refused does not"
+    assert passed(of, "user/carol", [0.5] * 50) == 5
+
+
 @pytest.mark.parametrize(
     ("action", "code"),
     [

@@ -2,8 +2,8 @@
 
 recognise       find the API and the operation, by `aws/recognition.py` for AWS and by the path for all others
 authenticate    identify the caller by the credentials of the request (`authentication.py`)
-authorise       check that the caller may perform the action (`authorization.py`)
 rate            check that the caller has not made too many requests (`request_rates.py`)
+authorise       check that the caller may perform the action (`authorization.py`)
 run             run the operation in the lane of its database (`service_calls.py` names the exceptions)
 respond         return the result, or the error in the format of the client's protocol
 """
@@ -165,10 +165,10 @@ class FrontDoor:
             caller = self._caller(identity, request, request_id)
             authorise(caller, exchange)
             self._last_uses.note(caller, action)
-            if caller.is_restricted:
-                caller = await self._permissions.check(caller, exchange)
             if action not in PUBLIC_ACTIONS:
                 self._rates.take(caller.principal.owner, action, time.monotonic())
+            if caller.is_restricted:
+                caller = await self._permissions.check(caller, exchange)
             response = await exchange.run(caller)
         except ClientGone:
             raise

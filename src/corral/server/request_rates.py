@@ -1,6 +1,7 @@
-"""The limits of requests per second: a token bucket for each owner that has such a limit.
+"""The limits of requests per second: a token bucket for each user and each group that has such a limit.
 
-A bucket holds the requests of one second, at least one. Callers without such a limit pass without a bucket.
+A bucket holds the requests of one second, at least one. The members of a group share its bucket. Callers without such a limit pass
+without a bucket.
 """
 
 from __future__ import annotations
@@ -38,23 +39,27 @@ class RequestRates:
     def __init__(self, stored: StoredLimits, limits_of: Callable[[str], list[SubjectLimits]]) -> None:
         self._stored = stored
         self._limits_of = limits_of
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, _Bucket] = {}  # the owner or group whose requests it counts → its bucket
 
     def take(self, owner: str, action: str, now_s: float) -> None:
-        """Count a request of an owner. Raise the throttling error of the service if the owner has sent too many."""
+        """Count a request of an owner. Raise the throttling error of the service if the owner or a group of it has sent too many.
+
+        A refused request counts for none of them.
+        """
         if not self._stored.limits_requests or not owner:
             return
-        found = [(each.limits.requests_per_second, each.subject) for each in self._limits_of(owner)]
-        rates = [(rate, subject) for rate, subject in found if rate is not None]
-        if not rates:
-            self._buckets.pop(owner, None)
-            return
-        rate, subject = min(rates)
-        most = max(rate, 1.0)
-        bucket = self._buckets.setdefault(owner, _Bucket(most, now_s))
-        bucket.left = min(most, bucket.left + (now_s - bucket.at_s) * rate)
-        bucket.at_s = now_s
-        if bucket.left < 1:
-            error = ERRORS.get(action.partition(":")[0], ThrottlingException)
-            raise error(f"Rate exceeded: {shown_subject(subject)} may send {rate:g} requests per second. Retry later.")
-        bucket.left -= 1
+        buckets = []
+        for each in self._limits_of(owner):
+            rate = each.limits.requests_per_second
+            if rate is None:
+                continue
+            most = max(rate, 1.0)
+            bucket = self._buckets.setdefault(each.subject, _Bucket(most, now_s))
+            bucket.left = min(most, bucket.left + (now_s - bucket.at_s) * rate)
+            bucket.at_s = now_s
+            if bucket.left < 1:
+                error = ERRORS.get(action.partition(":")[0], ThrottlingException)
+                raise error(f"Rate exceeded: {shown_subject(each.subject)} may send {rate:g} requests per second. Retry later.")
+            buckets.append(bucket)
+        for bucket in buckets:
+            bucket.left -= 1
