@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from base64 import b64encode
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -94,9 +96,29 @@ def test_layers_count_for_the_owner_of_their_repository(corral):
     sent = images("PATCH", images.begin(repository), bytes(1_001))
     denied = images("PUT", f"{sent.headers['location']}?digest={digest_of(bytes(1_001))}")
     assert denied.code == "DENIED" and "may store" in denied.message
+    assert images("PATCH", images.begin(repository), iter([bytes(MIB)] * 3)).code == "DENIED", "before the layer is complete"
+    first, second = images.begin(repository), images.begin(repository)
+    own.set_limits(subject="root", limits={"storedBytes": before + 5 * MIB})
+    assert images("PATCH", first, bytes(3 * MIB)).status == 202
+    assert images("PATCH", second, bytes(3 * MIB)).code == "DENIED", "unfinished uploads count together"
+    assert images("DELETE", first).status == 204
     own.set_limits(subject="root", remove=["storedBytes"])
     assert sums(corral, stored=True) == sums(corral, stored=False)
     assert sums(corral, stored=True)["root"] == before + 1_000
+
+
+def test_the_buckets_of_runs_are_no_way_around_a_limit(corral, ann):
+    own, s3 = corral.client("corral"), ann("s3")
+    for bucket, most in (("corral-run-environments", MIB), ("corral-shipped-folders", 64 * MIB)):
+        s3.create_bucket(Bucket=bucket)
+        digest = sha256(large := bytes(most + 1)).digest()
+        put = {"Bucket": bucket, "ChecksumSHA256": b64encode(digest).decode()}
+        assert refused(s3.put_object, **put, Key=digest.hex(), Body=large)[0] == "EntityTooLarge"
+        own.set_limits(subject=ANN, limits={"storedBytes": 10})
+        put["ChecksumSHA256"] = b64encode(digest := sha256(bytes(11)).digest()).decode()
+        assert refused(s3.put_object, **put, Key=digest.hex(), Body=bytes(11))[0] == "QuotaExceeded"
+        own.set_limits(subject=ANN, remove=["storedBytes"])
+        s3.put_object(**put, Key=digest.hex(), Body=bytes(11))
 
 
 def test_requests_per_second_and_who_sees_limits(corral, ann):

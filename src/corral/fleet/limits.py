@@ -6,6 +6,7 @@ of the user's groups hold, too: a group counts what its members use together. Ro
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
@@ -93,16 +94,22 @@ def why_refused(tx: Tx[Store], owner: str, demand: Demand, limit_s: float | None
     return None
 
 
-def why_too_large(tx: Tx[Store], owner: str, more_bytes: int) -> str | None:
-    """Return why an owner may not store so many more bytes. None: it may."""
+def why_too_large(
+    tx: Tx[Store], owner: str, more_bytes: int, unfinished: Callable[[Collection[str]], int] = lambda owners: 0
+) -> str | None:
+    """Return why an owner may not store so many more bytes. None: it may.
+
+    `unfinished` returns how many bytes of owners have arrived and are not stored yet. They count as more bytes.
+    """
     for each in limits_of(tx, owner):
         most = each.limits.stored_bytes
         if most is None:
             continue
-        stored = tx.store.stored_bytes.of(members_of(tx, each.subject))
-        if stored + more_bytes > most:
+        members = members_of(tx, each.subject)
+        stored, more = tx.store.stored_bytes.of(members), more_bytes + unfinished(members)
+        if stored + more > most:
             name = shown_subject(each.subject)
-            return f"{name} stores {stored} bytes, and may store {most}. {more_bytes} more bytes would exceed this limit{SEE}"
+            return f"{name} stores {stored} bytes, and may store {most}. {more} more bytes would exceed this limit{SEE}"
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 BUCKET = "corral-run-environments"  # cli/runs/environment.py repeats this name
 JSON_VALUES = "# corral: values are JSON strings"  # the first line of an environment file whose values are JSON strings
+OBJECT_MAX_BYTES = 2**20  # Linux cannot start a program with a much larger environment
 UNUSED_S = 60.0  # an object is deleted this long after the last task that refers to it has ended
 UPLOADED_S = 3600.0  # an object to which no task ever refers is deleted this long after its upload
 _PREFIX = f"arn:aws:s3:::{BUCKET}/"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 from msgspec import Struct
@@ -27,6 +27,7 @@ TASK_MAX = 32  # the most uploads of the containers of one task; Docker sends fi
 IDLE_MAX_S = 3600.0  # an upload that has been idle for this long is deleted
 # If UPLOADS_MAX uploads are open, an upload that has been idle for this long may be deleted to make room for a new upload.
 EVICTABLE_S = 60.0
+CHECKED_BYTES = 2**20  # after so many bytes, the owner's limit of stored bytes is checked again
 
 log = logging.getLogger("corral")
 
@@ -34,12 +35,18 @@ log = logging.getLogger("corral")
 class LayerUpload(Struct, eq=False):
     id: str
     repository_id: int
+    owner: str = ""  # of the repository
     task_id: str = ""  # the task whose container has begun the upload
     work: ThreadedBlobWriter | None = None  # None until the first bytes arrive
     size: int = 0
+    arriving: int = 0  # bytes of the present request
+    checked: int = 0  # the bytes that the upload had when its owner's limit was checked
     is_busy: bool = False  # whether a request is sending bytes now
     idle_since_s: float = 0.0  # by the clock of the event loop
     idle_timer: asyncio.TimerHandle | None = None
+
+
+Check = Callable[[LayerUpload], None]  # raises an error if the owner of an upload may not store its bytes
 
 
 class LayerUploads:
@@ -49,8 +56,11 @@ class LayerUploads:
         self._open: dict[str, LayerUpload] = {}
         self._dropping: set[asyncio.Task[None]] = set()
 
-    def open(self, repository_id: int, task_id: str = "") -> LayerUpload:
-        """Begin an upload. `task_id` is the task of a program in a container, and empty for all other callers."""
+    def open(self, repository_id: int, owner: str, task_id: str = "") -> LayerUpload:
+        """Begin an upload to a repository of `owner`.
+
+        `task_id` is the task of a program in a container, and empty for all other callers.
+        """
         everyone = list(self._open.values())
         containers = [upload for upload in everyone if upload.task_id and task_id]
         task = [upload for upload in containers if upload.task_id == task_id]
@@ -58,7 +68,7 @@ class LayerUploads:
             if len(rivals) >= most:
                 self._make_room(rivals)
                 break
-        upload = LayerUpload(self._ids.uuid(), repository_id, task_id)
+        upload = LayerUpload(self._ids.uuid(), repository_id, owner, task_id)
         self._open[upload.id] = upload
         self._mark_idle(upload)
         return upload
@@ -73,18 +83,22 @@ class LayerUploads:
             raise BlobUploadInvalid("Another request is sending to this upload. Wait for it to finish.")
         return upload
 
-    async def take(self, upload: LayerUpload, receive: Receive, announced: int | None) -> None:
+    def unfinished(self, owners: Collection[str]) -> int:
+        """Return the bytes of all uploads to the repositories of these owners."""
+        return sum([upload.size + upload.arriving for upload in self._open.values() if upload.owner in owners])
+
+    async def take(self, upload: LayerUpload, receive: Receive, announced: int | None, check: Check) -> None:
         """Append the bytes of a request. Any failure deletes the upload.
 
         `announced` is the number of bytes according to the Content-Range header, or None if the request has no such header.
         """
         async with self._sending(upload):
-            await self._take(upload, receive, announced)
+            await self._take(upload, receive, announced, check)
 
-    async def finish(self, upload: LayerUpload, receive: Receive, announced: int | None) -> StoredBlob:
+    async def finish(self, upload: LayerUpload, receive: Receive, announced: int | None, check: Check) -> StoredBlob:
         """Append the last bytes and complete the blob. The caller must then commit a row for the blob, or erase the blob."""
         async with self._sending(upload):
-            work = await self._take(upload, receive, announced)
+            work = await self._take(upload, receive, announced, check)
             arrived, _ = await work.end()
         self._close(upload)
         return arrived
@@ -95,10 +109,20 @@ class LayerUploads:
         if upload.work is not None:
             await upload.work.stop()
 
-    async def _take(self, upload: LayerUpload, receive: Receive, announced: int | None) -> ThreadedBlobWriter:
+    async def _take(self, upload: LayerUpload, receive: Receive, announced: int | None, check: Check) -> ThreadedBlobWriter:
+        async def checked() -> tuple[bytes, bool]:
+            data, more = await receive()
+            upload.arriving += len(data)
+            arrived = upload.size + upload.arriving
+            if arrived - upload.checked >= CHECKED_BYTES:
+                check(upload)
+                upload.checked = arrived
+            return data, more
+
         if upload.work is None:
             upload.work = await self._intake.begin({SHA256})
-        count = await self._intake.take(receive, upload.work)
+        count = await self._intake.take(checked, upload.work)
+        upload.arriving = 0
         if announced is not None and count != announced:
             raise SizeInvalid(f"The chunk has {count} bytes, but its Content-Range has {announced}. Begin a new upload.")
         upload.size += count

@@ -73,9 +73,11 @@ class Layers:
             )
             if (layer := await self._state.submit(mount)) is not None:
                 return _created(request.name, layer.digest)
-        repository_id = self._repository_id(request)
+        repository = self._repository(request)
         digest = digest_of(query["digest"]) if "digest" in query else None
-        upload = self._uploads.open(repository_id, (request.caller.task_id or "") if request.caller.confined else "")
+        upload = self._uploads.open(
+            repository.id, repository.owner, (request.caller.task_id or "") if request.caller.confined else ""
+        )
         return _progress(202, request.name, upload) if digest is None else await self._finish(request, upload, digest)
 
     async def progress(self, request: RegistryRequest) -> aws.Response:
@@ -84,7 +86,7 @@ class Layers:
     async def send(self, request: RegistryRequest) -> aws.Response:
         """Append one chunk, or all bytes of a layer."""
         upload = self._upload(request)
-        await self._uploads.take(upload, request.receive, _announced(request, upload))
+        await self._uploads.take(upload, request.receive, _announced(request, upload), self._check_unfinished)
         return _progress(202, request.name, upload)
 
     async def finish(self, request: RegistryRequest) -> aws.Response:
@@ -97,7 +99,7 @@ class Layers:
         return aws.Response(204, [VERSION], b"")
 
     async def _finish(self, request: RegistryRequest, upload: LayerUpload, digest: str) -> aws.Response:
-        arrived = await self._uploads.finish(upload, request.receive, _announced(request, upload))
+        arrived = await self._uploads.finish(upload, request.receive, _announced(request, upload), self._check_unfinished)
         found = f"sha256:{arrived.digests[SHA256].hex()}"
         if found != digest:
             await self._intake.erase([arrived.blob])
@@ -108,10 +110,16 @@ class Layers:
         return _created(request.name, digest)
 
     def _upload(self, request: RegistryRequest) -> LayerUpload:
-        return self._uploads.find(request.reference, self._repository_id(request))
+        return self._uploads.find(request.reference, self._repository(request).id)
 
-    def _repository_id(self, request: RegistryRequest) -> int:
-        return self._read(lambda tx: find(tx, request.caller, request.name)).id
+    def _repository(self, request: RegistryRequest) -> Repository:
+        return self._read(lambda tx: find(tx, request.caller, request.name))
+
+    def _check_unfinished(self, upload: LayerUpload) -> None:
+        """Refuse an upload if its owner may not store all bytes that have arrived. Layers that exist already count again."""
+        why = self._read(lambda tx: why_too_large(tx, upload.owner, 0, self._uploads.unfinished) if tx.store.limits.of else None)
+        if why is not None:
+            raise Denied(why)
 
     def _read(self, handler: Callable[[Tx[Store]], T]) -> T:
         return self._state.read_now(handler, self._settings, self._ids)

@@ -14,9 +14,9 @@ from corral.fleet.limits import why_too_large
 from corral.fleet.private_environments import keep_uploaded_object
 from corral.model.blob import Admission, Slice, StoredBlob
 from corral.model.objects import Bucket, ContentPart, ObjectVersion
-from corral.model.private_environment import BUCKET
+from corral.model.private_environment import BUCKET, OBJECT_MAX_BYTES
 from corral.model.shipped_folder import BUCKET as SHIPPED_FOLDERS
-from corral.model.shipped_folder import sha256_text
+from corral.model.shipped_folder import PART_MAX_BYTES, sha256_text
 from corral.services.s3 import versions
 from corral.services.s3.errors import (
     AccessDenied,
@@ -35,6 +35,7 @@ from corral.services.s3.errors import (
 )
 from corral.services.s3.lifecycle import expiration_member
 from corral.services.s3.lookup import (
+    PRIVATE,
     check_key,
     existing_bucket,
     existing_version,
@@ -78,6 +79,7 @@ def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admis
     _check_shipped(bucket, params)
     versions.check_write(tx, bucket, params["Key"], params)
     check_room(tx, bucket, params["ContentLength"])
+    _check_private(tx, bucket, params["ContentLength"], caller)
     return admission(details_from_request(bucket, params), params)
 
 
@@ -111,6 +113,20 @@ def _check_shipped(bucket: Bucket, params: dict[str, Any]) -> None:
             f"The key of an object of the bucket {SHIPPED_FOLDERS} is the SHA-256 of its content, in hexadecimal digits: send it "
             "as x-amz-checksum-sha256, too."
         )
+
+
+def _check_private(tx: Tx[Store], bucket: Bucket, size: int, caller: Caller) -> None:
+    """Refuse large objects in the buckets of `corral run`, and those of callers who may not store more bytes.
+
+    Every caller may put objects there, and they count for the owner of the buckets, who is the root user.
+    """
+    if bucket.name not in PRIVATE or caller.is_root:
+        return
+    most = OBJECT_MAX_BYTES if bucket.name == BUCKET else PART_MAX_BYTES
+    if size > most:
+        raise entity_too_large(most, ProposedSize=size)
+    if tx.store.limits.of and (why := why_too_large(tx, caller.owner, size)) is not None:
+        raise QuotaExceeded(why)
 
 
 def store_object(
