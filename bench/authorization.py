@@ -21,17 +21,20 @@ from corral.core.ids import RandomIds
 from corral.core.transactions import Tx
 from corral.model.principal import iam_user, root_user
 from corral.model.settings import Settings
+from corral.model.task import Demand, Task, TaskState
 from corral.server.authorization import Authorizer, RequiredOperation
 from corral.store import Store
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 POLICIES = 10
+CALLERS = 10  # the users that repeat requests
 BUDGET_US = 30.0
 ROUNDS = 5
 OWN = {"StringEquals": {"corral:Owner": "${corral:Caller}"}}
 REQUESTS = {
-    "ecs:DescribeTasks of its own task": ("ecs", "DescribeTasks", {"tasks": ["0" * 32]}),
-    "sqs:SendMessage": ("sqs", "SendMessage", {"QueueUrl": f"http://localhost/{ACCOUNT}/jobs", "MessageBody": "x"}),
+    "ecs:DescribeTasks": ("ecs", "DescribeTasks", {"tasks": ["0" * 32]}),
+    "ecs:StopTask of its own task": ("ecs", "StopTask", {"task": f"{'0' * 31}{{}}"}),
+    "sqs:SendMessage to its own queue": ("sqs", "SendMessage", {"QueueUrl": f"{ACCOUNT}/jobs-{{}}", "MessageBody": "x"}),
     "s3:GetObject": ("s3", "GetObject", {"Bucket": "data", "Key": "a/b"}),
     "batch:DescribeJobQueues": ("batch", "DescribeJobQueues", {}),
 }
@@ -48,16 +51,22 @@ class Reads:
 
 
 class Request:
-    """A request whose parameters are parsed."""
+    """A request of each user, whose parameters are parsed."""
 
     def __init__(self, service: str, operation: str, params: dict[str, Any]) -> None:
-        self._required = RequiredOperation(service, operation, params)
+        each = {f"user{at}": {name: _of_user(value, at) for name, value in params.items()} for at in range(CALLERS)}
+        self._required = {name: RequiredOperation(service, operation, given) for name, given in each.items()}
+        self._of_others = RequiredOperation(service, operation, params)
 
     def required(self, caller: Caller) -> RequiredOperation:
-        return self._required
+        return self._required.get(caller.principal.name, self._of_others)
 
     def denied(self, message: str) -> ApiError:
         raise AssertionError(message)
+
+
+def _of_user(value: Any, number: int) -> Any:
+    return value.replace("{}", str(number)) if isinstance(value, str) else value
 
 
 def rows(bench: Bench) -> list[Row]:
@@ -67,7 +76,7 @@ def rows(bench: Bench) -> list[Row]:
     callers = [Caller(ACCOUNT, REGION, iam_user(ACCOUNT, f"user{number}"), source_ip="10.0.0.7") for number in range(users)]
     found = [_first(authorizer, callers)]
     for name, given in REQUESTS.items():
-        cost = min(_cost_us(authorizer, callers[:10], Request(*given), bench.size(20_000, 2_000)) for _ in range(ROUNDS))
+        cost = min(_cost_us(authorizer, callers[:CALLERS], Request(*given), bench.size(20_000, 2_000)) for _ in range(ROUNDS))
         found.append(Row(f"authorise {name}, a user with {POLICIES} policies", cost, "µs", budget=BUDGET_US))
     root = Caller(ACCOUNT, REGION, root_user(ACCOUNT))
     found.append(Row("decide that the root user needs no policy", min(_root_us(root) for _ in range(ROUNDS)), "µs"))
@@ -117,6 +126,13 @@ def _store(path: Path, users: int) -> Store:
         user = {"UserName": name, "UserId": f"AIDA{number:016}", "Arn": f"arn:aws:iam::{ACCOUNT}:user/{name}", "Path": "/"}
         store.stored.add("iam", "user", "", name, {**user, "_inline": {}, "_attached": arns, "_groups": []}, 0.0, "root")
     store.buckets.add("data", REGION, 0.0, "root")
+    for number in range(CALLERS):
+        details = {"tags": [{"key": "team", "value": "a"}]}
+        store.tasks.add(
+            Task(f"{'0' * 31}{number}", REGION, "default", "d", "hosts:default", TaskState.PROVISIONING, TaskState.RUNNING,
+                 Demand(1, 0, 0), 0.0, details=details, owner=f"user/user{number}")
+        )  # fmt: skip
+        store.queues.add_queue(REGION, f"jobs-{number}", {"VisibilityTimeout": "30"}, {"team": "a"}, 0, f"user/user{number}")
     store.commit()
     return store
 

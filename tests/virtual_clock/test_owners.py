@@ -30,6 +30,7 @@ from corral.services.lambda_.code import CODE, checked_code, inline_zip
 from corral.services.lambda_.invocations import invoke, take_invocations
 from corral.services.logs.ingestion import open_streams
 from corral.services.sts import handlers as sts
+from corral.store.task_owners import TaskOwners
 from corral.telemetry import LogStore
 from stacks.stack_world import World as StackWorld
 from stacks.stack_world import spec_of
@@ -147,6 +148,8 @@ def test_a_resource_belongs_to_its_creator(case: str) -> None:
     for table in tables:
         where = " WHERE region != ''" if table == "instance" else ""  # the host's own instance belongs to the root user
         assert world.store.execute(f"SELECT DISTINCT owner FROM {table}{where}").fetchall() == [(ALICE,)], table
+    of_users = world.store.tasks.owners.of_users()
+    assert of_users == TaskOwners(world.store, None).of_users() and {*of_users.values()} <= {ALICE}
     claims = list(world.store.fleet.pool("hosts:default").heads())
     assert {claim.owner for claim in claims} <= {ALICE} and bool(claims) == ("claim" in tables or "job_line" in tables)
     if "function" in case:

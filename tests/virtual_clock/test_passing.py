@@ -26,6 +26,7 @@ from corral.services.ecs.task_metadata import task_credentials
 from corral.store import Store
 from corral.store.owner_use import OwnerUses
 from corral.store.stored_bytes import SUMS
+from corral.store.task_owners import TaskOwners
 from corral.telemetry import LogStore, MetricStore
 from virtual_clock.environment_world import EnvironmentWorld
 from virtual_clock.group_world import CALLER
@@ -95,6 +96,7 @@ def test_what_a_user_has_created_passes(case: str) -> None:
     in_memory = {task.owner for task in world.store.tasks.unfinished().values()}
     in_memory |= {each.owner for each in world.store.instances.slices()}
     assert in_memory <= {BOB}
+    assert world.store.tasks.owners.of_users() == TaskOwners(world.store, None).of_users()
     uses, of_rows = world.store.owner_uses, OwnerUses(world.store)
     of_rows.rebuild(world.store.instances.slices())
     assert uses.snapshot()["memory"] == of_rows.snapshot()["memory"] and ALICE not in uses.holders()

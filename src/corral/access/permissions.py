@@ -7,7 +7,7 @@ ARN of the resource that the handler will find. With the ARN of the request, a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -26,6 +26,34 @@ class Permission(Struct, frozen=True):
     action: str  # as in a policy: "ecs:RunTask"
     resource: str  # an ARN, NO_RESOURCE or UNKNOWN_RESOURCE
     context: Context = field(default_factory=dict)  # condition keys and their values; keys are in lower case
+
+
+class LateContext(Mapping[str, Sequence[str]]):
+    """Condition keys that are computed when a policy asks for one, because most policies ask for none."""
+
+    __slots__ = ("_compute", "_found")
+
+    def __init__(self, compute: Callable[[], Context]) -> None:
+        self._compute = compute
+        self._found: Context | None = None
+
+    @property
+    def found(self) -> Context:
+        if self._found is None:
+            self._found = self._compute()
+        return self._found
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.found.get(key, default)
+
+    def __getitem__(self, key: str) -> Sequence[str]:
+        return self.found[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
 
 
 # The permission to decide what runs on the host. AWS has no such action: there, the host of a task is an instance of the user, and
@@ -52,7 +80,10 @@ def on_resources(action: str, arns: Iterable[str], context: Context) -> list[Per
 
 def request_tags(params: Params) -> Context:
     """The condition keys aws:RequestTag/KEY and aws:TagKeys, if the request has tags, or aws:TagKeys, if it removes tags."""
-    given = params.get("tags") or params.get("Tags") or ()
+    given = params.get("tags") or params.get("Tags")
+    if not given:
+        removed = params.get("tagKeys") or params.get("TagKeys")
+        return {"aws:tagkeys": tuple(removed)} if removed else {}
     tags = [{"key": key, "value": value} for key, value in given.items()] if isinstance(given, Mapping) else given
     pairs = {tag.get("key", tag.get("Key", "")): tag.get("value", tag.get("Value", "")) for tag in tags if isinstance(tag, Mapping)}
     if not pairs:

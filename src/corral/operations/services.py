@@ -127,19 +127,25 @@ def _permissions_module(service: str) -> ModuleType:
     return import_module(f"corral.services.{MODULES[service][1].partition('.')[0]}.permissions")
 
 
+@cache
+def _permissions_tools(service: str) -> tuple[Any, ...]:
+    """Return what `needed_permissions` needs for a service. It is imported with the first request that needs permissions."""
+    from corral.access.passed_roles import passed_roles
+    from corral.access.permissions import HOST_OPERATIONS, RUN_ON_HOST
+
+    return _permissions_module(service), passed_roles, HOST_OPERATIONS.get(service, frozenset()), RUN_ON_HOST
+
+
 def needed_permissions(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> list[Permission]:
     """Return all permissions that the caller needs for an operation. `params` are the parameters of the request.
 
     For S3, `params` has only the parameters in the head of the request, because the body has not arrived yet.
     """
-    from corral.access.passed_roles import passed_roles  # imported with the first request that needs permissions
-    from corral.access.permissions import HOST_OPERATIONS, RUN_ON_HOST
-
-    module = _permissions_module(service)
+    module, passed_roles, host_operations, run_on_host = _permissions_tools(service)
     needed: list[Permission] = module.needed_permissions(tx, caller, operation, params)
     needed += passed_roles(tx, caller, service, params, needed[0].resource if needed else "")
-    if operation in HOST_OPERATIONS.get(service, ()) and module.gives_host(tx, caller, operation, params):
-        needed.append(RUN_ON_HOST)
+    if operation in host_operations and module.gives_host(tx, caller, operation, params):
+        needed.append(run_on_host)
     return needed
 
 

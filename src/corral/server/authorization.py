@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
@@ -20,12 +21,24 @@ from corral.store import Store
 
 if TYPE_CHECKING:
     from corral.access.principals import CallerPolicies
+    from corral.store.iam_index import IamIndex
 
 # Operations that no policy decides about, as on AWS: who am I, and a session with the caller's own permissions.
 NEED_NO_POLICY = frozenset({("sts", "GetCallerIdentity"), ("sts", "GetSessionToken")})
 # Kind of a session → the operations of IAM and STS that it may perform
 ASSUMABLE = {USER: frozenset({"AssumeRole"}), FEDERATED_USER: frozenset[str]()}
 CALLERS_MAX = 4_000  # the callers whose policies are kept; ten policies of a user take some 50 KB
+
+
+@cache
+def _tools() -> tuple[Any, ...]:
+    """Return what the check needs. It is imported with the first request of a restricted caller."""
+    from corral.access.authorization import refusal, sight
+    from corral.access.principals import policies_of_caller
+    from corral.access.resources import WITH_POLICIES
+    from corral.operations.listings import listing_of
+
+    return refusal, sight, listing_of, WITH_POLICIES, policies_of_caller
 
 
 class RequiredOperation(Struct, frozen=True):
@@ -57,6 +70,7 @@ class Authorizer:
         # The principal and the task of a caller → the policies that decide about it, and the value of `IamIndex.changes` before
         # they were read.
         self._policies: dict[tuple[Any, ...], tuple[int, CallerPolicies]] = {}
+        self._iam: IamIndex | None = None
 
     async def check(self, caller: Caller, exchange: RestrictedExchange) -> Caller:
         """Raise the access denied error of the API, unless policies allow the operation.
@@ -65,10 +79,7 @@ class Authorizer:
 
         An operation that is open to containers needs no policy for resources of the same owner, but a policy can deny it.
         """
-        from corral.access.authorization import refusal, sight  # imported with the first request of a restricted caller
-        from corral.access.resources import WITH_POLICIES
-        from corral.operations.listings import listing_of
-
+        refusal, sight, listing_of, with_policies, _ = _tools()
         required = exchange.required(caller)
         if required is None:
             return caller
@@ -78,7 +89,7 @@ class Authorizer:
         self._check_session(caller, required, exchange)
         is_open = caller.confined and service is not None and operation in service.open_to_containers
         policies = self._policies_of(caller)
-        if is_open and required.service not in WITH_POLICIES and not policies.layers.denies_anything and not self._has_users():
+        if is_open and required.service not in with_policies and not policies.layers.denies_anything and not self._has_users():
             return caller  # every resource belongs to the root user, as this task does, and has no policy
         params = await required.params() if callable(required.params) else required.params
 
@@ -111,16 +122,15 @@ class Authorizer:
 
     def _policies_of(self, caller: Caller) -> CallerPolicies:
         """Return the policies of the caller. They are read again if something of IAM has changed since the last read."""
-        from corral.access.principals import policies_of_caller
-
         key = caller.principal, caller.task_id is not None, caller.terms
+        cached = self._policies.get(key)
+        if cached is not None and self._iam is not None and cached[0] == self._iam.changes:
+            return cached[1]
 
         def find(tx: Tx[Store]) -> CallerPolicies:
+            self._iam = tx.store.iam  # the writer and all readers have the same index
             changes = tx.store.iam.changes  # from before the read: if a commit changes the policies later, the counts differ
-            cached = self._policies.get(key)
-            if cached is not None and cached[0] == changes:
-                return cached[1]
-            found = policies_of_caller(tx, caller)
+            found: CallerPolicies = _tools()[-1](tx, caller)
             if len(self._policies) >= CALLERS_MAX:
                 self._policies.clear()
             self._policies[key] = changes, found

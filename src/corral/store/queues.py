@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import orjson
+from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.database import Database, Row
@@ -19,44 +20,70 @@ ACTIVE_MS = 6 * 3_600_000  # metrics of an empty queue are published for this ti
 CACHED_MAX = 20_000  # entries of the cache; each queue has two
 
 
+class QueueChangeCount(Struct):
+    """The number of commits that changed a row of a queue. The writer and the readers share it."""
+
+    count: int = 0
+
+
 class Queues(MessageGroups):
     def __init__(self, database: Database, of_writer: Queues | None = None) -> None:
         """A reader passes the queues of the writer, which remembers the last arrivals and receives."""
         super().__init__(database)
         if of_writer is not None:
             self._wakes, self._first_receives = of_writer._wakes, of_writer._first_receives
-        # Each queue has two keys: (region, name), and its pile. A read-only connection has no cache, because it does not notice the
-        # changes of the writer.
-        self._cached: dict[tuple[str, str] | int, Queue] | None = None if database.reads_only else {}
+        # Each queue has two keys: (region, name), and its pile. A reader clears its cache when the writer has committed a change.
+        self._cached: dict[tuple[str, str] | int, Queue] = {}
+        self._changes: QueueChangeCount = QueueChangeCount() if of_writer is None else of_writer._changes
+        self._cached_at = 0  # a reader: the change count at which it has filled the cache
+        self._reading_at: int | None = None  # the change count before the current read snapshot began; None: no snapshot
         if not database.reads_only:
             (last,) = database.execute("SELECT max(id) FROM message").fetchone()
             self._last_id = last or 0
             self.counters.rebuild()
 
+    def begin_reading(self) -> None:
+        self._reading_at = self._changes.count
+
+    def end_reading(self) -> None:
+        self._reading_at = None
+
     def _forget_on_rollback(self) -> None:
         """Clear the cache if the transaction is rolled back. Call this before you change a queue's row."""
-        if self._cached is not None:
-            self._database.undo_log.on_rollback(self._cached.clear)
+        self._database.undo_log.on_rollback(self._cached.clear)
+        self._database.undo_log.on_commit(self._count_change)
+
+    def _count_change(self) -> None:
+        self._changes.count += 1
 
     def _cache(self, queue: Queue) -> Queue:
-        if self._cached is not None:
-            if len(self._cached) > CACHED_MAX:
-                self._cached.clear()
-            self._cached[queue.region, queue.name] = self._cached[queue.pile] = queue
+        if len(self._cached) > CACHED_MAX:
+            self._cached.clear()
+        self._cached[queue.region, queue.name] = self._cached[queue.pile] = queue
         return queue
+
+    def _known(self, key: tuple[str, str] | int) -> Queue | None:
+        if self._database.reads_only:
+            # From before the read: if a commit changes the row later, the counts differ.
+            count = self._changes.count if self._reading_at is None else self._reading_at
+            if self._cached_at != count:
+                self._cached.clear()
+                self._cached_at = count
+        return self._cached.get(key)
 
     # Queues
 
     def queue(self, region: str, name: str) -> Queue | None:
-        if self._cached is not None and (queue := self._cached.get((region, name))) is not None:
+        if (queue := self._known((region, name))) is not None:
             return queue
         return self._select(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE region = ? AND name = ?", (region, name))
 
     def queue_numbered(self, id: int) -> Queue | None:
+        self._known(0)  # a reader must not cache the row as one of an earlier state
         return self._select(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE id = ?", (id,))
 
     def _queue_of_pile(self, pile: int) -> Queue | None:
-        if self._cached is not None and (queue := self._cached.get(pile)) is not None:
+        if (queue := self._known(pile)) is not None:
             return queue
         return self._select(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE pile = ?", (pile,))
 
@@ -106,8 +133,7 @@ class Queues(MessageGroups):
     def drop_queue(self, queue: Queue) -> None:
         self._abandon_pile(queue)
         self._database.execute("DELETE FROM queue WHERE id = ?", (queue.id,))
-        if self._cached is not None:
-            self._cached.pop((queue.region, queue.name), None)
+        self._cached.pop((queue.region, queue.name), None)
 
     def _new_pile(self) -> int:
         pile = self._database.execute("INSERT INTO pile DEFAULT VALUES").lastrowid
@@ -118,8 +144,7 @@ class Queues(MessageGroups):
         self._forget_on_rollback()
         self._database.execute("UPDATE pile SET owned = 0 WHERE id = ?", (queue.pile,))
         self.counters.drop(queue.pile)
-        if self._cached is not None:
-            self._cached.pop(queue.pile, None)
+        self._cached.pop(queue.pile, None)
 
     def queue_names(self, region: str, *, prefix: str, after: str, limit: int) -> list[str]:
         start = max(prefix, after + "\0" if after else "")

@@ -46,6 +46,7 @@ from corral.store.secrets import Secrets
 from corral.store.stacks import ChangeSets, Stacks
 from corral.store.stored_bytes import SUMS, StoredBytes
 from corral.store.stored_resources import StoredResources
+from corral.store.task_owners import TaskOwners
 from corral.store.task_queue import TaskQueue
 from corral.store.tasks import Tasks
 
@@ -91,6 +92,7 @@ class Store(Database):
     fleet: Fleet
     claims: Claims
     hosts: Hosts
+    tasks: Tasks
     buckets: Buckets
     queues: Queues
     iam: IamIndex
@@ -202,7 +204,8 @@ class Store(Database):
         self.owner_uses.on_hold = self.owner_standings.hold
         self.instances = Instances(self, self.fleet, self.claims, self.owner_uses)
         self.hosts = Hosts(self, self.instances, self.hosts if self.reads_only else None)
-        self.tasks = Tasks(self, self.fleet, self.claims, self.instances, self.owner_uses)
+        owners = TaskOwners(self, self.tasks.owners if self.reads_only else None)
+        self.tasks = Tasks(self, self.fleet, self.claims, self.instances, self.owner_uses, owners)
         self.task_queue = TaskQueue(self)
         self.clusters = Clusters(self)
         self.definitions = Definitions(self)
@@ -261,7 +264,9 @@ class Store(Database):
 
     def begin_reading(self) -> None:
         super().begin_reading()
-        self.buckets.begin_reading()  # must come before the first read, because the snapshot begins with that read
+        # These must come before the first read, because the snapshot begins with that read.
+        self.buckets.begin_reading()
+        self.queues.begin_reading()
 
     def _publish(self) -> None:
         self._published.fleet = self.fleet.copy()
@@ -288,4 +293,5 @@ class Store(Database):
             self.job_lines.show({})
             self.owner_uses.show({}, {})
         self.buckets.end_reading()
+        self.queues.end_reading()
         super().end_reading()

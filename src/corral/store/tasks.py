@@ -14,6 +14,7 @@ from typing import Any
 from corral.core.database import Database, Row
 from corral.model.histogram import WAITS_S, Histogram
 from corral.model.placement import TASK, Claim, Ending, Placement, Rank, Shares
+from corral.model.principal import ROOT
 from corral.model.run import RunState
 from corral.model.task import MOVES, Run, Task, TaskState
 from corral.store.claims import Claims
@@ -24,6 +25,7 @@ from corral.store.leaving_tasks import LeavingTasks
 from corral.store.owner_use import WHOLE, OwnerUses
 from corral.store.task_history import TaskHistory
 from corral.store.task_listing import TaskListing
+from corral.store.task_owners import TaskOwners
 from corral.store.task_rows import (
     INSERT_RUN,
     INSERT_TASK,
@@ -48,7 +50,9 @@ class Conflict(Exception):
 class Tasks:
     """The tasks in the state store. When a task takes or returns resources, the free capacity changes too (`store/fleet.py`)."""
 
-    def __init__(self, database: Database, fleet: Fleet, claims: Claims, instances: Instances, uses: OwnerUses) -> None:
+    def __init__(
+        self, database: Database, fleet: Fleet, claims: Claims, instances: Instances, uses: OwnerUses, owners: TaskOwners
+    ) -> None:
         self._execute, self._executemany, self._insert_later = database.execute, database.executemany, database.insert_later
         self._undo_log = database.undo_log
         self._fleet = fleet
@@ -61,6 +65,7 @@ class Tasks:
         self._derived: dict[str, tuple[Task, dict[Any, Any]]] = {}  # see `derived`
         self._just_stopped: dict[str, Task] = {}  # tasks that this transaction has stopped; its reconcilers read them
         self._caches = not database.reads_only
+        self.owners = owners
         self.deployment_counts = DeploymentCounts(database)
         self.leaving = LeavingTasks(database)
         self.history = TaskHistory(database)
@@ -115,6 +120,8 @@ class Tasks:
             self._insert_later(INSERT_RUN, values_of_run(run))
         self._evict_on_rollback(task.id)
         self._cache(task)
+        if task.owner != ROOT:
+            self.owners.set(task.id, task.owner)
         if task.started_by is not None:
             self.deployment_counts.change(None, task)
         if task.state is TaskState.PROVISIONING:
@@ -158,6 +165,8 @@ class Tasks:
         self._evict_on_rollback(task.id)
         self._fleet.forget_names(task.pool)
         self._execute("UPDATE task SET owner = ?, details = ? WHERE id = ?", (owner, dumps(details), task.id))
+        if task.state is not TaskState.STOPPED:
+            self.owners.set(task.id, owner)
         if (claim := self._claims.get(TASK, task.id)) is not None:
             self._claims.change(claim, claim._replace(owner=owner))
         if task.instance_id is not None and task.state is not TaskState.STOPPED:
@@ -256,6 +265,8 @@ class Tasks:
         ended = after.state is TaskState.STOPPED and before.state is not TaskState.STOPPED
         if ended:
             self._undo_log.on_commit(partial(self._went_down, before.id))
+            if before.owner != ROOT:
+                self.owners.drop(before.id)
             self.leaving.drop(before.id)
             if before.instance_id is None and self._claims.get(TASK, before.id) is not None:
                 self._claims.remove(TASK, before.id)

@@ -138,23 +138,31 @@ def read_condition(operator: str, keys: object) -> PolicyCondition:
 
 def holds(condition: PolicyCondition, context: Context, *, variables: bool) -> bool:
     """Whether the request satisfies the condition for every key."""
-    return all(
-        _key_holds(
-            condition, [fill(text, context, variables=variables, pattern=condition.patterns) for text in expected], context.get(key)
-        )
-        for key, expected in condition.keys
-    )
+    for key, expected in condition.keys:
+        filled = [fill(text, context, variables=variables, pattern=condition.patterns) for text in expected]
+        if not _key_holds(condition, filled, context.get(key)):
+            return False
+    return True
 
 
 def fill(text: str, context: Context, *, variables: bool, pattern: bool) -> str:
     """Replace the variables in a text by their values. In a pattern for `fnmatch`, the values are escaped."""
     if not variables or "${" not in text:
         return text.replace("[", "[[]") if pattern else text
+    alone = None if pattern else _variable(text)
+    if alone is not None:
+        return _value(alone, context)
     filled = list[str]()
     for before, found in _split(text):
         value = _value(found, context) if found is not None else ""
         filled += [before.replace("[", "[[]"), SPECIAL.sub(r"[\g<0>]", value)] if pattern else [before, value]
     return "".join(filled)
+
+
+@lru_cache(maxsize=4096)
+def _variable(text: str) -> re.Match[str] | None:
+    """Return the variable if the text has nothing else."""
+    return VARIABLE.fullmatch(text)
 
 
 @lru_cache(maxsize=4096)
@@ -184,12 +192,17 @@ def _key_holds(condition: PolicyCondition, expected: Sequence[str], actual: Sequ
         return ("true" if actual is None else "false") in (value.lower() for value in expected)
     if not actual:
         return condition.if_exists or condition.set_of == FOR_ALL or (condition.negated and condition.set_of != FOR_ANY)
-    matches = (any(condition.test(value, one) for value in expected) for one in actual)
+    test = condition.test
+    if not condition.set_of:
+        for one in actual:
+            for value in expected:
+                if test(value, one):
+                    return not condition.negated
+        return condition.negated
+    matches = (any(test(value, one) for value in expected) for one in actual)
     if condition.set_of == FOR_ALL:
         return all(match != condition.negated for match in matches)
-    if condition.set_of == FOR_ANY:
-        return any(match != condition.negated for match in matches)
-    return any(matches) != condition.negated
+    return any(match != condition.negated for match in matches)
 
 
 def _values(operator: str, given: object) -> tuple[str, ...]:

@@ -255,6 +255,8 @@ def _names_resource(statement: Statement, resources: Patterns, request: AccessRe
 
 
 def _contains(patterns: Patterns, value: str, context: Context, *, variables: bool) -> bool:
+    if ANYTHING in patterns.values:
+        return not patterns.negated
     compiled = _compiled(patterns.values, variables)
     if compiled is not None:
         return (compiled.match(value) is not None) != patterns.negated

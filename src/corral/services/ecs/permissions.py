@@ -7,12 +7,11 @@ resource that the handler will find.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from corral.access.authorization import role_may
 from corral.access.caller import Caller
-from corral.access.permissions import Params, Permission, of_other_owner, pass_role
+from corral.access.permissions import LateContext, Params, Permission, of_other_owner, pass_role
 from corral.access.resources import ResourceFacts
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
@@ -64,7 +63,7 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     if operation == "DescribeTaskDefinition":
         name, _ = _definition(tx, caller, params.get("taskDefinition", ""))
         arns = [lookup.arn(caller.account, caller.region, f"task-definition/{name}")]
-    needed = [Permission(f"ecs:{operation}", each, _context(caller, operation, _cluster_in(each, params), params)) for each in arns]
+    needed = [Permission(f"ecs:{operation}", each, _late_context(caller, operation, each, params)) for each in arns]
     if operation == "RegisterTaskDefinition":
         return needed + read_secrets(tx, caller, params) + read_files(tx, caller, params) + pull_images(tx, caller, params)
     if operation == "CreateCapacityProvider":
@@ -127,6 +126,10 @@ def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> Res
 def _context(caller: Caller, operation: str, cluster: str, params: Params) -> Context:
     of_cluster = lookup.arn(caller.account, caller.region, f"cluster/{cluster}")
     return {**request_context(caller, operation, params), "ecs:cluster": (of_cluster,)}
+
+
+def _late_context(caller: Caller, operation: str, resource_arn: str, params: Params) -> Context:
+    return LateContext(lambda: _context(caller, operation, _cluster_in(resource_arn, params), params))
 
 
 def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
@@ -227,15 +230,20 @@ def _arns(caller: Caller, operation: str, params: Params) -> list[str]:
     if operation not in FORMS:
         return [NO_RESOURCE]
     form, members = FORMS[operation]
-    given = next((params[member] for member in members if params.get(member)), DEFAULT_CLUSTER if "clusters" in members else "*")
-    names = dict.fromkeys(_name(form, each) for each in ([given] if isinstance(given, str) else given))
-    scope = {"cluster": _cluster_of(params), "service": short(params.get("service") or "")}
-    return [lookup.arn(caller.account, caller.region, form.format(name=name, **scope)) for name in names]
+    given: Any = DEFAULT_CLUSTER if "clusters" in members else "*"
+    for member in members:
+        if params.get(member):
+            given = params[member]
+            break
+    names = [_name(form, given)] if isinstance(given, str) else list(dict.fromkeys([_name(form, each) for each in given]))
+    cluster, service = _cluster_of(params), short(params.get("service") or "") if "{service}" in form else ""
+    start = lookup.arn(caller.account, caller.region, "")
+    return [start + form.format(name=name, cluster=cluster, service=service) for name in names]
 
 
 def _name(form: str, given: Any) -> str:
     """Return the name of a resource as its ARN contains it."""
-    if isinstance(given, Mapping):  # an attribute of a container instance
+    if not isinstance(given, str):  # an attribute of a container instance
         return short(given.get("targetId") or "")
     if form.startswith("task-definition"):
         return _revision(given)

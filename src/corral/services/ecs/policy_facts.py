@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.access.permissions import Params, request_tags, request_values
-from corral.access.resources import ResourceFacts
+from corral.access.resources import LateTags, ResourceFacts
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.fleet.clusters import exists_without_row
@@ -43,8 +43,11 @@ def _cluster(tx: Tx[Store], region: str, names: Names) -> ResourceFacts:
 
 
 def _task(tx: Tx[Store], region: str, names: Names) -> ResourceFacts:
-    task = tx.store.tasks.get(names[-1])
-    return _facts(task.owner, task.details.get("tags", ())) if task is not None else ResourceFacts()
+    found = tx.store.tasks.owners.of(names[-1])
+    if found is None:
+        return ResourceFacts()
+    owner, details = found
+    return ResourceFacts(owner, LateTags(lambda: {tag["key"]: tag["value"] for tag in details().get("tags", ())}))
 
 
 def _service(tx: Tx[Store], region: str, names: Names) -> ResourceFacts:

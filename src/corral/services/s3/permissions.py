@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote_plus
 
 from corral.access.caller import Caller
-from corral.access.permissions import Params, Permission
+from corral.access.permissions import LateContext, Params, Permission
 from corral.access.resources import LateTags, ResourceFacts
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
@@ -101,7 +101,7 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         return []  # `corral run` creates the private buckets, in which every caller may put objects
     if operation == "DeleteObjects":
         return []  # the keys are in the body: `delete_objects` checks the permission for each key
-    context = _context(params, headers)
+    context = LateContext(lambda: _context(params, headers))
     resource = f"arn:aws:s3:::{bucket}" if key is None else f"arn:aws:s3:::{bucket}/{key}"
     needed = [Permission(action, resource, context)]
     if operation == "GetObjectAttributes":
@@ -155,8 +155,12 @@ def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> Res
     bucket = tx.store.buckets.get(name)
     if bucket is None:
         return ResourceFacts()
-    version = (permission.context.get("s3:versionid") or ("",))[0]
-    tags = LateTags(lambda: _tags(tx, name, key, version) if key else _bucket_tags(tx, bucket))
+
+    def read_tags() -> Mapping[str, str]:
+        version = (permission.context.get("s3:versionid") or ("",))[0]
+        return _tags(tx, name, key, version) if key else _bucket_tags(tx, bucket)
+
+    tags = LateTags(read_tags)
     owner = None if name in PRIVATE and permission.action == "s3:PutObject" else bucket.owner
     return ResourceFacts(owner, tags, _policy(tx, caller, bucket))
 

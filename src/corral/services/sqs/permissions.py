@@ -69,7 +69,7 @@ def _to_dead_letters(tx: Tx[Store], caller: Caller, params: Params) -> list[Perm
         target = read_json(redrive).get("deadLetterTargetArn") if redrive else None
     except (ValueError, AttributeError):  # the handler raises the error later, if the caller has the permissions
         return []
-    queue = queue_with_arn(tx, str(target))
+    queue = queue_with_arn(tx, str(target)) if target else None
     return of_other_owner(caller, queue.owner, "sqs:SendMessage", arn_of(tx, queue)) if queue is not None else []
 
 
