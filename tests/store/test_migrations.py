@@ -76,14 +76,17 @@ def test_the_rows_of_a_released_state_survive(tmp_path: Path) -> None:
 def test_what_tasks_hold_is_counted_after_a_migration(tmp_path: Path) -> None:
     thaw(FROZEN / "state-14.sql", tmp_path / "old.db")
     connection = sqlite3.connect(tmp_path / "old.db")
-    connection.execute("UPDATE gpu SET mode = 'shared' WHERE id = 'GPU-h-1'")
     [(own,)] = connection.execute("SELECT instance_id FROM gpu WHERE id = 'GPU-h-1'").fetchall()
     [(run,)] = connection.execute("SELECT id FROM run WHERE task_id = 'placed'").fetchall()
-    connection.execute("INSERT INTO lease VALUES ('GPU-h-1', ?, 'shared', ?, 4000)", (run, own))
+    for gpu_id, memory_mib in (("GPU-h-1", 4_000), ("GPU-h-2", 16_000), ("GPU-h-3", 16_000)):
+        connection.execute("UPDATE gpu SET mode = 'shared' WHERE id = ?", (gpu_id,))
+        connection.execute("INSERT INTO lease VALUES (?, ?, 'shared', ?, ?)", (gpu_id, run, own, memory_mib))
+    connection.execute("UPDATE gpu SET memory_mib = 9000 WHERE id = 'GPU-h-2'")  # the host has reported other numbers since then
+    connection.execute("UPDATE gpu SET memory_mib = 0 WHERE id = 'GPU-h-3'")
     connection.commit()
     connection.close()
     store = Store(tmp_path / "old.db")
-    assert store.owner_uses.held("root") == 1.25 and store.owner_uses.holders() == ["root"]
+    assert store.owner_uses.held("root") == 3.25 and store.owner_uses.holders() == ["root"]
     assert store.owner_uses.use("root").at_s == 2.0, "the time of its placement"
     with pytest.raises(sqlite3.IntegrityError):
         store.execute("UPDATE lease SET memory_mib = 5000")

@@ -184,7 +184,8 @@ class Store(Database):
         Path(__file__).with_name("owner_use.sql").read_text()
         + "ALTER TABLE lease ADD COLUMN millionths INTEGER NOT NULL DEFAULT 1000000 CHECK (millionths BETWEEN 1 AND 1000000);\n"
         "DROP TRIGGER lease_is_final;\n"
-        "UPDATE lease SET millionths = max(1, memory_mib * 1000000 / (SELECT gpu.memory_mib FROM gpu WHERE gpu.id = gpu_id)) "
+        "UPDATE lease SET millionths = max(1, min(1000000, coalesce(memory_mib * 1000000 / "
+        "(SELECT gpu.memory_mib FROM gpu WHERE gpu.id = gpu_id), 1000000))) "
         "WHERE mode = 'shared';\n"
         "CREATE TRIGGER lease_is_final BEFORE UPDATE ON lease\nBEGIN\n"
         "    SELECT RAISE(ABORT, 'a lease cannot be changed');\nEND;\n",

@@ -33,9 +33,13 @@ def describe_usage(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
             found[owner] = hours
     total_s = sum(each.gpu_s for hours in found.values() for each in hours)
     wanted = params.get("owner")
-    rows = [
-        _row(tx, owner, hours, total_s, offset_s) for owner, hours in found.items() if wanted is None or owner == wanted
-    ]  # fmt: skip
+    counted: dict[str, float] = {}
+    rows = []
+    for at, (owner, hours) in enumerate(found.items()):
+        if at % STEP_EVERY == 0:
+            tx.step()
+        if wanted is None or owner == wanted:
+            rows.append(_row(tx, owner, hours, total_s, offset_s) | {"limits": _limits(tx, owner, counted)})
     rows.sort(key=lambda row: (-row["gpuHours"], row["owner"]))
     return {"fromS": since_s, "toS": tx.now_s, "owners": rows}
 
@@ -74,7 +78,6 @@ def _row(tx: Tx[Store], owner: str, hours: list[HourUse], total_s: float, offset
         "gpus": uses.held(owner),
         "decayedGpuHours": decayed(uses.get(owner), tx.now_s, uses.decay_s) / HOUR_S,
         "weight": weight_of(tx, owner),
-        "limits": _limits(tx, owner),
         "days": [
             {"date": date.fromordinal(EPOCH + day).isoformat(), "gpuHours": sums[0] / HOUR_S, "idleGpuHours": sums[1] / HOUR_S}
             for day, sums in sorted(days.items())
@@ -82,14 +85,16 @@ def _row(tx: Tx[Store], owner: str, hours: list[HourUse], total_s: float, offset
     }
 
 
-def _limits(tx: Tx[Store], owner: str) -> list[dict[str, Any]]:
-    """Return the limits of GPU-hours that hold for an owner, and what counts for them now."""
-    return [
-        {
-            "subject": each.subject,
-            "gpuHoursPerWeek": each.limits.gpu_hours_per_week,
-            "usedGpuHours": tx.store.owner_uses.gpu_s(members_of(tx, each.subject), tx.now_s - WEEK_S, tx.now_s) / HOUR_S,
-        }
-        for each in limits_of(tx, owner)
-        if each.limits.gpu_hours_per_week is not None
-    ]
+def _limits(tx: Tx[Store], owner: str, counted: dict[str, float]) -> list[dict[str, Any]]:
+    """Return the limits of GPU-hours that hold for an owner, and what counts for them now.
+
+    `counted` keeps what counts for a subject, because a group may have many members.
+    """
+    found = []
+    for each in limits_of(tx, owner):
+        most, subject = each.limits.gpu_hours_per_week, each.subject
+        if most is not None:
+            if subject not in counted:
+                counted[subject] = tx.store.owner_uses.gpu_s(members_of(tx, subject), tx.now_s - WEEK_S, tx.now_s) / HOUR_S
+            found.append({"subject": subject, "gpuHoursPerWeek": most, "usedGpuHours": counted[subject]})
+    return found
