@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from corral.core.errors import ApiError
+from corral.decide.shares import decay_of
 from corral.fleet import instances
 from corral.fleet.instances import InstanceRequest
 from corral.model.instance import ec2_id
@@ -78,6 +79,19 @@ def test_limits_of_gpu_hours_are_shown_with_what_counts() -> None:
     assert (limit["subject"], limit["gpuHoursPerWeek"]) == ("root", 10.0) and limit["usedGpuHours"] == pytest.approx(2.0)
     world.clock.advance(3 * DAY_S)
     assert usage(world, last=3600)["root"]["limits"][0]["usedGpuHours"] == pytest.approx(74.0)
+
+
+def test_decayed_use_follows_the_half_life() -> None:
+    world = World(half_life_s=HOUR_S)
+    world.store.owner_uses.decay_s = decay_of(HOUR_S)  # as the server does at its start
+    [task] = world.run_gpus(2)
+    world.clock.advance(HOUR_S)
+    end(world, task)
+    before = usage(world)["root"]["decayedGpuHours"]
+    assert 1.0 < before < 2.0
+    world.clock.advance(2 * HOUR_S)
+    found = usage(world)["root"]
+    assert found["decayedGpuHours"] == pytest.approx(before / 4, rel=0.01) and found["gpuHours"] == pytest.approx(2.0, abs=0.01)
 
 
 def test_status_has_tasks_and_instances_whose_gpus_do_nothing() -> None:

@@ -173,9 +173,6 @@ class OwnerUses:
         (millionths,) = self._execute(sql, (task_id,)).fetchone()
         return int(millionths)
 
-    def get(self, owner: str) -> OwnerUse:
-        return self._uses.get(owner) or OwnerUse()
-
     def use(self, owner: str) -> ShareUse:
         use = self._uses.get(owner)
         return ShareUse(use.gpus, use.used, use.at_s) if use is not None else ShareUse()

@@ -7,10 +7,11 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.decide.shares import decay_of, use_at
 from corral.fleet.limits import limits_of, members_of, weight_of
 from corral.services.corral.errors import InvalidRequestException
 from corral.store import Store
-from corral.store.owner_use import HOUR_S, USE_KEPT_S, HourUse, decayed
+from corral.store.owner_use import HOUR_S, USE_KEPT_S, HourUse
 
 DAY_S, WEEK_S = 86_400.0, 7 * 86_400.0
 EPOCH = date(1970, 1, 1).toordinal()
@@ -76,7 +77,7 @@ def _row(tx: Tx[Store], owner: str, hours: list[HourUse], total_s: float, offset
         "idleGpuHours": sum(each.idle_gpu_s for each in hours) / HOUR_S,
         "share": gpu_s / total_s,
         "gpus": uses.held(owner),
-        "decayedGpuHours": decayed(uses.get(owner), tx.now_s, uses.decay_s) / HOUR_S,
+        "decayedGpuHours": use_at(uses.use(owner), tx.now_s, decay_of(tx.settings.half_life_s)).used / HOUR_S,
         "weight": weight_of(tx, owner),
         "days": [
             {"date": date.fromordinal(EPOCH + day).isoformat(), "gpuHours": sums[0] / HOUR_S, "idleGpuHours": sums[1] / HOUR_S}
