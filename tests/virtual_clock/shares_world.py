@@ -55,7 +55,7 @@ class SharesWorld(ServiceWorld):
         self.run(lambda tx: SERVICES["corral"].operations["SetLimits"](tx, given, CALLER))
         self.settle()
 
-    def submit(self, user: str, gpus: int = 1, hours: float = 1.0, count: int = 1, **more: Any) -> list[str]:
+    def submit(self, user: str, gpus: int | str = 1, hours: float = 1.0, count: int = 1, **more: Any) -> list[str]:
         """Run tasks of a user without the checks of `run`, which take long in a large world."""
         given = {"taskDefinition": f"gpus{gpus}", "count": count, **more}
         command = Command(lambda tx: SERVICES["ecs"].operations["RunTask"](tx, given, caller_of(user)), lambda answer: None)

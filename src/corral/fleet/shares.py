@@ -18,7 +18,7 @@ from corral.model.instance import is_host_pool
 from corral.model.limits import GROUP, Allowance, limited_amounts, shown_subject
 from corral.model.placement import Claim, Pool
 from corral.model.principal import OF_USER
-from corral.model.task import Demand
+from corral.model.task import ALL_GPUS, Demand
 from corral.store import Store
 from corral.store.waiting_lines import UNUSED, opened
 
@@ -140,26 +140,34 @@ def must_wait(tx: Tx[Store], pools: Iterable[str], owner: str, demand: Demand) -
     allowance = allowance_of(tx, owner) if tx.store.limits.of else None
     if allowance is None:
         return False
-    pools, is_counted = list(pools), False
+    pools, is_counted, all_gpus = list(pools), False, 0
     older = []
     for name in pools:
-        waiting = tx.store.fleet.pool(name).waiting_lines
+        pool = tx.store.fleet.pool(name)
+        waiting, all_gpus = pool.waiting_lines, max(all_gpus, pool.most_gpus())
         is_counted |= is_host_pool(name)
         older += [line.peers.demand for line in waiting.lines_of(owner) if not line.is_open]
     allowed = allowance if is_counted else allowance.of_instances()
-    return not opened(allowed, [*older, demand])[-1]
+    return not opened(allowed, [*older, demand], all_gpus)[-1]
+
+
+def most_spare_gpus(tx: Tx[Store], pool_name: str, owner: str, gpus: int) -> float:
+    """Return how many GPUs the limits of an owner allow it to take besides the `gpus` that its task needs. Infinite: no limit."""
+    allowance = allowance_of(tx, owner) if tx.store.limits.of and is_host_pool(pool_name) else None
+    return inf if allowance is None else max(0.0, allowance.gpus - gpus)
 
 
 def why_limited(tx: Tx[Store], pool_name: str, owner: str, demand: Demand) -> str:
     """Name the limit for which claims of an owner wait."""
     uses = tx.store.owner_uses
-    gpus, memory_mib = limited_amounts(demand)
+    gpus, memory_mib = limited_amounts(demand, tx.store.fleet.pool(pool_name).most_gpus())
     gpus = gpus if is_host_pool(pool_name) else 0.0
     for each in limits_of(tx, owner):
         name, most, members = shown_subject(each.subject), each.limits, members_of(tx, each.subject)
         held, used_mib = sum([uses.held(member) for member in members]), sum([uses.memory_mib(member) for member in members])
         if gpus and most.gpus is not None and held + gpus > most.gpus:
-            return f"{name} may hold {most.gpus} GPUs at once, and holds {_number(held)}{SEE_LIMITS}"
+            all_gpus = f", and needs all {_number(gpus)} of a host" if demand.gpus == ALL_GPUS else ""
+            return f"{name} may hold {most.gpus} GPUs at once, and holds {_number(held)}{all_gpus}{SEE_LIMITS}"
         if gpus and most.gpu_hours_per_week is not None:
             used_h = uses.gpu_s(members, tx.now_s - WEEK_S, tx.now_s) / HOUR_S
             if used_h >= most.gpu_hours_per_week:

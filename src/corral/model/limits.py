@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from corral.model.principal import ROOT, USER
-from corral.model.task import Demand
+from corral.model.task import ALL_GPUS, Demand
 
 GROUP = "group"
 EVERYONE = "everyone"  # the subject whose limits hold for each user who has no value of their own
@@ -81,8 +81,14 @@ class Allowance(NamedTuple):
         return self._replace(gpus=math.inf, most_gpus=math.inf)
 
 
-def limited_amounts(demand: Demand) -> tuple[float, int]:
-    """Return the GPUs and the memory in MiB that a demand needs at least, of all nodes together."""
+def limited_amounts(demand: Demand, all_gpus: int = 1) -> tuple[float, int]:
+    """Return the GPUs and the memory in MiB that a demand needs at least, of all nodes together.
+
+    `all_gpus` is the number of GPUs that a demand for all GPUs of a host can get.
+    """
     nodes = demand.nodes or ((demand, 1),)
-    gpus = sum([(PART_OF_GPU if node.gpu_memory_mib else node.least_gpus) * count for node, count in nodes])
+    gpus = 0.0
+    for node, count in nodes:
+        whole = all_gpus if node.gpus == ALL_GPUS else node.gpus
+        gpus += (PART_OF_GPU if node.gpu_memory_mib else whole) * count
     return gpus, sum([node.memory_mib * count for node, count in nodes])

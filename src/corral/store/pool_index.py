@@ -51,7 +51,7 @@ class PoolIndex:
         self._by_held: dict[tuple[int, int], GroupIndex] | None = None  # (leased GPUs, all GPUs) → slots; None before the first use
         self._withheld: dict[str, dict[str, str]] = {}  # slot id → GPU id → why tasks cannot get this GPU
         shared = {} if levels is None else levels, {} if allowances is None else allowances
-        self.waiting_lines = WaitingLines(*shared, self._count_peers)
+        self.waiting_lines = WaitingLines(*shared, self._count_peers, self.most_gpus)
         self._peers = self.waiting_lines.peers
         self._endings: dict[str, list[Ending]] = {}  # slot id → its tasks with a time limit; the first limit to end is first
         self._selections: dict[PlacementRules, SelectionIndex] = {}  # the most recently used selection is last
@@ -119,6 +119,10 @@ class PoolIndex:
 
     def totals(self) -> Iterable[Demand]:
         return self._totals
+
+    def most_gpus(self) -> int:
+        """Return the number of GPUs of the largest slot."""
+        return max([each.gpus for each in self._totals], default=0)
 
     def sizes(self) -> Iterable[tuple[Demand, int]]:
         return self._totals.items()

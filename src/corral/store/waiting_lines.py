@@ -84,10 +84,18 @@ class Stretch(NamedTuple):
 
 class WaitingLines:
     def __init__(
-        self, levels: Mapping[str, float], allowances: Mapping[str, Allowance], count_peers: Callable[[Claim, int], None]
+        self,
+        levels: Mapping[str, float],
+        allowances: Mapping[str, Allowance],
+        count_peers: Callable[[Claim, int], None],
+        most_gpus: Callable[[], int],
     ) -> None:
-        """`count_peers` is called with a claim and 1 if it is the first of new peers, and with -1 if it was the last of them."""
+        """`count_peers` is called with a claim and 1 if it is the first of new peers, and with -1 if it was the last of them.
+
+        `most_gpus` returns the number of GPUs of the largest slot.
+        """
         self._count_peers = count_peers
+        self._most_gpus = most_gpus
         self.counts_gpus = True  # False: the slots are EC2 instances, whose owners hold the GPUs
         self.peers: dict[DemandAndLimit, Peers] = {}
         self.owners: dict[str, dict[float, OwnerLines]] = {}  # owner → priority → its lines
@@ -98,7 +106,9 @@ class WaitingLines:
 
     def copy(self) -> WaitingLines:
         """Return a copy that never changes, for several threads."""
-        found = WaitingLines(dict(self._levels) if self.is_contested else {}, dict(self._allowances), self._count_peers)
+        found = WaitingLines(
+            dict(self._levels) if self.is_contested else {}, dict(self._allowances), self._count_peers, self._most_gpus
+        )
         for owner, groups in self.owners.items():
             found.owners[owner] = {group.priority: OwnerLines(group.priority, owner, group.level) for group in groups.values()}
         for key, peers in self.peers.items():
@@ -259,7 +269,8 @@ class WaitingLines:
         if allowance is not None and not self.counts_gpus:
             allowance = allowance.of_instances()
         lines = self.lines_of(owner)
-        are_open = [True] * len(lines) if allowance is None else opened(allowance, [line.peers.demand for line in lines])
+        demands = [line.peers.demand for line in lines]
+        are_open = [True] * len(lines) if allowance is None else opened(allowance, demands, self._most_gpus())
         for line, is_open in zip(lines, are_open):
             if is_open != line.is_open:
                 line.is_open, changed = is_open, True
@@ -397,7 +408,7 @@ def _key(stretch: Stretch) -> tuple[bool, float, float]:
     return stretch.key
 
 
-def opened(allowance: Allowance, demands: Sequence[Demand]) -> list[bool]:
+def opened(allowance: Allowance, demands: Sequence[Demand], all_gpus: int = 1) -> list[bool]:
     """Whether each of an owner's demands may start, if only the earlier ones of them could start before it.
 
     What an earlier demand waits for is kept for it, because later ones could otherwise keep it waiting for ever. A demand that is
@@ -405,7 +416,7 @@ def opened(allowance: Allowance, demands: Sequence[Demand]) -> list[bool]:
     """
     found, gpus, memory_mib = [], allowance.gpus, allowance.memory_mib
     for demand in demands:
-        needs_gpus, needs_mib = limited_amounts(demand)
+        needs_gpus, needs_mib = limited_amounts(demand, all_gpus)
         lacks_gpus, lacks_memory = needs_gpus > max(gpus, 0.0), needs_mib > max(memory_mib, 0.0)
         if needs_gpus <= allowance.most_gpus and needs_mib <= allowance.most_memory_mib:
             gpus, memory_mib = 0.0 if lacks_gpus else gpus, 0.0 if lacks_memory else memory_mib

@@ -12,6 +12,7 @@ from corral.core.transactions import Tx
 from corral.decide.placement.gpu_choice import split_gpus
 from corral.decide.placement.place import spare_gpus
 from corral.fleet.newcomers import taking_capacity
+from corral.fleet.shares import most_spare_gpus
 from corral.model.placement import Claim, Placement, Slot
 from corral.model.run import RunState
 from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task, TaskState
@@ -20,25 +21,26 @@ from corral.store import Store
 
 
 def assign_gpus(
-    tx: Tx[Store], pool_name: str, runs: tuple[Run, ...], placement: Placement, spec: TaskSpec, claim: Claim | None = None,
+    tx: Tx[Store], task: Task, placement: Placement, spec: TaskSpec, runs: tuple[Run, ...], claim: Claim | None = None,
     kept: Collection[str] = (),
 ) -> tuple[Run, ...]:  # fmt: skip
     """Assign the GPUs of a placement to the runs of a task, before the task is stored as placed.
 
     `claim` is None for a task that did not wait. Runs with FREE_GPUS get none of the GPUs in `kept`.
     """
-    pool = tx.store.fleet.pool(pool_name)
+    pool = tx.store.fleet.pool(task.pool)
     runs = share_gpus(runs, placement.gpu_ids, pool.slot(placement.slot_id))
     if FREE_GPUS in [run.gpus for run in runs]:
         indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(placement.slot_id)}
         visible = {run.id: spec.containers[run.container].visible_gpus for run in runs}
         spare = tuple(gpu_id for gpu_id in spare_gpus(pool, placement, claim) if gpu_id not in kept)
-        runs = _share_spare_gpus(runs, spare, visible, indexes)
+        most = most_spare_gpus(tx, task.pool, task.owner, len(placement.gpu_ids))
+        runs = _share_spare_gpus(runs, spare, visible, indexes, most)
     return runs
 
 
 def assign_free_gpus(
-    tx: Tx[Store], runs: tuple[Run, ...], slot_id: str, gpu_ids: tuple[str, ...], spec: TaskSpec
+    tx: Tx[Store], task: Task, runs: tuple[Run, ...], slot_id: str, gpu_ids: tuple[str, ...], spec: TaskSpec
 ) -> tuple[Run, ...]:
     """Assign free GPUs to the runs of a Batch job whose image or environment sets NVIDIA_VISIBLE_DEVICES.
 
@@ -48,7 +50,7 @@ def assign_free_gpus(
     visible = {run.id: spec.containers[run.container].visible_gpus for run in runs}
     runs = tuple(run.but(gpus=FREE_GPUS) if visible[run.id] else run for run in runs)
     indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(slot_id)}
-    return _share_spare_gpus(runs, gpu_ids, visible, indexes)
+    return _share_spare_gpus(runs, gpu_ids, visible, indexes, most_spare_gpus(tx, task.pool, task.owner, 0))
 
 
 def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, visible: str) -> tuple[Task, Run] | None:
@@ -65,7 +67,8 @@ def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, visible: str) 
     if run.gpus != FREE_GPUS:  # otherwise the run already has its GPUs, and the order to start was lost
         pool, placement = tx.store.fleet.pool(task.pool), Placement(task.instance_id, ())
         indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(task.instance_id)}
-        [run] = _share_spare_gpus((run.but(gpus=FREE_GPUS),), spare_gpus(pool, placement), {run.id: visible}, indexes)
+        most = most_spare_gpus(tx, task.pool, task.owner, 0)
+        [run] = _share_spare_gpus((run.but(gpus=FREE_GPUS),), spare_gpus(pool, placement), {run.id: visible}, indexes, most)
         after = task.but(runs=tuple(run if each.id == run.id else each for each in task.runs))
         with taking_capacity(tx, task.pool):
             tx.store.tasks.change(task, after, tx.now_s)
@@ -92,9 +95,9 @@ def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...], slot: Slot | Non
 
 
 def _share_spare_gpus(
-    runs: tuple[Run, ...], spare: tuple[str, ...], visible: dict[str, str | None], indexes: dict[str, str]
+    runs: tuple[Run, ...], spare: tuple[str, ...], visible: dict[str, str | None], indexes: dict[str, str], most: float
 ) -> tuple[Run, ...]:
-    """Assign each free GPU to the first container whose NVIDIA_VISIBLE_DEVICES contains it.
+    """Assign each free GPU to the first container whose NVIDIA_VISIBLE_DEVICES contains it, but at most `most` GPUs.
 
     A privileged container without this variable counts as if the variable contained all GPUs.
     """
@@ -103,7 +106,9 @@ def _share_spare_gpus(
         if run.gpus == FREE_GPUS:
             names = [name.strip() for name in (visible[run.id] or "").split(",")]
             wanted = left if "all" in names else [indexes.get(name, name) for name in names]
-            run = run.but(gpu_ids=tuple(gpu_id for gpu_id in left if gpu_id in wanted))
+            allowed = int(min(most, len(left)))
+            run = run.but(gpu_ids=tuple([gpu_id for gpu_id in left if gpu_id in wanted][:allowed]))
+            most -= len(run.gpu_ids)
             left = [gpu_id for gpu_id in left if gpu_id not in run.gpu_ids]
         shared.append(run)
     return tuple(shared)

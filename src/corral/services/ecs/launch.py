@@ -291,9 +291,9 @@ def _add_task(
                 tx.mark(f"pool:{task.pool}")
         return task
     if free_gpus is None:
-        runs = assign_gpus(tx, prototype.pool, runs, found, spec, claim, kept_gpus)
+        runs = assign_gpus(tx, prototype, found, spec, runs, claim, kept_gpus)
     else:
-        runs = assign_free_gpus(tx, runs, found.slot_id, free_gpus, spec)
+        runs = assign_free_gpus(tx, prototype, runs, found.slot_id, free_gpus, spec)
     details = placed_details(tx, prototype, found.slot_id)
     task = prototype.but(
         id=task_id, runs=runs, state=TaskState.PENDING, instance_id=found.slot_id, placed_at_s=tx.now_s, details=details

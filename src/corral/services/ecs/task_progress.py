@@ -64,7 +64,7 @@ def place_waiting_task(tx: Tx[Store], claim: Claim, placement: Placement) -> Non
     details = placed_details(tx, task, placement.slot_id)
     if details is not task.details:
         task = tx.store.tasks.set_details(task, details)
-    runs = assign_gpus(tx, task.pool, task.runs, placement, spec, claim)
+    runs = assign_gpus(tx, task, placement, spec, task.runs, claim)
     start_runs(tx, tx.store.tasks.place(task, placement, runs, tx.now_s), spec)
     tx.changed(f"task:{task.id}")
     mark_starter(tx, task)
