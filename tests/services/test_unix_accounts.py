@@ -153,3 +153,6 @@ def test_a_host_without_the_account_is_not_eligible() -> None:
     waiting = lab.task("large", capacityProviderStrategy=[{"capacityProvider": "host", "weight": 1}])
     assert waiting.demand.rules is not None and waiting.demand.rules.account == "ann"
     assert lab.tx.store.tasks.get(waiting.id) == waiting
+    lab.report("two", "ann")
+    [failure] = [lab.run("large", launchType="EC2")["failures"] for _ in range(4)][-1]
+    assert "account" not in failure["detail"], "all hosts have the account, so it is not what the task lacks"

@@ -278,7 +278,9 @@ def _shortage(pool: Pool, demand: Demand, reservation: Reservation | None) -> Un
         return UnmetDemand(f"no host{_of_cluster(pool)} is connected" if silent else _why_draining(pool), needs)
     free_gpus = pool.free_gpus
     rules = demand.rules
-    has_rules = rules is not None and bool(rules.member_of or rules.distinct or rules.instance_group or rules.account)
+    has_rules = rules is not None and bool(
+        rules.member_of or rules.distinct or rules.instance_group or (rules.account and _hosts_without(pool, rules.account))
+    )
     if has_rules and demand.rules is not None:
         if names_gpu_model(demand.rules) and any(slot.gpu_models is not None for slot in pool.slots()):
             allowed = [slot_id for group in allowed_slots(pool, demand).groups() for slot_id in group.roomiest()]
@@ -380,7 +382,8 @@ def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: str) -> str:
     """Describe how many hosts the placement constraints allow, and how many GPUs are free on them."""
     given = [f"memberOf ({expression})" for expression in rules.member_of]
     given += [f"the Auto Scaling group {rules.instance_group} of the capacity provider"] if rules.instance_group else []
-    given += [f"the Unix account {rules.account}{_hosts_without(pool, rules.account)}"] if rules.account else []
+    if rules.account and (missing := _hosts_without(pool, rules.account)):
+        given.append(f"the Unix account {rules.account}{missing}")
     conditions = " and ".join(given)
     by_attributes, left = select_by_attributes(pool, rules), select(pool, rules)
     if not by_attributes.allowed:
