@@ -6,7 +6,8 @@
                          output ("corral: task ... starts") may be left out
     [exit N]             the command exits with N; without this line it must exit with 0
 
-A command without expected output may print anything.
+A command without expected output may print anything. A block `console NAME` runs in another session, on the machine of this person.
+A command `corral connect` runs with the URL and the code that `corral user` has printed last for this person.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 import select
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +34,8 @@ SAME = [
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?", "TIME"),
     (r"\b1[0-9]{9}(\.\d+|\d{3})?\b", "TIME"),
     (r"(127\.0\.0\.1|localhost):\d+", r"\1:PORT"),
+    (r"https://[\w.-]+:\d+", "https://HOST:PORT"),
+    (r"--code \S+", "--code CODE"),
     (r"\bprocess \d+", "process PID"),
     (r"\b\d+(ms|[smhd])\b", "AGE"),
     (r"[ \t]+", " "),
@@ -44,18 +48,20 @@ class Step:
     command: str
     expected: list[str] = field(default_factory=list)
     code: int = 0
+    person: str = ""  # on whose machine it runs; empty: on the server
 
 
 def steps_of(text: str) -> list[Step]:
     steps: list[Step] = []
-    inside = continued = False
+    inside, continued, person = False, False, ""
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```"):
-            inside, continued = not inside and line.strip() == "```console", False
+            kind, _, person = line.strip().partition(" ")
+            inside, continued = not inside and kind == "```console", False
         elif not inside:
             continue
         elif line.startswith("$ "):
-            steps.append(Step(number, line[2:]))
+            steps.append(Step(number, line[2:], person=person))
             continued = True
         elif continued and (line.startswith("> ") or line == ">"):
             steps[-1].command += "\n" + line[2:]
@@ -88,14 +94,19 @@ def _matches(expected: list[str], output: str) -> bool:
     return re.fullmatch(pattern, alike(output), re.DOTALL) is not None
 
 
+def list_of(*words: str) -> list[str]:
+    return list(words)
+
+
 class Shell:
     """A bash that is given one command after the other, and what each of them printed."""
 
-    def __init__(self, folder: Path, home: Path, environment: dict[str, str]) -> None:
+    def __init__(self, folder: Path, home: Path, environment: dict[str, str], on: Callable[..., list[str]] = list_of) -> None:
+        """`on` returns the command that runs words on the machine of the shell."""
         self._scripts = folder
         self._home = home
         self._bash = subprocess.Popen(
-            ["bash", "--norc", "--noprofile"],
+            on("bash", "--norc", "--noprofile"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0, env=environment, cwd=home,
         )  # fmt: skip
         self._steps = 0
@@ -121,9 +132,14 @@ class Shell:
         self._bash.communicate()
 
 
-def run_page(page: Path, shell: Shell) -> None:
+def run_page(page: Path, shell: Shell, shells: Mapping[str, Shell] | None = None) -> None:
+    """Run the commands of a page. `shells` has the session on the machine of each person."""
+    codes: dict[str, str] = {}  # person → the last command with which they can connect
     for step in steps_of(page.read_text()):
-        code, output = shell.run(step.command)
+        command = codes[step.person] if step.command.startswith("corral connect ") else step.command
+        code, output = (shell if not step.person else (shells or {})[step.person]).run(command)
+        if found := re.match(r"corral user (?:add|key) (\S+)", step.command):
+            codes[found[1]] = output.splitlines()[0]
         where = f"{page.name}, line {step.line}: $ {step.command}\n"
         assert code == step.code, f"{where}ended with {code}, not {step.code}:\n{output}"
         if step.expected:

@@ -27,7 +27,8 @@ SERVED = (ROOT / "docs" / "services.md").read_text()
 CLI = (ROOT / "docs" / "cli.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_DOCKER = [ROOT / "docs" / name for name in ("containers.md", "images.md")]
-WITH_COMMANDS = [page for page in PAGES if steps_of(page.read_text()) and page not in WITH_DOCKER]
+TEAM = ROOT / "docs" / "team.md"  # has the machines of several people: tests/people/test_team.py
+WITH_COMMANDS = [page for page in PAGES if steps_of(page.read_text()) and page not in (*WITH_DOCKER, TEAM)]
 # Programs that a page starts, and that are not installed here: they print the line of their address, and wait.
 STAND_INS = {
     "jupyter": "echo '    http://127.0.0.1:8888/lab?token=0123456789abcdef' >&2; exec sleep 600",
