@@ -248,6 +248,16 @@ class UseMachine(RuleBasedStateMachine):
             stored = OwnerUse(round(use.held * 1_000_000), use.used, use.at_s)
             now = decayed(stored, self.now_s, uses.decay_s) if use.at_s else 0.0
             assert now == pytest.approx(self.now.decayed(owner, self.now_s, uses.decay_s), rel=1e-9, abs=1e-5)
+            days: dict[int, float] = {}
+            for hour, gpu_s in hours.items():
+                day = int((hour + 5) // 24)
+                days[day] = days.get(day, 0.0) + gpu_s
+            found = {day: gpu_s for day, (gpu_s, _) in uses.days(owner, 0.0, self.now_s, 5 * HOUR_S).items() if gpu_s > 1e-6}
+            assert found == pytest.approx(days, abs=1e-5)
+            recent = uses.days(owner, self.now_s - 9_000.0, self.now_s)
+            assert sum(gpu_s for gpu_s, _ in recent.values()) == pytest.approx(
+                uses.gpu_s([owner], self.now_s - 9_000.0, self.now_s)
+            )
             since_s = self.now_s - 10 * HOUR_S
             in_window = uses.gpu_s([owner], since_s // HOUR_S * HOUR_S, self.now_s)
             expected = [gpu_s for hour, gpu_s in hours.items() if hour >= since_s // HOUR_S]

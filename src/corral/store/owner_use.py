@@ -22,7 +22,7 @@ from corral.model.instance import Instance, is_host_pool
 from corral.model.job_line import ShareUse
 from corral.model.task import Run, Task
 
-HOUR_S = 3600.0
+HOUR_S, DAY_S = 3600.0, 86_400.0
 HALF_LIFE_S = 7 * 86_400.0
 WHOLE = 1_000_000  # millionths of a GPU
 USE_KEPT_S = 92 * 86_400.0  # the age at which hours are deleted
@@ -187,14 +187,11 @@ class OwnerUses:
 
     def owners(self) -> list[str]:
         """Return the owners that have used GPUs, sorted."""
-        rows = self._execute("SELECT DISTINCT owner FROM owner_hour")
-        return sorted({*self._uses, *[owner for (owner,) in rows]})
+        return sorted(self._uses)
 
     def gpu_s(self, owners: Iterable[str], since_s: float, now_s: float) -> float:
         """Return the GPU-seconds of owners together from `since_s` to `now_s`. The first hour counts in proportion."""
-        first, part = int(since_s // HOUR_S), 1.0 - since_s % HOUR_S / HOUR_S
-        found = [hour for owner in owners for hour in self.hours(owner, since_s, now_s)]
-        return sum([each.gpu_s * (part if each.hour == first else 1.0) for each in found])
+        return sum([gpu_s for owner in owners for gpu_s, _ in self.days(owner, since_s, now_s).values()])
 
     def hours(self, owner: str, since_s: float, now_s: float) -> list[HourUse]:
         """Return the hours in which an owner has used GPUs, from the hour of `since_s` to that of `now_s`, oldest first."""
@@ -207,6 +204,26 @@ class OwnerUses:
                 stored = found.get(each.hour)
                 found[each.hour] = HourUse(each.hour, each.gpu_s, stored.idle_gpu_s if stored is not None else 0.0)
         return [found[hour] for hour in sorted(found)]
+
+    def days(self, owner: str, since_s: float, now_s: float, ahead_s: float = 0.0) -> dict[int, tuple[float, float]]:
+        """Return the GPU-seconds and idle GPU-seconds of each day since a time. The first hour counts in proportion.
+
+        A day is a number of days since the epoch, and begins at midnight of a clock that is `ahead_s` ahead of steady time. SQLite
+        adds up the hours before the last change, so that a month of many owners takes little time.
+        """
+        first, last = int(since_s // HOUR_S), self._uses.get(owner, OwnerUse(at_s=now_s)).hour
+        parts = [(int((each.hour * HOUR_S + ahead_s) // DAY_S), each.gpu_s, each.idle_gpu_s, each.hour == first)
+                 for each in self.hours(owner, max(since_s, last * HOUR_S), now_s)]  # fmt: skip
+        sql = (
+            f"SELECT CAST((hour * {HOUR_S} + ?1) / {DAY_S} AS INTEGER), sum(gpu_s), sum(min(gpu_s, idle_gpu_s)), hour = ?2 "
+            "FROM owner_hour WHERE owner = ?3 AND hour >= ?2 AND hour < ?4 GROUP BY 1, 4"
+        )
+        found: dict[int, tuple[float, float]] = {}
+        for day, gpu_s, idle_s, is_first in (*parts, *self._execute(sql, (ahead_s, first, owner, last))):
+            part = 1.0 - since_s % HOUR_S / HOUR_S if is_first else 1.0
+            before = found.get(day, (0.0, 0.0))
+            found[day] = before[0] + gpu_s * part, before[1] + min(gpu_s, idle_s) * part
+        return {day: sums for day, sums in sorted(found.items()) if sums[0]}
 
     # Age, restart, copies
 
