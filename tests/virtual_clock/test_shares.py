@@ -10,10 +10,16 @@ from typing import Any
 import pytest
 
 from corral.core.errors import ApiError
-from corral.fleet.shares import update_line
+from corral.core.transactions import Tx
+from corral.fleet.shares import update_line, waiting_gpus
+from corral.model.job import JobState
+from corral.model.limits import Limits
 from corral.model.run import Observed
+from corral.operations.services import SERVICES
+from corral.services.batch.job_description import describe_jobs
 from corral.services.ecs import host_reports
-from virtual_clock.shares_world import HOUR_S, SharesWorld
+from virtual_clock.job_world import JobWorld
+from virtual_clock.shares_world import HOUR_S, SharesWorld, caller_of
 
 WEEKS = 4
 WEEK_H = 7 * 24
@@ -202,6 +208,21 @@ def test_a_group_counts_its_members_together() -> None:
     assert not world.waits(waiting)
 
 
+def test_a_change_of_a_group_acts_at_once() -> None:
+    world = SharesWorld(8, ann=[], bob=["lab"])
+    world.limit("user/ann", gpus=4)
+    world.limit("group/lab", gpus=1)
+    world.submit("bob", hours=9)
+    waiting = world.submit("bob", count=2)
+    world.call("RemoveUserFromGroup", "iam", GroupName="lab", UserName="bob")
+    world.settle()
+    assert not any(world.waits(each) for each in waiting)
+    world.call("AddUserToGroup", "iam", GroupName="lab", UserName="ann")
+    world.settle()
+    world.submit("ann", count=2)
+    assert world.running("ann") == 1
+
+
 def test_memory_at_once() -> None:
     world = SharesWorld(8, ann=[])
     world.limit("user/ann", memoryMiB=13)
@@ -253,3 +274,75 @@ def test_a_rollback_leaves_levels_and_allowances_as_they_were() -> None:
     assert present() == before
     world.end(running[0])
     assert world.running("bob") == 2, "bob has used less"
+
+
+def test_gpus_that_are_waited_for() -> None:
+    world = SharesWorld(2, ann=["lab"], bob=["lab"])
+    world.limit("group/lab", waitingGpus=3)
+    world.submit("ann", count=4)
+    with pytest.raises(ApiError, match=r"group:lab may wait for 3 GPUs. With this request, it would wait for 4"):
+        world.submit("bob", gpus=2)
+    [waiting] = world.submit("bob")
+    assert world.waits(waiting)
+    with pytest.raises(ApiError):
+        world.submit("ann")
+    assert waiting_gpus(Tx(world.store, 0.0, world.core._ids, world.settings), ["user/ann", "user/bob"]) == 3
+
+
+def test_instances_wait_for_a_limit_of_their_owner() -> None:
+    """The owner of an instance holds its GPUs, and its tasks hold none."""
+    world = SharesWorld(8, ann=[], bob=[])
+    world.limit("user/ann", gpus=2)
+    world.configuration()
+    given = {"AutoScalingGroupName": "g", "LaunchConfigurationName": "lc", "MinSize": 0, "MaxSize": 9, "DesiredCapacity": 3}
+    create = SERVICES["autoscaling"].operations["CreateAutoScalingGroup"]
+    world.run(lambda tx: create(tx, {**given, "AvailabilityZones": ["us-east-1a"]}, caller_of("ann")))
+    world.settle()
+    assert world.store.owner_uses.held("user/ann") == 2
+    assert sorted(world.states()) == ["InService", "InService", "Pending"]
+    [of_bob] = world.submit("bob", gpus=4)
+    assert not world.waits(of_bob)
+    world.limit("user/ann", "gpus")
+    world.settle()
+    assert world.states() == ["InService"] * 3
+
+
+# Batch
+
+
+def submit_job(world: JobWorld, user: str, queue: str, gpus: int = 1, **more: Any) -> str:
+    if gpus != 1 and world.store.job_definitions.get("us-east-1", f"gpus-{gpus}", None) is None:
+        world.define(f"gpus-{gpus}", gpus=gpus)
+    given = {"jobName": "j", "jobQueue": queue, "jobDefinition": "one" if gpus == 1 else f"gpus-{gpus}", **more}
+    made = world.run(lambda tx: SERVICES["batch"].operations["SubmitJob"](tx, given, caller_of(user)))
+    world.settle()
+    return str(made["jobId"])
+
+
+def test_the_level_of_an_owner_is_before_the_priority_of_a_job_queue() -> None:
+    world = JobWorld(2)
+    world.queue("high", priority=9)
+    world.queue("low", priority=1)
+    running = [submit_job(world, "ann", "high") for _ in range(2)]
+    world.wait(HOUR_S)
+    of_ann, of_bob = submit_job(world, "ann", "high"), submit_job(world, "bob", "low")
+    world.finish(running[0])
+    assert world.state(of_bob) is JobState.STARTING and world.state(of_ann) is JobState.RUNNABLE
+    own = submit_job(world, "ann", "low")
+    world.finish(running[1])
+    assert world.state(of_ann) is JobState.STARTING and world.state(own) is JobState.RUNNABLE
+
+
+def test_jobs_wait_for_limits() -> None:
+    world = JobWorld(4)
+    world.queue("q")
+    world.run(lambda tx: tx.store.limits.put("user/ann", Limits(gpus=2, waiting_gpus=2)))
+    jobs = [submit_job(world, "ann", "q") for _ in range(4)]
+    assert [world.state(job) for job in jobs] == [JobState.STARTING] * 2 + [JobState.RUNNABLE] * 2
+    [described] = world.batch_call(describe_jobs, jobs=[jobs[3]])["jobs"]
+    assert "user:ann may hold 2 GPUs at once, and holds 2" in described["statusReason"]
+    with pytest.raises(ApiError, match="user:ann may wait for 2 GPUs"):
+        submit_job(world, "ann", "q")
+    assert world.state(submit_job(world, "bob", "q", gpus=2)) is JobState.STARTING
+    world.finish(jobs[0])
+    assert world.state(jobs[2]) is JobState.STARTING

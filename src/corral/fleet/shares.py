@@ -16,7 +16,7 @@ from corral.fleet.limits import SEE, groups_of, limits_of, members_of, weight_of
 from corral.model.durations import DAY_S
 from corral.model.instance import is_host_pool
 from corral.model.limits import GROUP, Allowance, limited_amounts, shown_subject
-from corral.model.placement import Claim, Pool
+from corral.model.placement import JOB, Claim, Pool
 from corral.model.principal import OF_USER
 from corral.model.task import ALL_GPUS, Demand
 from corral.store import Store
@@ -45,6 +45,12 @@ def limits_changed(tx: Tx[Store]) -> None:
     tx.mark(ALLOWANCES)
     for name in tx.store.fleet.pools_with_claims():
         tx.mark(f"pool:{name}")
+
+
+def membership_changed(tx: Tx[Store]) -> None:
+    """A user has joined or left a group, whose limits and weight may hold for it."""
+    if tx.store.limits.of:
+        limits_changed(tx)
 
 
 def held_less(tx: Tx[Store]) -> None:
@@ -155,6 +161,34 @@ def most_spare_gpus(tx: Tx[Store], pool_name: str, owner: str, gpus: int) -> flo
     """Return how many GPUs the limits of an owner allow it to take besides the `gpus` that its task needs. Infinite: no limit."""
     allowance = allowance_of(tx, owner) if tx.store.limits.of and is_host_pool(pool_name) else None
     return inf if allowance is None else max(0.0, allowance.gpus - gpus)
+
+
+def why_too_many_wait(tx: Tx[Store], owner: str, more_gpus: float = 0.0) -> str | None:
+    """Return why the limits of an owner refuse a request, if `more_gpus` more GPUs would be waited for. None: they do not."""
+    for each in limits_of(tx, owner):
+        most = each.limits.waiting_gpus
+        if most is None:
+            continue
+        waiting = waiting_gpus(tx, members_of(tx, each.subject)) + more_gpus
+        if waiting > most:
+            name = shown_subject(each.subject)
+            return f"{name} may wait for {most} GPUs. With this request, it would wait for {_number(waiting)}{SEE}"
+    return None
+
+
+def waiting_gpus(tx: Tx[Store], owners: Iterable[str]) -> float:
+    """Return for how many GPUs the claims of owners wait.
+
+    Tasks that their tags hold back, and jobs that depend on others, do not wait for GPUs yet.
+    """
+    owners, fleet, total = set(owners), tx.store.fleet, 0.0
+    for name in fleet.pools_with_claims():
+        pool = fleet.pool(name)
+        for line in [line for owner in owners for line in pool.waiting_lines.lines_of(owner)]:
+            tasks = sum([claim.kind != JOB for claim in line.claims])
+            total += tasks * limited_amounts(line.peers.demand, pool.most_gpus())[0]
+    jobs = [line for line in tx.store.job_lines.all().values() if line.key.owner in owners]
+    return total + sum([line.count * limited_amounts(line.demand)[0] for line in jobs])
 
 
 def why_limited(tx: Tx[Store], pool_name: str, owner: str, demand: Demand) -> str:

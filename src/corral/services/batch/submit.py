@@ -10,7 +10,10 @@ from msgspec.structs import replace
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.fleet.limits import limited_time_s, why_refused
+from corral.fleet.shares import must_wait, waiting_gpus, why_too_many_wait
 from corral.model.job import Dependency, Job, JobKind, JobState
+from corral.model.limits import limited_amounts
+from corral.model.task import Demand
 from corral.operations.tags import TAGS_MAX
 from corral.services.batch import job_progress
 from corral.services.batch.definition_rules import FARGATE
@@ -20,6 +23,7 @@ from corral.services.batch.image_configs import remember
 from corral.services.batch.job_definitions import ACTIVE, JobDefinition, find_definition
 from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.job_specs import job_spec, node_count
+from corral.services.batch.line_claims import offers
 from corral.services.batch.names import JOB, NAME, arn
 from corral.services.ecs.host_access import is_kept_from_host, may_use_account
 from corral.store import Store
@@ -51,6 +55,8 @@ def submit_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     if tx.store.limits.of:
         if (why := why_refused(tx, caller.owner, spec.demand, spec.timeout_s)) is not None:
             raise ClientException(why)
+        if (why := _why_too_many_wait(tx, caller.owner, queue, spec.demand, size or 1)) is not None:
+            raise ClientException(why)
         spec = replace(spec, timeout_s=limited_time_s(tx, caller.owner, spec.timeout_s))
     if is_kept_from_host(tx, caller):
         spec = replace(spec, only_in_docker=True, as_account=may_use_account(caller))
@@ -79,6 +85,15 @@ def submit_job(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         )
         job_progress.end(tx, job, JobState.FAILED, reason)
     return {"jobArn": arn(caller.account, caller.region, f"{JOB}/{job.id}"), "jobName": name, "jobId": job.id}
+
+
+def _why_too_many_wait(tx: Tx[Store], owner: str, queue: JobQueue, demand: Demand, size: int) -> str | None:
+    """Return why the limits of an owner refuse a job that would wait. None: they do not, or the job would start at once."""
+    gpus, pools = limited_amounts(demand)[0] * size, [offer.pool for offer in offers(tx, queue)]
+    why = why_too_many_wait(tx, owner, gpus)
+    if why is None or waiting_gpus(tx, [owner]) or must_wait(tx, pools, owner, demand):
+        return why
+    return why if gpus > sum([tx.store.fleet.pool(name).free_gpus for name in pools]) else None
 
 
 def _queue(tx: Tx[Store], region: str, given: str) -> JobQueue:

@@ -21,7 +21,7 @@ from corral.fleet.clusters import fargate_pool, pools_of
 from corral.fleet.limits import limited_time_s, why_refused
 from corral.fleet.newcomers import find_room, place_now, taking_capacity, waiting_pool
 from corral.fleet.private_environments import use_private_objects
-from corral.fleet.shares import look_again, must_wait, update_line, why_limited
+from corral.fleet.shares import look_again, must_wait, update_line, why_limited, why_too_many_wait
 from corral.fleet.task_interfaces import placed_details
 from corral.fleet.unix_accounts import account_of
 from corral.model.allocation import is_allocation_cluster
@@ -103,6 +103,11 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
         if (why := why_refused(tx, request.owner, spec.demand, limit_s, request.options.priority)) is not None:
             raise InvalidParameterException(why)
     launched = _on_instances(tx, request, spec, prototype) if request.instance_ids else _anywhere(tx, request, spec, prototype)
+    is_limited = request.from_owner and bool(tx.store.limits.of)
+    if is_limited and any(task.state is TaskState.PROVISIONING for task in launched.tasks):
+        why = why_too_many_wait(tx, request.owner)
+        if why is not None:
+            raise InvalidParameterException(why)
     for pool in {task.pool for task in launched.tasks}:
         if tx.store.fleet.pool(pool).peers_depending_on_tasks:
             tx.mark(f"pool:{pool}")  # waiting tasks have placement constraints that can depend on the new tasks

@@ -6,6 +6,7 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
+from corral.fleet.shares import membership_changed
 from corral.model.limits import GROUP as LIMITED_GROUP
 from corral.model.limits import NO_LIMITS
 from corral.operations.pagination import among
@@ -97,6 +98,7 @@ def add_user_to_group(tx: Tx[Store], params: Params, caller: Caller) -> dict[str
     if len(user["_groups"]) >= GROUPS_OF_USER_MAX:
         raise errors.LimitExceededException(f"Cannot exceed quota for GroupsPerUser: {GROUPS_OF_USER_MAX}")
     put(tx, caller, USER_TYPE, {**user, "_groups": [*user["_groups"], group]})
+    membership_changed(tx)
     return {}
 
 
@@ -104,6 +106,7 @@ def remove_user_from_group(tx: Tx[Store], params: Params, caller: Caller) -> dic
     """Remove a user from a group. As on AWS, this succeeds if the user does not belong to it."""
     group, user = find(tx, caller, GROUP, params)["GroupName"], find(tx, caller, USER_TYPE, params)
     put(tx, caller, USER_TYPE, {**user, "_groups": [other for other in user["_groups"] if other != group]})
+    membership_changed(tx)
     return {}
 
 
