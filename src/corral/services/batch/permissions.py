@@ -10,6 +10,7 @@ from corral.access.resources import ResourceFacts
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
+from corral.model.compute_environment import CLUSTER_TAG
 from corral.model.numbers import whole_number
 from corral.operations.listings import Listed, OwnerOf
 from corral.services.batch.definition_rules import check_job_definition
@@ -18,7 +19,7 @@ from corral.services.batch.names import DEFINITION, ENVIRONMENT, JOB, POLICY, QU
 from corral.services.batch.task_documents import all_task_properties
 from corral.services.ecs import host_access
 from corral.services.ecs.lookup import split_definition
-from corral.services.ecs.permissions import pull_images, read_secrets
+from corral.services.ecs.permissions import pull_images, read_secrets, use_cluster
 from corral.store import Store
 
 ACTIONS = {"CancelJobs": "CancelJob", "TerminateJobs": "TerminateJob"}  # operation → action, where their names differ
@@ -55,6 +56,8 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     share: Context = {"batch:shareidentifier": (params["shareIdentifier"],)} if params.get("shareIdentifier") else {}
     action, arns = f"batch:{ACTIONS.get(operation, operation)}", _arns(tx, caller, operation, params)
     needed = on_resources(action, arns, {**share, **request_tags(params), **_container_context(operation, params)})
+    if operation == "CreateComputeEnvironment" and (cluster := (params.get("tags") or {}).get(CLUSTER_TAG)):
+        needed += use_cluster(tx, caller, cluster)
     if operation == "RegisterJobDefinition":
         tasks = _new_tasks(params)
         needed += [each for task in tasks for each in (*read_secrets(tx, caller, task), *pull_images(tx, caller, task))]

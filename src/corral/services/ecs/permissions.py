@@ -18,6 +18,7 @@ from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
 from corral.decide.policies.policy import NO_RESOURCE, UNKNOWN_RESOURCE
 from corral.model.agent_protocol import DEFAULT_CLUSTER
+from corral.model.principal import ROOT
 from corral.model.private_environment import is_private
 from corral.services.ecr.image_names import own_image
 from corral.services.ecs import host_access, lookup
@@ -64,6 +65,10 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         name, _ = _definition(tx, caller, params.get("taskDefinition", ""))
         arns = [lookup.arn(caller.account, caller.region, f"task-definition/{name}")]
     needed = [Permission(f"ecs:{operation}", each, _late_context(caller, operation, each, params)) for each in arns]
+    if operation in DEPLOY:
+        needed += use_cluster(tx, caller, _cluster_of(params))
+    if operation in ("CreateCluster", "PutClusterCapacityProviders"):
+        return needed + _use_providers(tx, caller, params)
     if operation == "RegisterTaskDefinition":
         return needed + read_secrets(tx, caller, params) + read_files(tx, caller, params) + pull_images(tx, caller, params)
     if operation == "CreateCapacityProvider":
@@ -139,7 +144,27 @@ def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> li
     overrides = params.get("overrides") or {}
     needed = [Permission(f"ecs:{operation}", definition_arn, context), *_pass_roles(tx, caller, document, overrides)]
     role = overrides.get("executionRoleArn") or document.get("executionRoleArn")
+    needed += use_cluster(tx, caller, _cluster_of(params))
     return needed + read_files(tx, caller, {"containerDefinitions": overrides.get("containerOverrides"), "executionRoleArn": role})
+
+
+def use_cluster(tx: Tx[Store], caller: Caller, cluster: str) -> list[Permission]:
+    """The permission to run tasks in the cluster of another user, whose instances would count as used by that user.
+
+    The clusters of the root user are for everyone.
+    """
+    cluster_arn = lookup.arn(caller.account, caller.region, f"cluster/{cluster}")
+    owner = facts_of_ecs(tx, caller.region, cluster_arn).owner
+    return of_other_owner(caller, owner, "ecs:RunTask", cluster_arn) if owner != ROOT else []
+
+
+def _use_providers(tx: Tx[Store], caller: Caller, params: Params) -> list[Permission]:
+    """The permission to let tasks of a cluster scale the groups of capacity providers of other owners."""
+    needed: list[Permission] = []
+    for name in dict.fromkeys(short(str(each)) for each in params.get("capacityProviders") or ()):
+        used = lookup.arn(caller.account, caller.region, f"capacity-provider/{name}")
+        needed += of_other_owner(caller, facts_of_ecs(tx, caller.region, used).owner, "ecs:PutClusterCapacityProviders", used)
+    return needed
 
 
 def _use_definition(tx: Tx[Store], caller: Caller, name: str) -> list[Permission]:

@@ -45,9 +45,11 @@ USES = [
     "ecs:G*", "ecs:L*", "ecs:PutAttributes", "ecs:PutClusterCapacityProviders", "ecs:R*", "ecs:S*", "ecs:T*", "ecs:U*",
     "lambda:*", "logs:*", "s3:*", "secretsmanager:*", "sns:*", "sqs:*", "ssm:*",
 ]  # fmt: skip
-# What they need of things that belong to others: the queues of Batch, the default network, and images of machines.
+# What they need of things that belong to others: the queues of Batch that root has created, the default network, and images of
+# machines.
 SHARED: list[dict[str, Any]] = [
-    {"Sid": "SubmitToAnyQueue", "Effect": "Allow", "Action": "batch:SubmitJob", "Resource": "arn:aws:batch:*:*:job-queue/*"},
+    {"Sid": "SubmitToSharedQueues", "Effect": "Allow", "Action": "batch:SubmitJob", "Resource": "arn:aws:batch:*:*:job-queue/*",
+     "Condition": {"StringEquals": {"corral:Owner": "root"}}},
     {"Sid": "LaunchInAnyNetwork", "Effect": "Allow", "Action": "ec2:RunInstances",
      "Resource": ["arn:aws:ec2:*:*:image/*", "arn:aws:ec2:*:*:network-interface/*", "arn:aws:ec2:*:*:security-group/*",
                   "arn:aws:ec2:*:*:subnet/*", "arn:aws:ec2:*:*:volume/*", "arn:aws:ec2:*::image/*"]},
