@@ -46,7 +46,7 @@ class SharesWorld(ServiceWorld):
         def put(tx: Any) -> None:
             tx.store.stored.put("iam", "user", "", name, user, tx.now_s, ROOT)
             for group in groups:
-                tx.store.stored.put("iam", "group", "", group, {"GroupName": group}, tx.now_s, ROOT)
+                tx.store.stored.put("iam", "group", "", group, {"GroupName": group, "Path": "/"}, tx.now_s, ROOT)
 
         self.run(put)
 

@@ -69,3 +69,31 @@ def test_free_gpus_of_a_job_are_not_more_than_a_limit_allows() -> None:
         world.run(lambda tx: SERVICES["batch"].operations["SubmitJob"](tx, given, caller_of("ann")))
         world.settle()
         assert world.store.owner_uses.held("user/ann") == 2
+
+
+def test_a_change_of_groups_acts_at_once() -> None:
+    world = SharesWorld(8, ann=["lab"], bob=["lab"])
+    world.limit("group/lab", gpus=1)
+    world.submit("bob")
+    [first, second] = world.submit("ann", count=2)
+    assert world.waits(first) and world.waits(second)
+    world.call("RemoveUserFromGroup", "iam", GroupName="lab", UserName="ann")
+    world.settle()
+    assert not world.waits(first) and not world.waits(second)
+    [blocker] = world.submit("bob", gpus=1)
+    world.submit("ann", gpus=4)
+    [waiting] = world.submit("ann", gpus=2)
+    world.call("AddUserToGroup", "iam", GroupName="lab", UserName="ann")
+    world.settle()
+    world.call("StopTask", "ecs", task=blocker)
+    assert world.waits(waiting) and "group:lab may hold 1 GPUs" in world.reason(waiting)
+
+
+def test_a_group_keeps_its_limits_under_a_new_name() -> None:
+    world = SharesWorld(8, ann=["lab"])
+    world.limit("group/lab", gpus=2)
+    world.call("UpdateGroup", "iam", GroupName="lab", NewGroupName="institute")
+    [first, _, waiting] = world.submit("ann", count=3)
+    assert not world.waits(first) and world.waits(waiting)
+    assert "group:institute may hold 2 GPUs" in world.reason(waiting)
+    assert [*world.store.limits.rows()] == ["group/institute"]

@@ -88,6 +88,10 @@ def update_group(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any
     for user in members_of(tx, before):
         put(tx, caller, USER_TYPE, {**user, "_groups": [name if each == before else each for each in user["_groups"]]})
     stored.drop("iam", GROUP.name, "", before)
+    if (limits := tx.store.limits.of.get(f"{LIMITED_GROUP}/{before}")) is not None:
+        tx.store.limits.put(f"{LIMITED_GROUP}/{name}", limits)
+        tx.store.limits.put(f"{LIMITED_GROUP}/{before}", NO_LIMITS)
+        membership_changed(tx)
     return {}
 
 
