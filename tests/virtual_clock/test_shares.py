@@ -223,6 +223,35 @@ def test_a_change_of_a_group_acts_at_once() -> None:
     assert world.running("ann") == 1
 
 
+def test_small_tasks_of_other_members_do_not_keep_a_large_task_waiting() -> None:
+    world = SharesWorld(8, ann=["lab"], bob=["lab"], cy=[])
+    world.limit("group/lab", gpus=4)
+    [running] = world.submit("bob", gpus=1, hours=5)
+    world.clock.advance(HOUR_S)
+    [large] = world.submit("ann", gpus=4)
+    [small] = world.submit("bob")
+    assert world.waits(large) and world.waits(small), "ann has used less, so bob waits behind her"
+    assert "waits for a limit" in world.reason(small)
+    [free] = world.submit("cy", gpus=2)
+    assert not world.waits(free)
+    [urgent] = world.submit("bob", tags=[{"key": "corral:priority", "value": "1"}])
+    assert not world.waits(urgent), "a higher priority comes before ann"
+    world.end(urgent)
+    world.end(running)
+    assert not world.waits(large) and world.waits(small)
+    world.end(large)
+    assert not world.waits(small)
+
+
+def test_an_urgent_task_comes_before_one_of_the_same_user_that_waits_for_a_limit() -> None:
+    world = SharesWorld(8, ann=[])
+    world.limit("user/ann", gpus=4)
+    world.submit("ann", gpus=2)
+    [large] = world.submit("ann", gpus=4)
+    [urgent] = world.submit("ann", tags=[{"key": "corral:priority", "value": "1"}])
+    assert world.waits(large) and not world.waits(urgent)
+
+
 def test_memory_at_once() -> None:
     world = SharesWorld(8, ann=[])
     world.limit("user/ann", memoryMiB=13)

@@ -15,16 +15,17 @@ from corral.decide.shares import decay_of, line_level, use_at
 from corral.fleet.limits import SEE, groups_of, limits_of, members_of, weight_of
 from corral.model.durations import DAY_S
 from corral.model.instance import is_host_pool
-from corral.model.limits import GROUP, Allowance, limited_amounts, shown_subject
+from corral.model.limits import GROUP, NO_LIMITS, Allowance, limited_amounts, shown_subject
 from corral.model.placement import JOB, Claim, Pool
 from corral.model.principal import OF_USER
 from corral.model.task import ALL_GPUS, Demand
 from corral.store import Store
-from corral.store.waiting_lines import UNUSED, opened
+from corral.store.waiting_lines import UNUSED, opened, place_of
 
 WEEK_S = 7 * DAY_S
 HOUR_S = 3600.0
 SEE_LIMITS = SEE.removesuffix(".")
+UNLIMITED = Allowance(inf, inf, inf, inf)
 ALLOWANCES = "allowances:"  # the reconciler that looks again at what limits allow
 LOOK_AGAIN_S = 300.0  # a reservation may pass to another owner after this time, because levels have changed
 
@@ -92,8 +93,13 @@ def _update_allowances(tx: Tx[Store], waiting: Collection[str], pool_name: str) 
     if limited:  # what these owners hold counts for the other members, too
         others = {owner for name in fleet.pools_with_claims() for owner in fleet.pool(name).waiting_lines.owners}
         due |= dict.fromkeys(sorted(owner for owner in others if owner not in due and limited.intersection(groups_of(tx, owner))))
+    places = _places_of_groups(tx)
+    due |= dict.fromkeys([owner for owner, each in fleet.allowances.items() if each.until != places.get(owner)])
+    due |= dict.fromkeys([owner for owner in places if owner not in fleet.allowances])
     for owner in due:
         before, after = fleet.allowances.get(owner), allowance_of(tx, owner)
+        if after is not None:
+            after = after._replace(until=places.get(owner))
         pools = fleet.set_allowance(owner, after)
         if after is None or before is None or after.gpus > before.gpus or after.memory_mib > before.memory_mib:
             for name in pools:
@@ -101,9 +107,39 @@ def _update_allowances(tx: Tx[Store], waiting: Collection[str], pool_name: str) 
                     tx.mark(f"pool:{name}")
 
 
+def _places_of_groups(tx: Tx[Store]) -> dict[str, tuple[float, float, Claim]]:
+    """Return for the members of groups the first place in the line at which a claim waits for GPUs that the group may not take.
+
+    Otherwise, small claims of other members could keep this claim waiting for ever.
+    """
+    found: dict[str, tuple[float, float, Claim]] = {}
+    fleet, uses = tx.store.fleet, tx.store.owner_uses
+    for subject, most in tx.store.limits.of.items():
+        if most.gpus is None or not subject.startswith(f"{GROUP}/"):
+            continue
+        members = members_of(tx, subject)
+        left = most.gpus - sum([uses.held(member) for member in members])
+        places = []
+        for name in fleet.pools_with_claims():
+            pool = fleet.pool(name)
+            if not is_host_pool(name):
+                continue
+            for member in pool.waiting_lines.owners.keys() & members:
+                own = tx.store.limits.of.get(member, NO_LIMITS).gpus
+                own_left = inf if own is None else own - uses.held(member)
+                for line in pool.waiting_lines.lines_of(member):
+                    gpus = limited_amounts(line.peers.demand, pool.most_gpus())[0]
+                    if left < gpus <= min(most.gpus, own_left):
+                        places.append(place_of(line))
+        if places:
+            first = min(places)
+            found |= {member: min(first, found.get(member, first)) for member in members}
+    return found
+
+
 def allowance_of(tx: Tx[Store], owner: str) -> Allowance | None:
     """Return what the limits of an owner allow it to take now. Return None if it has no limit that can let claims wait."""
-    uses, found = tx.store.owner_uses, Allowance(inf, inf, inf, inf)
+    uses, found = tx.store.owner_uses, UNLIMITED
     for each in limits_of(tx, owner):
         most = each.limits
         if most.gpus is None and most.memory_mib is None and most.gpu_hours_per_week is None:
@@ -119,7 +155,7 @@ def allowance_of(tx: Tx[Store], owner: str) -> Allowance | None:
         if most.gpu_hours_per_week is not None and (more_s := _hours_left_at_s(tx, members, most.gpu_hours_per_week)) is not None:
             found = found._replace(gpus=min(found.gpus, 0.0))
             tx.due(ALLOWANCES, more_s)
-    return found if found != (inf, inf, inf, inf) else None
+    return found if found != UNLIMITED else None
 
 
 def _hours_left_at_s(tx: Tx[Store], members: list[str], most_hours: float) -> float | None:
@@ -153,6 +189,12 @@ def must_wait(tx: Tx[Store], pools: Iterable[str], owner: str, demand: Demand) -
         waiting, all_gpus = pool.waiting_lines, max(all_gpus, pool.most_gpus())
         is_counted |= is_host_pool(name)
         older += [line.peers.demand for line in waiting.lines_of(owner) if not line.is_open]
+    standing = tx.store.fleet.allowances.get(owner)
+    until = None if standing is None else standing.until
+    if until is not None and is_counted and limited_amounts(demand)[0]:
+        level = tx.store.fleet.levels.get(owner, UNUSED)
+        if until[:2] <= (0, level):  # the priority is not known here: a claim with a higher one is served at once
+            return True
     allowed = allowance if is_counted else allowance.of_instances()
     return not opened(allowed, [*older, demand], all_gpus)[-1]
 

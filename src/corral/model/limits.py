@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from corral.model.placement import Claim
 from corral.model.principal import ROOT, USER
 from corral.model.task import ALL_GPUS, Demand
 
@@ -75,10 +76,13 @@ class Allowance(NamedTuple):
     memory_mib: float
     most_gpus: float  # the limits themselves: what it may hold at once
     most_memory_mib: float
+    # Claims at this place in the line (priority, level and claim) and after it may take no GPUs: a claim of a member of the same
+    # group waits there for the limit of the group.
+    until: tuple[float, float, Claim] | None = None
 
     def of_instances(self) -> Allowance:
         """Return what it allows tasks on EC2 instances: the owner of the instance holds its GPUs, whatever its tasks do."""
-        return self._replace(gpus=math.inf, most_gpus=math.inf)
+        return self._replace(gpus=math.inf, most_gpus=math.inf, until=None)
 
 
 def limited_amounts(demand: Demand, all_gpus: int = 1) -> tuple[float, int]:

@@ -247,6 +247,8 @@ class WaitingLines:
                     line.peers.first = None
                 if level == UNUSED:
                     self._push(line)
+        if owner in self._allowances:
+            self.reopen(owner)
         return True
 
     def _join_order(self, group: OwnerLines) -> None:
@@ -271,7 +273,9 @@ class WaitingLines:
         lines = self.lines_of(owner)
         demands = [line.peers.demand for line in lines]
         are_open = [True] * len(lines) if allowance is None else opened(allowance, demands, self._most_gpus())
-        for line, is_open in zip(lines, are_open):
+        until = None if allowance is None else allowance.until
+        for line, fits in zip(lines, are_open):
+            is_open = fits and (until is None or place_of(line) < until or not limited_amounts(line.peers.demand)[0])
             if is_open != line.is_open:
                 line.is_open, changed = is_open, True
                 line.peers.first = None
@@ -361,7 +365,7 @@ class WaitingLines:
             found = [
                 line for line in lines.values() if line.is_open and line.group.level != UNUSED and line.group.priority < before
             ]
-            return min(found, key=_place, default=None)
+            return min(found, key=place_of, default=None)
         first: Line | None = None
         for priority, level, owner in order:
             if priority >= before or (first is not None and (first.group.level != level or first.group.priority != priority)):
@@ -428,5 +432,5 @@ def _first_claim(line: Line) -> Claim:
     return line.claims[0]
 
 
-def _place(line: Line) -> tuple[float, float, Claim]:
+def place_of(line: Line) -> tuple[float, float, Claim]:
     return line.group.priority, line.group.level, line.claims[0]

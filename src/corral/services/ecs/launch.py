@@ -294,6 +294,8 @@ def _add_task(
                 # Its priority, the level of its owner, or its id if the ranks are equal, puts it before another claim, which may
                 # have reserved a slot.
                 tx.mark(f"pool:{task.pool}")
+            elif own is not None and tx.store.limits.of and pool.is_open(own):
+                tx.mark(f"pool:{task.pool}")  # it had to wait behind a claim that waits for a limit, but comes before it
         return task
     if free_gpus is None:
         runs = assign_gpus(tx, prototype, found, spec, runs, claim, kept_gpus)
