@@ -61,9 +61,8 @@ class OwnerUses:
         self._memory: dict[str, int] = {}  # owner → memory in MiB of its placed tasks
         self._changed: set[str] = set()  # owners whose rows are written before the commit
         self.decay_s = HALF_LIFE_S / log(2)  # use of this time ago counts e (2.718) times less
-        self.on_hold: Callable[[str], object] = lambda owner: (
-            None
-        )  # called when an owner holds more or fewer GPUs, also by a rollback
+        # Called when an owner holds more or fewer GPUs, or more or less memory, also by a rollback
+        self.on_hold: Callable[[str], object] = lambda owner: None
         if not database.reads_only:
             database.undo_log.before_commit.append(self._write)
 
