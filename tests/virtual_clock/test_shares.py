@@ -33,9 +33,8 @@ def test_the_user_who_has_used_less_is_first() -> None:
     [younger] = world.submit("bob")
     assert world.waits(younger)
     said = world.reason(waiting[0])
-    assert "ann holds 2 GPUs, and used 9.9 GPU-hours lately (weight 1); bob holds 0 GPUs, and used 0.0" in said
-    assert "tasks of bob are first" in said and "place 2 in line" in said
-    assert "tasks of" not in world.reason(younger)
+    assert "behind bob: ann holds 2 GPUs and used 9.9 GPU-hours lately, bob 0 and 0.0" in said and "place 2 in line" in said
+    assert "behind bob" not in world.reason(younger)
     world.end(first[0])
     assert not world.waits(younger) and world.waits(waiting[0]), "bob has used nothing"
     world.end(younger)

@@ -15,6 +15,7 @@ from corral.decide.shares import decay_of, line_level, use_at
 from corral.fleet.limits import SEE, groups_of, limits_of, members_of, weight_of
 from corral.model.durations import DAY_S
 from corral.model.instance import is_host_pool
+from corral.model.job_line import ShareUse
 from corral.model.limits import GROUP, NO_LIMITS, Allowance, limited_amounts, shown_subject
 from corral.model.placement import JOB, Claim, Pool
 from corral.model.principal import OF_USER
@@ -265,14 +266,17 @@ def why_behind(tx: Tx[Store], pool: Pool, claim: Claim) -> str:
     first, own = heads[0], pool.ranked(claim)
     if first.rank[0] != own.rank[0] or first.rank[1] >= own.rank[1]:
         return ""
-    return f"{_standing(tx, own.owner)}; {_standing(tx, first.owner)}: tasks of {_name(first.owner)} are first"
+    own_use, first_use = _use_now(tx, own.owner), _use_now(tx, first.owner)
+    weights = [_number(weight_of(tx, owner)) for owner in (own.owner, first.owner)]
+    return (
+        f"behind {_name(first.owner)}: {_name(own.owner)} holds {_number(own_use.held)} GPUs and used {own_use.used / HOUR_S:.1f} "
+        f"GPU-hours lately, {_name(first.owner)} {_number(first_use.held)} and {first_use.used / HOUR_S:.1f}"
+        + (f" (weights {weights[0]} and {weights[1]})" if weights[0] != weights[1] else "")
+    )
 
 
-def _standing(tx: Tx[Store], owner: str) -> str:
-    uses = tx.store.owner_uses
-    use = use_at(uses.use(owner), tx.now_s, decay_of(tx.settings.half_life_s))
-    weight = _number(weight_of(tx, owner))
-    return f"{_name(owner)} holds {_number(use.held)} GPUs, and used {use.used / HOUR_S:.1f} GPU-hours lately (weight {weight})"
+def _use_now(tx: Tx[Store], owner: str) -> ShareUse:
+    return use_at(tx.store.owner_uses.use(owner), tx.now_s, decay_of(tx.settings.half_life_s))
 
 
 def _name(owner: str) -> str:
