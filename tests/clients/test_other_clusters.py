@@ -1,4 +1,4 @@
-"""Users run tasks and jobs in clusters and queues of their own and of the root user, not in those of other users."""
+"""What users may do with the clusters, queues and capacity providers of others, and what they see of the tasks of others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from eventually import eventually
 from people.attempts import DENIED_KIND, WORKS, Actor, outcome_of
 from people.setting import add_user
 
@@ -78,3 +79,21 @@ def test_capacity_providers_of_others(people, owner):
         ).kind,
     ]
     assert found == [WORKS if owner == "bob" else DENIED_KIND] * 2
+
+
+def test_why_containers_of_others_failed_is_not_shown(people):
+    root, bob = people["root"], people["bob"]
+    host = {"image": "corral/host", "memory": 64}
+    containers = [
+        {**host, "name": "main", "command": ["sleep", "600"]},
+        {**host, "name": "side", "command": ["/nowhere/secret-tool"], "essential": False},
+    ]
+    root.client("ecs").register_task_definition(family="two", containerDefinitions=containers)
+    [task] = root.client("ecs").run_task(taskDefinition="two")["tasks"]
+
+    def reason(actor: Actor) -> str:
+        return next(row["reason"] for row in actor.client("corral").list_runs()["running"] if row["task"] in task["taskArn"])
+
+    eventually(lambda: "secret-tool" in reason(root))
+    assert reason(bob) == ""
+    root.client("ecs").stop_task(task=task["taskArn"])

@@ -14,7 +14,9 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
+from corral.access.authorization import may
 from corral.access.caller import Caller
+from corral.access.permissions import Permission
 from corral.core.transactions import Tx
 from corral.decide.placement.start_estimates import estimates
 from corral.fleet.clusters import is_active_cluster, pools_of
@@ -24,7 +26,7 @@ from corral.model.placement import TASK, Claim
 from corral.model.queue_options import HOLD_TAG
 from corral.model.task import Demand, Task, TaskState
 from corral.services.corral.errors import ClusterNotFoundException, InvalidRequestException
-from corral.services.ecs.task_description import WaitReasons, last_status, why_waiting
+from corral.services.ecs.task_description import WaitReasons, last_status, task_arn_of, why_waiting
 from corral.store import Store
 
 WAITING_DEFAULT = 100  # the number of waiting tasks in the response if the request does not limit it
@@ -49,13 +51,16 @@ def list_runs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
     behind = tx.store.task_queue.first_not_admitted(limit - len(places), (region, cluster))
     listed = [*tx.store.tasks.listing.placed_in(region, cluster, LISTED_MAX), *places, *behind]
     starts_s = {task_id: at_s for pool in pools for task_id, at_s in estimates(tx.store.fleet.pool(pool), tx.now_s).items()}
-    reasons, rows = WaitReasons(tx), []
+    reasons, rows, reads = WaitReasons(tx), [], dict[str, bool]()
     for start in range(0, len(listed), CHUNK):
         found = tx.store.tasks.several(listed[start : start + CHUNK])
         for task_id in listed[start : start + CHUNK]:
             task = found.get(task_id)
             if task is not None and task.state is not TaskState.STOPPED:
-                row = _run(task, why_waiting(tx, task, reasons), places.get(task_id), starts_s.get(task_id))
+                if task.owner not in reads:
+                    reads[task.owner] = _may_describe(tx, caller, task)
+                waiting = why_waiting(tx, task, reasons)
+                row = _run(task, waiting, places.get(task_id), starts_s.get(task_id), has_reasons=reads[task.owner])
                 reason = "; ".join(filter(None, (row["reason"], hosts.why_silent(task.instance_id))))
                 rows.append({**row, "reason": reason, "host": hosts.of(task.instance_id)})
         tx.step()
@@ -87,8 +92,17 @@ def _claim_of(place: tuple[int, Claim]) -> Claim:
     return place[1]
 
 
-def _run(task: Task, waiting: str | None, place: int | None, starts_at_s: float | None) -> dict[str, Any]:
-    reasons = dict.fromkeys(reason for run in task.runs if (reason := run.reason or waiting))
+def _may_describe(tx: Tx[Store], caller: Caller, task: Task) -> bool:
+    """Whether the caller may describe the tasks of the owner of a task."""
+    if task.owner == caller.owner or not caller.is_restricted:
+        return True
+    return may(tx, caller, Permission("ecs:DescribeTasks", task_arn_of(tx.settings.account, task)))
+
+
+def _run(task: Task, waiting: str | None, place: int | None, starts_at_s: float | None, *, has_reasons: bool) -> dict[str, Any]:
+    """Describe a task. Without `has_reasons`, leave out why its containers failed, which can name commands, images and files."""
+    found = [run.reason if has_reasons else None for run in task.runs]
+    reasons = dict.fromkeys(reason for each in found if (reason := each or waiting))
     waits = task.state is TaskState.PROVISIONING
     return {
         "task": task.id,
@@ -103,7 +117,7 @@ def _run(task: Task, waiting: str | None, place: int | None, starts_at_s: float 
         "place": place if waits else None,
         "startsAtS": starts_at_s if waits else None,
         "held": waits and {"key": HOLD_TAG, "value": "true"} in task.details.get("tags", ()),
-        "reason": "; ".join(reasons) or task.stopped_reason or "",
+        "reason": "; ".join(reasons) or (has_reasons and task.stopped_reason) or "",
         "owner": task.owner,
     }
 
