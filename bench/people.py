@@ -203,8 +203,10 @@ class _Fuzzed(Corral):
 
 def _fuzz(server: Cli, count: int, seed: str) -> int:
     root = root_of(server)
-    stranger = Stranger(_Fuzzed(server.data, root.url), add_user(root, "dave"), seed)
+    fuzzed = _Fuzzed(server.data, root.url)
+    stranger = Stranger(fuzzed, add_user(root, "dave"), seed)
     asyncio.run(stranger.build())
+    fuzzed.stop_tasks()
     before, began, found = settled(server.data), time.monotonic(), stranger.found
     for done in range(0, count, ROUND):
         asyncio.run(stranger.run(min(ROUND, count - done), f"{seed} {done}"))

@@ -11,6 +11,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from eventually import eventually
 from harness import Corral
 
 
@@ -131,3 +132,37 @@ def test_the_command_shows_calls_and_denials(cli: Any) -> None:
     cli.client("sqs").create_queue(QueueName="followed")
     assert "followed" in following.until("stdout", "sqs:CreateQueue")
     following.interrupt()
+
+
+def test_what_a_stack_does_is_recorded_with_the_user(corral: Any) -> None:
+    iam = corral.client("iam")
+    iam.create_user(UserName="ida")
+    allow = [{"Effect": "Allow", "Action": ["cloudformation:*", "sqs:*"], "Resource": "*"}]
+    policy = json.dumps({"Version": "2012-10-17", "Statement": allow})
+    iam.put_user_policy(UserName="ida", PolicyName="stacks", PolicyDocument=policy)
+    key = iam.create_access_key(UserName="ida")["AccessKey"]
+    keys = {"aws_access_key_id": key["AccessKeyId"], "aws_secret_access_key": key["SecretAccessKey"]}
+    stacks = boto3.client("cloudformation", endpoint_url=corral.url, region_name="us-east-1", **keys)
+    queue = {"Type": "AWS::SQS::Queue", "Properties": {"QueueName": "of-a-stack", "Tags": [{"Key": "k", "Value": {"Ref": "P"}}]}}
+    user = {"Type": "AWS::IAM::User", "DependsOn": "Q", "Properties": {"UserName": "eve"}}
+    template = {"Parameters": {"P": {"Type": "String", "NoEcho": True}}, "Resources": {"Q": queue, "U": user}}
+    stacks.create_stack(
+        StackName="hers",
+        TemplateBody=json.dumps(template),
+        Parameters=[{"ParameterKey": "P", "ParameterValue": "hunter3"}],
+        Capabilities=["CAPABILITY_NAMED_IAM"],
+    )
+
+    def recorded() -> list[dict[str, Any]]:
+        found = {each["EventName"]: details(each) for each in trail_of(corral, Username="ida")}
+        return [found[name] for name in names] if found.keys() >= {*names} else []
+
+    names = "CreateStack", "CreateQueue", "CreateUser", "DeleteQueue"
+    stack, made, refused, deleted = found = eventually(recorded)
+    assert stack["sourceIPAddress"] == "127.0.0.1"
+    assert {each["sourceIPAddress"] for each in (made, refused, deleted)} == {"cloudformation.amazonaws.com"}
+    assert {each["userIdentity"]["arn"] for each in found} == {"arn:aws:iam::123456789012:user/ida"}
+    assert made["requestParameters"] == {"queueName": "of-a-stack"} and "errorCode" not in made
+    assert refused["errorCode"] == "AccessDenied" and "iam:CreateUser" in refused["errorMessage"]
+    assert "CreateQueue" in {each["EventName"] for each in trail_of(corral, ResourceName="of-a-stack")}
+    assert "hunter3" not in "".join(path.read_text() for path in (corral.data / "audit").iterdir())

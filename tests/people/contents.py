@@ -24,12 +24,24 @@ ALIVE = {
         "sqlite_sequence",
     },
     "logs.db": {"due", "outbox", "inbox", "log_event", "log_stream", "shipment", "sqlite_sequence"},
-    "metrics.db": {"series", "series_dimension", "packed", "flushed", "alarm_watch", "due", "outbox", "inbox", "sqlite_sequence"},
+    "metrics.db": {
+        "series",
+        "series_dimension",
+        "packed",
+        "flushed",
+        "alarm_watch",
+        "alarm_history",
+        "due",
+        "outbox",
+        "inbox",
+        "sqlite_sequence",
+    },
 }
 
 # Tables of which only a part is compared: without the clock, and without the number of stored bytes
 PARTS = {
     "stored_resource": "SELECT * FROM stored_resource WHERE service <> 'corral'",
+    "alarm": "SELECT id, region, name, kind, config, actions_enabled, owner FROM alarm",
     "log_group": "SELECT id, region, name, retention_days, details, owner FROM log_group",
 }
 

@@ -14,8 +14,10 @@ from people.contents import changes, settled
 from people.refusals import Stranger
 from people.setting import HOLES, OWN_STACKS, SHORT, add_user, prepare, worlds_of
 from people.world import names_for
+from raw_aws import Connection, RawRequest
 
 REQUESTS = 500
+WRONG_URLS = (("/of-%F0%9F%9-x", ""), ("/bucket/%F0%9F%9", "ownershipControls"), ("/bucket", "list-type=2&prefix=%FF"))
 
 
 @pytest.fixture
@@ -58,3 +60,17 @@ def test_requests_of_a_user_without_permissions_are_refused(own: Corral) -> None
     assert not stranger.found.failures, "\n\n".join(stranger.found.failures)
     assert changes(before, settled(own.data)) == []
     assert stranger.found.denied > REQUESTS / 2 and "Traceback" not in own.log()
+
+
+def test_a_url_that_is_no_text_is_a_validation_error(own: Corral) -> None:
+    """The permission needs the names in the URL before the handler parses them."""
+    dave = add_user(root_of(own), "dave")
+
+    async def codes() -> list[tuple[int, str]]:
+        connection = Connection(dave)  # type: ignore[arg-type]
+        answers = [await connection(RawRequest("s3", "GET", path, query)) for path, query in WRONG_URLS]
+        await connection.close()
+        return [(answer.status, answer.code or "") for answer in answers]
+
+    assert asyncio.run(codes()) == [(400, "InvalidArgument")] * len(WRONG_URLS)
+    assert "Traceback" not in own.log()

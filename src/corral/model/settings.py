@@ -106,6 +106,10 @@ class ServerFacts(Struct, eq=False):
     tls_bundle: str = ""  # the certificate that clients with TLS need to verify this server; empty: none
     # (lane, read) → the result of a read of a few rows in the database of another lane. None: the process has no other lanes.
     read_lane: Callable[[str, Callable[[Any], Any]], Any] = lambda lane, read: None
+    # (caller, service and operation, parameters, result or error): records in the audit what a service has called for a caller
+    record_call: Callable[[Any, tuple[str, str], Mapping[str, Any], Mapping[str, Any] | Exception], None] = (
+        lambda caller, call, params, outcome: None
+    )
     open_door: Callable[[], dict[str, str]] = dict  # opens the door for other machines; returns its `address` and its `pin`
 
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 from corral import aws
 from corral.access.caller import Caller
 from corral.aws.form_encoding import pairs_from_text, percent_decoded
+from corral.aws.wire_errors import ParseError, to_api_error
 from corral.blobs.checksums import CHECKSUM_HEADERS, checksum, checksum_text
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
@@ -179,9 +180,14 @@ class S3Request(Struct, eq=False):
 
     async def _head_params(self) -> dict[str, Any]:
         """Return the parameters that name resources. They come from the head of the request, or from the fields of a form."""
-        # If a parameter is repeated in the query, the first value is used.
-        query, headers = dict(reversed(pairs_from_text(self.call.request.query))), self.head.headers
-        params: dict[str, Any] = {name: percent_decoded(value) for name, value in self.call.located.items()}
+        headers = self.head.headers
+        try:
+            # If a parameter is repeated in the query, the first value is used.
+            query = dict(reversed(pairs_from_text(self.call.request.query)))
+            params: dict[str, Any] = {name: percent_decoded(value) for name, value in self.call.located.items()}
+        except ParseError as error:
+            error.kind = "argument"
+            raise to_api_error(error, self.call.service, self.call.protocol) from None
         params |= {name: query[wire] for name, wire in QUERY_PARAMS.items() if wire in query}
         if "x-amz-copy-source" in headers:
             params["CopySource"] = headers["x-amz-copy-source"]

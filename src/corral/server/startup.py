@@ -302,6 +302,7 @@ async def _serve(options: ServerOptions) -> None:
         return TaskEndpoints(state, agents, blobs)
 
     audit = Audit(trail, configuration.values["audit.data"], names, clock)
+    settings.server.record_call = audit.of_service
     began_s, limits, times = clock.now_s(), ConnectionLimits(connections_allowed()), RequestTimes()
     front_door = FrontDoor(
         settings,

@@ -6,6 +6,7 @@ A step of a stack creates, updates or deletes one resource.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from corral.access.authorization import refusal
@@ -14,6 +15,7 @@ from corral.access.permissions import Permission
 from corral.access.principals import policies_of_caller
 from corral.aws.direct_input import denied, direct_input, with_model_case
 from corral.aws.direct_input import request_of as request_of
+from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import UNKNOWN_RESOURCE
 from corral.operations.services import SERVICES, needed_permissions
@@ -29,7 +31,7 @@ def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapp
 
     `params` has the members of botocore's model. A number or a boolean may be text. A member with the value None is omitted.
     Members that begin with "_" are Corral's own, for example the tags of a stack's resources. The operation gets them unchanged.
-
+    The audit gets a record after the commit, and at once if the caller lacks the permission.
     """
     served = SERVICES[service]
     own = {name: value for name, value in params.items() if name.startswith("_")}
@@ -37,11 +39,17 @@ def call(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapp
     if service in ANY_CASE:
         given = with_model_case(service, operation, given)
     converted = direct_input(service, operation, given) | own
+    record = partial(tx.settings.server.record_call, caller, (service, operation), converted)
     if caller.is_restricted:
-        _authorize_in(tx, caller, service, operation, converted)
-    if operation in served.prepare:
-        converted = served.prepare[operation](converted)
-    return served.operations[operation](tx, converted, caller)
+        try:
+            _authorize_in(tx, caller, service, operation, converted)
+        except ApiError as error:
+            record(error)
+            raise
+    prepared = served.prepare[operation](converted) if operation in served.prepare else converted
+    result = served.operations[operation](tx, prepared, caller)
+    tx.store.undo_log.on_commit(partial(record, result))
+    return result
 
 
 def _authorize_in(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from corral.audit.trail import AuditTrail
 from corral.core.clock import Clock
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
-from corral.server.audit.rules import CallKind, kind_of, rules_of
+from corral.server.audit.rules import CallKind, kind_of, names_in, rules_of
 
 log = logging.getLogger("corral.audit")
 
@@ -58,6 +58,23 @@ class Audit:
         except Exception:
             self._note_loss(call)
 
+    def of_service(self, caller: Caller, call: CallName, params: Params, outcome: Params | Exception) -> None:
+        """Record what a service, such as CloudFormation, has called for a caller. Any thread may call this.
+
+        Of the parameters, only names and ids are recorded, because a template can put a secret into any of them.
+        """
+        if not self._concerns(call) and not isinstance(outcome, ApiError):
+            return
+        try:
+            more: dict[str, Any] = {"source": caller.via[-1] if caller.via else "", "agent": caller.via[-1] if caller.via else ""}
+            if isinstance(outcome, ApiError):
+                more |= {"error": outcome.code, "message": outcome.message[:MESSAGE_MAX]}
+            elif not isinstance(outcome, Exception):
+                more |= {"found": rules_of(call).identifiers(outcome)}
+            self._trail.append(self._record(None, caller, call, names_in(params), **more))
+        except Exception:
+            self._note_loss(call)
+
     def _note_loss(self, call: CallName) -> None:
         """The call cannot be recorded. Its caller gets the response, and `corral status` shows the loss."""
         log.exception("%s:%s could not be recorded", *call)
@@ -93,12 +110,13 @@ class Audit:
     def _failure(self, request: aws.Request, caller: Caller, call: CallName, params: Params, error: ApiError) -> AuditRecord:
         return self._record(request, caller, call, params, error=error.code, message=error.message[:MESSAGE_MAX])
 
-    def _record(self, request: aws.Request, caller: Caller, call: CallName, params: Params, **more: Any) -> AuditRecord:
+    def _record(self, request: aws.Request | None, caller: Caller, call: CallName, params: Params, **more: Any) -> AuditRecord:
         principal, rules = caller.principal, rules_of(call)
+        agent = request.headers.get("user-agent", "")[:AGENT_MAX] if request is not None else ""
+        about = {"source": caller.source_ip, "agent": agent} | more
         return AuditRecord(
             id=self._ids.uuid(), at_s=self._clock.wall_s(), service=call[0], operation=call[1], region=caller.region,
             kind=principal.kind, arn=principal.arn, owner=principal.owner, name=principal.name, session=principal.session,
-            access_key_id=caller.access_key_id, source=caller.source_ip, request_id=caller.request_id,
-            agent=request.headers.get("user-agent", "")[:AGENT_MAX], params=rules.without_secrets(params),
-            is_data=rules.kind is CallKind.DATA, reads=rules.kind is CallKind.READ, **more,
+            access_key_id=caller.access_key_id, request_id=caller.request_id, params=rules.without_secrets(params),
+            is_data=rules.kind is CallKind.DATA, reads=rules.kind is CallKind.READ, **about,
         )  # fmt: skip

@@ -115,6 +115,11 @@ def rules_of(call: tuple[str, str]) -> RecordRules:
     return RecordRules(kind_of(*call), without_secrets(*call), identifiers(*call))
 
 
+def names_in(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the parameters that are names or ids."""
+    return {name: value for name, value in params.items() if isinstance(value, str) and IDENTIFIER.fullmatch(name)}
+
+
 @cache
 def identifiers(service: str, operation: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     """Return a function that finds the names and ids in the result of an operation: its own, and those one level below."""
