@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.request import Request, urlopen
 
+import boto3
 import pytest
 import urllib3
 
@@ -236,6 +237,36 @@ def test_the_stack_of_a_container(corral: Corral, inside: Inside) -> None:
     cloudformation.update_stack(**kept, Parameters=[{"ParameterKey": "P", "ParameterValue": "theirs"}])
     assert ended(cloudformation, "inside")["StackStatus"] == "UPDATE_COMPLETE"
     iam.delete_role_policy(RoleName=ROLE, PolicyName="stacks")
+
+
+def test_a_session_of_a_user_deploys_with_a_role_as_cdk_does(corral: Corral) -> None:
+    """The session may not run programs on the host, but it may pass the role of the stack, which may."""
+    iam = corral.client("iam")
+    everything = "arn:aws:iam::aws:policy/AdministratorAccess"
+    trusts = {"deploys": {"AWS": "123456789012"}, "executes": {"Service": "cloudformation.amazonaws.com"}}
+    for name, principal in trusts.items():
+        trust = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
+        iam.create_role(RoleName=name, AssumeRolePolicyDocument=policy(trust))
+    iam.attach_role_policy(RoleName="executes", PolicyArn=everything)
+    iam.put_role_policy(RoleName="deploys", PolicyName="p", PolicyDocument=policy(allow(["cloudformation:*", "iam:PassRole"])))
+    iam.create_user(UserName="cdk")
+    iam.attach_user_policy(UserName="cdk", PolicyArn=everything)
+    key = iam.create_access_key(UserName="cdk")["AccessKey"]
+
+    def client(service: str, *keys: str) -> Any:
+        names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+        return boto3.client(service, endpoint_url=corral.url, region_name="us-east-1", **dict(zip(names, keys)))
+
+    sts = client("sts", key["AccessKeyId"], key["SecretAccessKey"])
+    account = "arn:aws:iam::123456789012:role"
+    session = sts.assume_role(RoleArn=f"{account}/deploys", RoleSessionName="aws-cdk")["Credentials"]
+    deployer = client("cloudformation", session["AccessKeyId"], session["SecretAccessKey"], session["SessionToken"])
+    body = "Resources: {T: {Type: AWS::SNS::Topic}}"
+    change = {"StackName": "deployed", "ChangeSetName": "c"}
+    deployer.create_change_set(**change, ChangeSetType="CREATE", TemplateBody=body, RoleARN=f"{account}/executes")
+    deployer.get_waiter("change_set_create_complete").wait(**change, WaiterConfig={"Delay": 1})
+    deployer.execute_change_set(**change)
+    assert ended(corral.client("cloudformation"), "deployed")["StackStatus"] == "CREATE_COMPLETE"
 
 
 def test_the_tags_of_images(corral: Corral, inside: Inside) -> None:

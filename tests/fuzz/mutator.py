@@ -116,7 +116,7 @@ class Mutator:
     def text(self, text: str) -> str:
         rng = self._rng
         if text[:1] in ("{", "[") and rng.random() < 0.6:
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):  # a text that was made too deep before
                 return json.dumps(self.params(json.loads(text), typed=False))
         at = rng.randrange(len(text) + 1)
         match rng.randrange(9):

@@ -30,13 +30,18 @@ OF_ROLE = SessionTerms(is_restricted=True)
 EVENT_GAP_S = 0.001  # the smallest difference between the times of two events of a stack
 
 
+def sender_of(stack: Stack) -> Caller:
+    """Return who sent the stack's last operation, without the role of the stack."""
+    given = stack.caller
+    return Caller(**{name: getattr(given, name) for name in given.__struct_fields__}, creates_for=stack.owner)
+
+
 def caller_of(stack: Stack) -> Caller:
     """Return the caller of the stack's last operation. The steps of the stack run as this caller, for the owner of the stack.
 
     If policies restrict the caller and the stack has a role, its steps have the permissions of the role, as on AWS.
     """
-    given = stack.caller
-    caller = Caller(**{name: getattr(given, name) for name in given.__struct_fields__}, creates_for=stack.owner)
+    given, caller = stack.caller, sender_of(stack)
     if not stack.version.role_arn or not caller.is_restricted:
         return replace(caller, via=(SERVICE_PRINCIPAL,))
     role = stack.version.role_arn.rpartition("/")[2]

@@ -23,7 +23,7 @@ from corral.services.cloudformation.errors import AlreadyExistsException
 from corral.services.cloudformation.stack_changes import outputs_now, planned
 from corral.services.cloudformation.stack_evaluation import Lookups, StackWork, check_functions, find_imports, make_evaluation
 from corral.services.cloudformation.stack_evaluation import evaluation as evaluation
-from corral.services.cloudformation.stack_events import add_event, caller_of, set_status, stored_caller
+from corral.services.cloudformation.stack_events import add_event, caller_of, sender_of, set_status, stored_caller
 from corral.services.cloudformation.stack_quotas import count_nested_resources, require_nesting, require_room
 from corral.services.cloudformation.step_execution import cancel_steps, step_key
 from corral.store import Store
@@ -324,10 +324,13 @@ def _version(spec: StackSpec, number: int) -> StackVersion:
 def _check_writer(tx: Tx[Store], stack: Stack) -> None:
     """Raise ValidationError if a container sent the template or parameters, and may not run programs on the host as the caller may.
 
-    The caller executes a change set of the container, or uses the previous template or a previous parameter of the container.
+    The caller executes a change set of the container, or uses the previous template or a previous parameter of the container. A
+    user or a session may do so with its own one, and with a role that it may pass.
     """
-    writer, caller = stack.version.writer, caller_of(stack)
+    writer, caller, sender = stack.version.writer, caller_of(stack), sender_of(stack)
     if writer is None or writer == caller.writer or not may_run_on_host(tx, caller):
+        return
+    if writer == sender.writer and not sender.confined:
         return
     if (refusal := writer_refusal(tx, f"the template or the parameters of stack {stack.name}", [writer])) is not None:
         raise ValidationError(refusal)
