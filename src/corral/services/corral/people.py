@@ -164,6 +164,7 @@ def _removed(tx: Tx[Store], name: str, user: dict[str, Any], stop: bool, caller:
     for policy in user["_inline"]:
         HANDLERS["DeleteUserPolicy"](tx, {**named, "PolicyName": policy}, caller)
     HANDLERS["DeleteUser"](tx, named, caller)
+    passing.note_removed(tx, name)
     tasks = [task for each in tx.store.tasks.listing.not_stopping(TASKS_MAX) if (task := tx.store.tasks.get(each)) is not None]
     theirs = [task for task in tasks if task.owner == owner_of_user(name)]
     if stop:

@@ -31,7 +31,6 @@ def _user_removable(tx: Tx[Store], caller: Caller, user: Document) -> None:
 def _forget_user(tx: Tx[Store], caller: Caller, user: Document) -> None:
     tx.store.access_keys.forget_uses(entity_of(USER, user["UserName"]))
     tx.store.limits.put(owner_of_user(user["UserName"]), NO_LIMITS)
-    passing.note_removed(tx, user["UserName"])
 
 
 USER_TYPE = ResourceType(
