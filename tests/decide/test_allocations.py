@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from corral.decide.allocations import EPILOG_S, GONE, LenderMemory, Plan, plan
+from corral.decide.allocations import EPILOG_S, LenderMemory, Plan, plan
 from corral.model.allocation import Allocation, AllocationState, Found, Phase
 
+FORGOTTEN = "the lender slurm does not know the allocation 1 any more"
 PREFIX = "corral-x-"
 WANTED, WAITING, RUNNING, ENDING = AllocationState
 
@@ -74,7 +75,7 @@ def test_a_plan(wanted: list[Allocation], found: list[Found], expected: list[str
 
 def test_what_the_lender_has_forgotten_has_ended() -> None:
     [report] = plan(PREFIX, [wants(RUNNING, "1")], []).reports
-    assert report.reason == GONE
+    assert report.reason == FORGOTTEN
 
 
 def test_a_missing_allocation_counts_as_alive_until_its_lender_proves_the_end() -> None:
@@ -86,7 +87,7 @@ def test_a_missing_allocation_counts_as_alive_until_its_lender_proves_the_end() 
     assert memory.missing_too_long(wanted, [], 100.0 + EPILOG_S) == wanted
     assert memory.still_counted(wanted, [], {"i": Phase.UNKNOWN}) == [counted]  # its node has not come back
     [over] = memory.still_counted(wanted, [], {"i": Phase.OVER})  # the lender has ended it, and that proves nothing
-    assert (over.handle, over.phase, over.reason) == ("1", Phase.OVER, GONE)
+    assert (over.handle, over.phase, over.reason) == ("1", Phase.OVER, FORGOTTEN)
     assert memory.still_counted(wanted, [], {"i": Phase.ENDED}) == []
     assert memory.missing_too_long(wanted, [has("1", Phase.RUNNING)], 200.0) == []  # the lender knows it again
     assert memory.still_counted(wanted, [has("1", Phase.RUNNING)], {}) == []

@@ -22,9 +22,9 @@ class Held:
         self._node = node
         self.reading, self._writing = os.pipe()
 
-    def start_agent(self) -> subprocess.Popen[str]:
+    def start_agent(self, *more: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-P", "-m", "corral.node", "--data", str(self._node.data), "--gpus", "none"]
-        command += ["--runtime", "process", "--held-by", str(self.reading)]
+        command += ["--runtime", "process", "--held-by", str(self.reading), *more]
         agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, pass_fds=[self.reading])
         self._node.agents.append(agent)
         return agent
@@ -86,3 +86,32 @@ def test_an_agent_that_was_restarted_keeps_the_runs(node: NodeFolder, core: Fake
     held.start_agent()
     core.greeted(2)
     assert is_running(child) and not core.hellos[-1].leaves
+
+
+def test_an_agent_that_leaves_on_sigterm_lets_its_runs_end_and_reports_them(node: NodeFolder, core: FakeCore, held: Held) -> None:
+    agent = held.start_agent("--leaves-on-term", "true")
+    core.greeted()
+    core.order(
+        shell("one", "trap 'sleep 0.2; exit 7' TERM; echo up; while :; do sleep 0.05; done", ships_logs=True, stop_grace_s=600.0)
+    )
+    core.until(lambda: core.texts["one"], "a run")
+    agent.terminate()
+    (one,) = core.ended("one")
+    assert (one.exit_code, one.reason) == (7, None)
+    said = [report.leaves for report in core.reports]
+    ended = [any(run.run_id == "one" and run.stopped_at_s is not None for run in report.runs) for report in core.reports]
+    assert said.index(True) <= ended.index(True)
+    core.until(lambda: agent.poll() is not None, "the agent exits")
+    assert agent.returncode == 0
+
+
+def test_the_runs_of_an_agent_that_leaves_end_with_the_hold(node: NodeFolder, core: FakeCore, held: Held) -> None:
+    agent = held.start_agent("--leaves-on-term", "true")
+    core.greeted()
+    child = started(core)
+    agent.terminate()
+    core.until(lambda: any(report.leaves for report in core.reports), "the agent leaves")
+    assert is_running(child)
+    held.release()
+    (one,) = core.ended("one")
+    assert one.reason == ALLOCATION_OVER and not is_running(child)

@@ -15,6 +15,12 @@ from eventually import eventually
 from hosts.lab import Lab, Machine
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo", "scontrol")
+PARTITIONS = {
+    "gpu": "Default=YES PreemptMode=OFF",
+    "spot": "PreemptMode=REQUEUE GraceTime=33",  # jobs of `urgent` preempt those of `spot` and `brief`
+    "brief": "PreemptMode=CANCEL GraceTime=0",
+    "urgent": "PreemptMode=OFF PriorityTier=10",
+}
 SEARCH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 
@@ -63,7 +69,7 @@ class SlurmCluster:
             "SlurmdParameters": "config_overrides",
             "ReturnToService": "2",
             "SlurmdTimeout": "30",
-            "KillWait": "2",
+            "KillWait": "60",
             "InactiveLimit": "0",
             "SchedulerType": "sched/backfill",
             "SchedulerParameters": "sched_min_interval=0,sched_interval=1,batch_sched_delay=0,bf_interval=1",
@@ -72,13 +78,16 @@ class SlurmCluster:
             "GresTypes": "gpu",
             "CompleteWait": "0",
             "SwitchType": "switch/none",
+            "PreemptType": "preempt/partition_prio",
+            "PreemptMode": "CANCEL",
         }
         text = "".join(f"{name}={value}\n" for name, value in lines.items())
         for each in machines:
             text += (
                 f"NodeName={each.name} NodeAddr={each.address} NodeHostname={each.name} CPUs=8 RealMemory=64000 Gres=gpu:{gpus}\n"
             )
-        text += "PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
+        for name, settings in PARTITIONS.items():
+            text += f"PartitionName={name} Nodes=ALL MaxTime=INFINITE State=UP {settings}\n"
         (folder / "slurm.conf").write_text(text)
 
     def start_controller(self) -> None:
@@ -105,6 +114,14 @@ class SlurmCluster:
     def run(self, *command: str) -> str:
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True)
         return done.stdout
+
+    def submit(self, partition: str, *options: str) -> str:
+        """Submit a job that runs until it is cancelled, and return its id."""
+        words = ["sbatch", "--parsable", f"--partition={partition}", "--output=/dev/null", "--chdir=/", *options]
+        return self.run(*words, "--wrap=exec sleep 600").strip()
+
+    def state(self, job: str) -> str:
+        return self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
 
     def jobs(self) -> list[str]:
         """The names of the jobs that have not ended."""

@@ -24,6 +24,13 @@ pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 IMAGE = "resolve:ssm:/aws/service/ecs/optimized-ami/amazon-linux-2/gpu/recommended/image_id"
 USER_DATA = b"#!/bin/bash\necho ECS_CLUSTER=lent >> /etc/ecs/ecs.config\n"
 GPUS = 2
+# The first attempt of a job, and a task, run until SIGTERM. The traps are set before the line is printed.
+SAVES = """
+[ "$AWS_BATCH_JOB_ATTEMPT" != 2 ] || exit 0
+trap 'sleep 1; echo saved; exit 7' TERM
+echo "${AWS_BATCH_JOB_ATTEMPT:+job }${AWS_BATCH_JOB_ATTEMPT:-task} starts"
+while :; do sleep 0.1; done
+"""
 SETTINGS = f"""
 [lenders.slurm]
 gpus = "sim:{GPUS}"
@@ -31,12 +38,14 @@ poll_s = 0.2
 folder = "FOLDER"
 log_folder = "FOLDER"
 python = "{sys.executable}"
-allow = {{partition = ["gpu"]}}
+allow = {{partition = ["gpu", "spot", "brief"]}}
 [lenders.bare]
 gpus = "sim:{GPUS}"
 poll_s = 0.2
 folder = "FOLDER"
 log_folder = "FOLDER"
+[scaling]
+environment_in_s = 1
 [instance-types]
 "lab.gpu" = {{gpus = {GPUS}, vcpus = 1, memory_gib = 1}}
 "lab.large" = {{gpus = 9, vcpus = 1, memory_gib = 1}}
@@ -45,12 +54,17 @@ log_folder = "FOLDER"
 
 class Setting:
     def __init__(self, cluster: Cluster, slurm: SlurmCluster) -> None:
+        self.folder = cluster.folder
         self.corral, self.slurm, self.machines, self.cli = cluster.corral, slurm, cluster.lab.machines, cluster.cli
         self.ecs, self.groups, self.ec2, self.logs = (self.corral.client(name) for name in ("ecs", "autoscaling", "ec2", "logs"))
+        self.batch, self.iam = self.corral.client("batch"), self.corral.client("iam")
         self.ecs.create_cluster(clusterName="lent")
 
-    def create_group(self, name: str, type_: str = "lab.gpu", lender: str = "slurm") -> None:
-        self.ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData=launch(type_, {"corral:lender": lender}))
+    def create_group(self, name: str, type_: str = "lab.gpu", lender: str = "slurm", **tags: str) -> None:
+        options = {f"corral:slurm-{option}": value for option, value in tags.items()}
+        self.ec2.create_launch_template(
+            LaunchTemplateName=name, LaunchTemplateData=launch(type_, {"corral:lender": lender} | options)
+        )
         self.groups.create_auto_scaling_group(
             AutoScalingGroupName=name, MinSize=0, MaxSize=4, AvailabilityZones=["us-east-1a"],
             LaunchTemplate={"LaunchTemplateName": name},
@@ -82,6 +96,40 @@ class Setting:
     def tasks(self, arns: list[str]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.ecs.describe_tasks(cluster="lent", tasks=arns)["tasks"]
         return found
+
+    def submit_job(self, partition: str) -> str:
+        """Submit a job to a compute environment of Slurm jobs. It is tried again only if its instance was terminated."""
+        self.iam.create_instance_profile(InstanceProfileName="ecsInstanceRole")
+        self.batch.create_compute_environment(
+            computeEnvironmentName="slurm", type="MANAGED",
+            computeResources={
+                "type": "EC2", "minvCpus": 0, "maxvCpus": 1, "instanceTypes": ["lab.gpu"], "instanceRole": "ecsInstanceRole",
+                "subnets": [self.ec2.describe_subnets()["Subnets"][0]["SubnetId"]],
+                "securityGroupIds": [self.ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]],
+                "tags": {"corral:lender": "slurm", "corral:slurm-partition": partition},
+            },
+        )  # fmt: skip
+        environments = lambda: self.batch.describe_compute_environments()["computeEnvironments"]  # noqa: E731
+        eventually(lambda: environments()[0]["status"] == "VALID", "the compute environment")
+        order = [{"order": 1, "computeEnvironment": "slurm"}]
+        self.batch.create_job_queue(jobQueueName="q", priority=1, computeEnvironmentOrder=order)
+        eventually(lambda: self.batch.describe_job_queues()["jobQueues"][0]["status"] == "VALID", "the queue")
+        needs = {"GPU": str(GPUS), "VCPU": "1", "MEMORY": "64"}
+        properties = {
+            "image": "corral/host", "command": ["sh", "-c", SAVES],
+            "resourceRequirements": [{"type": type_, "value": value} for type_, value in needs.items()],
+            "logConfiguration": {"logDriver": "awslogs", "options": {"awslogs-group": "/tests"}},
+        }  # fmt: skip
+        rules = [{"onStatusReason": "Host EC2*", "action": "RETRY"}, {"onReason": "*", "action": "EXIT"}]
+        self.batch.register_job_definition(
+            jobDefinitionName="j", type="container", containerProperties=properties,
+            retryStrategy={"attempts": 3, "evaluateOnExit": rules},
+        )  # fmt: skip
+        return str(self.batch.submit_job(jobName="j", jobQueue="q", jobDefinition="j")["jobId"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        [found] = self.batch.describe_jobs(jobs=[job_id])["jobs"]
+        return dict(found)
 
     def printed(self) -> list[str]:
         """The lines of all tasks."""
@@ -136,13 +184,50 @@ def test_a_group_of_jobs(setting: Setting) -> None:
     ended = [each for each in setting.tasks(tasks) if each["lastStatus"] == "STOPPED"]
     assert len(ended) == 1, [(each.get("stoppedReason"), each["containers"][0].get("reason")) for each in ended]
     [lost] = ended
-    [main] = lost[
-        "containers"
-    ]  # Slurm sends SIGTERM to all processes of the job, so the agent may report the end of the task first
-    assert main.get("exitCode") == 143 or f"Slurm job {before[0]} has ended: CANCELLED" in main["reason"], main
+    assert lost["containers"][0]["exitCode"] == 143, lost  # the agent of a job that was cancelled reports the ends of its tasks
+    assert lost["stoppedReason"] == f"the instance was terminated: the lender slurm ends the allocation {before[0]}"
     setting.scale("jobs", 0)
     eventually(lambda: setting.slurm.jobs() == [] and setting.allocations() == [], "all jobs are given back", 60.0)
     eventually(lambda: {each["lastStatus"] for each in setting.tasks(tasks)} == {"STOPPED"}, "no task is left")
+
+
+def test_preempted_jobs(setting: Setting) -> None:
+    """Jobs of another partition take the machines of two jobs of Slurm. Their tasks start again when these jobs have ended.
+
+    The service has the notice of a spot interruption before the grace time ends. The job of Batch gets only SIGTERM, has time to
+    save its state, and is tried again by a rule for instances that were terminated.
+    """
+    setting.create_group("preempted", partition="spot")
+    setting.scale("preempted", 1)
+    setting.ecs.register_task_definition(family="kept", containerDefinitions=[container(["sh", "-c", SAVES], GPUS, "lent")])
+    setting.ecs.create_service(cluster="lent", serviceName="kept", taskDefinition="kept", desiredCount=1)
+    [task] = eventually(lambda: setting.ecs.list_tasks(cluster="lent", serviceName="kept")["taskArns"], "a task", 60.0)
+    job = setting.submit_job("brief")
+    eventually(lambda: {"job 1 starts", "task starts"} <= set(setting.printed()), "both run", 60.0)
+    [spot], before = setting.in_service("preempted"), setting.handles()
+    [on_spot] = [each["handle"] for each in setting.allocations() if each["instanceId"] == spot]
+    # the usual scheduler of Slurm starts jobs without a limit, and the backfill scheduler sets a limit of a year
+    setting.slurm.run("scontrol", "update", f"JobId={on_spot}", "TimeLimit=UNLIMITED")
+    urgent = setting.slurm.submit("urgent", "--nodes=2", f"--gres=gpu:{GPUS}")
+    eventually(lambda: setting.tasks([task])[0]["lastStatus"] == "STOPPED", "the end of the task", 60.0)
+    [ended] = setting.tasks([task])
+    assert ended["containers"][0]["exitCode"] == 7, ended
+    assert ended["stoppedReason"] == f"the instance was terminated: Slurm job {on_spot} is preempted"
+    eventually(lambda: setting.slurm.state(urgent) == "RUNNING", "the other job has both machines", 60.0)
+    assert {setting.slurm.state(each) for each in before} <= {"PREEMPTED", "CANCELLED"}
+    eventually(
+        lambda: any("waits" in (each.get("reason") or "") for each in setting.allocations()), "another job of Slurm waits", 60.0
+    )
+    setting.slurm.run("scancel", urgent)
+    eventually(lambda: setting.job(job)["status"] == "SUCCEEDED", "the second attempt", 60.0)
+    [first, _] = setting.job(job)["attempts"]
+    assert first["statusReason"].startswith("Host EC2 (instance i-") and first["container"]["exitCode"] == 7, first
+    eventually(lambda: setting.printed().count("task starts") == 2, "another task of the service", 60.0)
+    eventually(lambda: setting.printed().count("saved") == 2, "the output of both")
+    setting.ecs.delete_service(cluster="lent", service="kept", force=True)
+    setting.scale("preempted", 0)
+    eventually(lambda: setting.slurm.jobs() == [] and setting.allocations() == [], "all jobs are given back", 60.0)
+    assert [each.name for each in setting.folder.glob("corral-pilot.*") if each.is_dir()] == []
 
 
 def test_machines_without_corral_get_it_from_the_server(setting: Setting) -> None:

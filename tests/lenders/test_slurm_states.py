@@ -25,6 +25,7 @@ cat "{folder}/$name.out" 2>/dev/null
 exit $(cat "{folder}/$name.code" 2>/dev/null || echo 0)
 """
 SSH = '#!/bin/sh\nfor word in "$@"; do last=$word; done\nexec sh -c "$last"\n'  # the shell of the user reads one text
+CONFIGURATION = "ProctrackType           = proctrack/cgroup"
 REQUEST = AllocationRequest("corral-x.slurm.i", 2, 4, 1024, {"constraint": "a100&(nvme|ssd)*2"}, "10.0.0.1:4567", "i.secret.pin")
 
 
@@ -43,8 +44,8 @@ class Answers:
     def words(self, name: str) -> list[str]:
         return (self.folder / f"{name}.words").read_text().splitlines()
 
-    def found(self, job: str, nodes: str, configuration: str = "ProctrackType           = proctrack/cgroup") -> Found:
-        self.set("squeue", f"{job}|corral-x.slurm.i")
+    def found(self, job: str, nodes: str, configuration: str = CONFIGURATION, preempted: str = "N/A") -> Found:
+        self.set("squeue", f"{job}|{preempted}|spot|corral-x.slurm.i")
         self.set("sinfo", nodes)
         self.set("scontrol", configuration)
         [found] = Slurm(SlurmSettings()).found("corral-x.slurm.")
@@ -75,6 +76,9 @@ def test_which_ends_are_proof(answers: Answers) -> None:
             ("7|CANCELLED|1795000000|n1|None", "n1|idle*", "", Phase.UNKNOWN),  # its node does not respond
             ("7|CANCELLED|1795000000|n1|None", "n1|mixed\nn1|down*", "", Phase.UNKNOWN),
             ("7|CANCELLED|1795000000|n1|None", "n2|idle", "", Phase.UNKNOWN),  # its node has been removed
+            ("7|PREEMPTED|1795000000|n1|None", "n1|planned", "", Phase.ENDED),  # Slurm plans to start another job there
+            ("7|PREEMPTED|1795000000|n1|None", "n1|mixed-", "", Phase.ENDED),
+            ("7|PREEMPTED|1795000000|n1|None", "n1|planned*", "", Phase.UNKNOWN),
             ("7|NODE_FAIL|1795000000|n1|None", "n1|down*", "", Phase.UNKNOWN),
             ("7|NODE_FAIL|1795000000|n1|None", "n1|down", "", Phase.UNKNOWN),  # an administrator may have set this state
             ("7|NODE_FAIL|1795000000|n1|None", "n1|idle", "", Phase.ENDED),  # it has registered again
@@ -90,6 +94,26 @@ def test_the_end_of_a_job_is_known_only_while_it_runs(answers: Answers) -> None:
     assert answers.found("7|RUNNING|1795000000|n1|None", "n1|mixed").ends_at_s == 1795000000
     assert answers.found("7|RUNNING|NONE|n1|None", "n1|mixed").ends_at_s is None
     assert answers.found("7|PENDING|1795000000||Priority", "").ends_at_s is None
+
+
+@pytest.mark.parametrize(
+    "job, kind, ends_at_s",
+    [
+        ("7|RUNNING|1795000045|n1|None", "partition_prio", 1795000045),
+        ("7|RUNNING|NONE|n1|None", "partition_prio", 1795000045),  # squeue prints no end of a job without a time limit
+        ("7|RUNNING|NONE|n1|None", "qos", 1795000000),  # the grace time of a QOS is not known, so the instance ends at once
+    ],
+)
+def test_a_preempted_job_ends_after_the_grace_time(answers: Answers, job: str, kind: str, ends_at_s: int) -> None:
+    configuration = f"PreemptType             = preempt/{kind}\n   DefaultTime=NONE ExclusiveUser=NO GraceTime=45 Hidden=NO"
+    found = answers.found(job, "n1|mixed", configuration, preempted="1795000000")
+    assert (found.phase, found.ends_at_s) == (Phase.RUNNING, ends_at_s)
+    assert (found.reason, found.ends_why) == ("Slurm job 7 is preempted on n1", "Slurm job 7 is preempted")
+
+
+def test_a_suspended_job_has_no_end(answers: Answers) -> None:
+    found = answers.found("7|SUSPENDED|1795000000|n1|None", "n1|mixed")
+    assert (found.phase, found.ends_at_s, found.reason) == (Phase.RUNNING, None, "Slurm job 7 is suspended on n1")
 
 
 def test_a_job_that_slurm_does_not_know_is_gone_when_its_node_is_back(answers: Answers) -> None:

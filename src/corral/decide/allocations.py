@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from corral.model.allocation import Allocation, AllocationState, Found, Phase
 
-GONE = "the lender does not know it any more"
 EPILOG_S = 60.0  # the programs that clean up after an allocation may run for this time after the lender has forgotten it
 AGAIN_MIN_S, AGAIN_MAX_S = 5.0, 300.0  # a request that has failed is repeated after this time, which doubles each time
 
@@ -27,6 +26,7 @@ class AllocationReport(Struct, frozen=True):
     ends_at_s: float | None = None
     machine: str = ""
     digest: str = ""
+    ends_why: str = ""
 
 
 class Plan(Struct, frozen=True):
@@ -57,7 +57,7 @@ def plan(label_prefix: str, wanted: Iterable[Allocation], found: Iterable[Found]
             if _differs(allocation, mine):
                 reports.append(_report(allocation, mine))
         elif allocation.handle:
-            reports.append(AllocationReport(allocation.instance_id, allocation.handle, Phase.ENDED, GONE))
+            reports.append(AllocationReport(allocation.instance_id, allocation.handle, Phase.ENDED, _gone(allocation)))
         elif allocation.state is AllocationState.ENDING:
             reports.append(AllocationReport(allocation.instance_id, "", Phase.ENDED, "it was not requested"))
         else:
@@ -78,9 +78,14 @@ def _mine(allocation: Allocation, found: list[Found]) -> Found | None:
     return max(alive, key=lambda each: (len(each.handle), each.handle), default=None)
 
 
+def _gone(allocation: Allocation) -> str:
+    return f"the lender {allocation.lender} does not know the allocation {allocation.handle} any more"
+
+
 def _report(allocation: Allocation, found: Found) -> AllocationReport:
     return AllocationReport(
-        allocation.instance_id, found.handle, found.phase, found.reason, found.ends_at_s, found.machine, found.digest
+        allocation.instance_id, found.handle, found.phase, found.reason, found.ends_at_s, found.machine, found.digest,
+        found.ends_why,
     )  # fmt: skip
 
 
@@ -122,7 +127,7 @@ class LenderMemory:
         for each in wanted:
             phase = phases.get(each.instance_id, Phase.UNKNOWN)
             if each.instance_id in self._missing and phase is not Phase.ENDED:
-                reason = each.reason if phase is Phase.UNKNOWN else GONE
+                reason = each.reason if phase is Phase.UNKNOWN else _gone(each)
                 counted.append(Found(self._prefix + each.instance_id, each.handle, phase, reason, machine=each.machine))
         return counted
 

@@ -270,7 +270,9 @@ def _stop_tasks(tx: Tx[Store], instance: Instance) -> None:
 
 def why_tasks_stop(instance: Instance) -> str:
     ends = {InstanceState.STOPPING: STOPPED, InstanceState.SHUTTING_DOWN: TERMINATED}
-    return ends.get(instance.state, DEREGISTERED if instance.status == "INACTIVE" else REBOOTED)
+    why = ends.get(instance.state, DEREGISTERED if instance.status == "INACTIVE" else REBOOTED)
+    by_lender = instance.state is InstanceState.SHUTTING_DOWN and instance.end_reason.startswith("Server.")
+    return f"{why}: {instance.end_reason.partition(': ')[2]}" if by_lender else why
 
 
 def _terminate(tx: Tx[Store], instance: Instance, reason: str) -> None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from corral.core.errors import api_error
 from corral.core.transactions import Tx
 from corral.fleet import instances
-from corral.model.instance import INTERRUPTED_AT, Instance, InstanceState, ec2_id
+from corral.model.instance import INTERRUPTED_AT, INTERRUPTED_WHY, Instance, InstanceState, ec2_id
 from corral.store import Store
 
 NOTICE_S = 120.0
@@ -43,10 +43,14 @@ def interrupt(tx: Tx[Store], instance_id: str, notice_s: float = NOTICE_S) -> fl
     return give_notice(tx, instance, notice_s)
 
 
-def give_notice(tx: Tx[Store], instance: Instance, notice_s: float) -> float:
-    """Announce to the tasks of a running instance that it will be terminated, and place no more tasks on it."""
+def give_notice(tx: Tx[Store], instance: Instance, notice_s: float, why: str = "") -> float:
+    """Announce to the tasks of a running instance that it will be terminated, and place no more tasks on it.
+
+    `why` is the reason of the termination; empty: it is an interruption of a spot instance.
+    """
     at_s = min(tx.now_s + notice_s, instance.details.get(INTERRUPTED_AT, tx.now_s + notice_s))
-    noticed = instances.put_details(tx, instance, {**instance.details, INTERRUPTED_AT: at_s})
+    more = {INTERRUPTED_AT: at_s} | ({INTERRUPTED_WHY: why} if why else {})
+    noticed = instances.put_details(tx, instance, {**instance.details, **more})
     if noticed.cluster and noticed.status == "ACTIVE":
         instances.set_status(tx, noticed, "DRAINING")
     if noticed.group:
@@ -69,4 +73,4 @@ def stamp(at_s: float) -> str:
 
 
 def reason_of(instance: Instance) -> str:
-    return f"{REASON} of {ec2_id(instance.id)}"
+    return str(instance.details.get(INTERRUPTED_WHY) or f"{REASON} of {ec2_id(instance.id)}")

@@ -75,6 +75,7 @@ class Found(Struct, frozen=True):
     ends_at_s: float | None = None  # wall time at which the lender will end it; None: not known
     machine: str = ""  # the lender's name of the machine; empty: none yet
     digest: str = ""  # SHA-256 of a secret that its pilot has made by itself; empty: the pilot has the secret of the request
+    ends_why: str = ""  # why the lender will end it at `ends_at_s`, for people
 
 
 def allocation_cluster(instance_id: str) -> str:

@@ -20,6 +20,7 @@ GROUP_TAG = "aws:autoscaling:groupName"
 ARCHITECTURE = "ecs.cpu-architecture"  # an attribute of container instances and of tasks
 ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64"}  # the kernel's name → that of ECS and EC2
 INTERRUPTED_AT = "_interrupted_at"  # a member of `Instance.details`: the time at which Corral terminates a spot instance
+INTERRUPTED_WHY = "_interrupted_why"  # a member of `Instance.details`: why a lender ends it at that time
 
 
 class InstanceState(StrEnum):

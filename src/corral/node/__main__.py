@@ -51,6 +51,7 @@ class AgentOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     only_gpus: str | None = None  # offer only these GPUs (0,3,GPU-...), which a lender has given to this host
     boot_id: str | None = None  # identifies the current boot of the machine; None: use the kernel's boot id
     held_by: int | None = None  # the descriptor of the hold on the allocation of this host (hold.py); None: it has none
+    leaves_on_term: bool = False  # SIGTERM means that the allocation ends soon: the agent ends its runs, and reports their ends
     machine: str = ""  # the fingerprint of the machine: machine-id=…,board-uuid=…; empty: read it
 
 
@@ -93,7 +94,8 @@ async def serve(data: Path, options: AgentOptions, boot_id: str) -> Path | None:
         ended_early.append(gateway.failed)
         renewing = asyncio.ensure_future(keep_renewed(data.parent, record, machine, WallClock().now_s))
     running = asyncio.ensure_future(agent.run())
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    on_term = hold.leave if hold is not None and options.leaves_on_term else running.cancel
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_term)
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.cancel)
     await asyncio.wait([running, *ended_early], return_when=asyncio.FIRST_COMPLETED)
     if gateway is not None:

@@ -177,6 +177,8 @@ class Agent:
         return [run_id for run_id, run in self._engine.observe().items() if run.alive]
 
     def _is_useless(self) -> bool:
+        if self._hold is not None and self._hold.gives_grace and not self._engine.observe():
+            return True  # there is no end to report, and the lender waits
         if self._is_leaving() and not self._alive():
             return time.monotonic() > self._connected_at + LEAVE_MAX_S
         return not self._is_joined and not self._alive() and time.monotonic() > self._connected_at + ALONE_MAX_S

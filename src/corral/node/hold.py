@@ -3,6 +3,9 @@
 Some lenders, such as Ray, do not end all processes of an allocation, and give its GPUs to others within a second. So a process
 that the lender does end has the other end of the pipe. When the pipe is closed, the allocation is over: the agent and the spawner
 end all runs at once, the spawner also if the agent is dead.
+
+Other lenders, such as Slurm, send SIGTERM to all processes of an allocation, and SIGKILL after a while. There the pilot has the
+other end of the pipe, and its agent leaves in order: the runs have their grace period, and the server gets their exit codes.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ class Hold:
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
         self._is_over = not self._is_open()
+        self._changed = asyncio.Event()
+        self._leaves = False
 
     @property
     def is_over(self) -> bool:
@@ -31,21 +36,32 @@ class Hold:
         self._is_over = self._is_over or not self._is_open()
         return self._is_over
 
+    @property
+    def gives_grace(self) -> bool:
+        """Whether the allocation is over, and its runs still have their grace period."""
+        return self._leaves and self._is_open()
+
+    def leave(self) -> None:
+        """Handle SIGTERM of the lender, which ends the allocation soon."""
+        self._leaves = self._is_over = True
+        self._changed.set()
+
     def _is_open(self) -> bool:
         return not any(events & (select.POLLHUP | select.POLLNVAL | select.POLLERR) for _, events in self._poll.poll(0))
 
     async def end_runs(self, engine: Engine, ended: Callable[[], object]) -> None:
         """Wait until the allocation is over, and end all runs. Then call `ended`."""
-        loop, closed = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
         if not self.is_over:
-            loop.add_reader(self._fd, closed.set)
+            loop.add_reader(self._fd, self._changed.set)
             try:
-                await closed.wait()
+                await self._changed.wait()
             finally:
                 loop.remove_reader(self._fd)
         ended()
         while alive := [run_id for run_id, run in engine.observe().items() if run.alive]:
             engine.stop(alive)  # this ends also those that have not started
-            engine.signal(alive, "SIGKILL")
+            if not self.gives_grace:
+                engine.signal(alive, "SIGKILL")
             await asyncio.sleep(END_POLL_S)
         ended()

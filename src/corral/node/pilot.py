@@ -6,6 +6,9 @@ that the allocation runs, so the pilot tries again for a while.
 The pilot exits with its agent, and kills all descendants first. Otherwise the spawner would outlive the agent as a child of init,
 where Slurm does not find it with proctrack/linuxproc. If the pilot itself is killed, the spawner ends the runs (`hold.py`).
 
+Slurm sends SIGTERM to all processes of a job that it ends, and SIGKILL after KillWait. In this time the agent lets the tasks end,
+and reports their ends to the server. Then it exits.
+
 With `--held`, the lender does not end the processes of the allocation by itself. The standard input stays open for as long as the
 allocation lasts. The pilot restarts its agent, and exits when no process of a task is left. SIGTERM lets the agent exit
 without telling the server so.
@@ -93,7 +96,8 @@ def _run_agent(words: list[str]) -> int:
     """Run the agent until it exits, and end all processes that it has left. Return its exit code."""
     procfs.become_subreaper()
     held_by, _ = os.pipe()  # no other process has the other end, so it closes with this process
-    agent = subprocess.Popen([*words, "--held-by", str(held_by)], stdin=subprocess.DEVNULL, pass_fds=[held_by])
+    words = [*words, "--held-by", str(held_by), "--leaves-on-term", "true"]
+    agent = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[held_by])
     signal.signal(signal.SIGTERM, lambda *_: agent.terminate())
     code, children = agent.wait(), procfs.OwnChildren()
     with suppress(ChildProcessError):  # raised when none is left

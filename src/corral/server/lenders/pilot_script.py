@@ -21,6 +21,7 @@ def pilot_script(settings: LenderSettings, request: AllocationRequest, handle: s
     return (
         "#!/bin/sh\n"
         f"{settings.setup}\n"
+        "trap : TERM\n"  # the pilot handles it, and this script removes the folder after that
         f"{_start(settings, request, handle)} <<END\n{request.token}\nEND\n"
         'code=$?\nrm -rf "$folder"\nexit $code\n'
     )

@@ -45,7 +45,8 @@ PHASES = {
 _PHASE = {name: phase for phase, names in PHASES.items() for name in names}
 # States in which a node has registered with the controller again. It has ended the processes of jobs that are over before
 # that. A `*` after the state means that the node does not respond.
-NODE_IS_BACK = ("idle", "mixed", "allocated", "completing", "drained", "draining", "reserved")
+NODE_IS_BACK = ("idle", "mixed", "allocated", "completing", "drained", "draining", "reserved", "planned", "maint")
+NODE_NOTES = "+-$"  # after the state: some jobs are completing, the node is planned for another job, or it is reserved
 CONFIGURATION_S = 600.0  # the configuration of Slurm is read again after this time
 NO_ANSWER = re.compile(r"Unable to contact slurm controller|Socket timed out|Zero Bytes were transmitted|Connection refused")
 SSH_FAILED = 255
@@ -57,27 +58,37 @@ WORDS = {
 }
 
 
+DOES = {"SUSPENDED": "is suspended", "STOPPED": "is suspended"}
+
+
 class _Job(Struct, frozen=True):
     """A line of squeue."""
 
-    FORMAT: ClassVar[str] = "--format=%i|%T|%e|%N|%r|%j"
+    FORMAT: ClassVar[str] = "--Format=JobID:|,State:|,EndTime:|,NodeList:|,Reason:|,PreemptTime:|,Partition:|,Name:"
 
     handle: str
     state: str
     ends: str
     node: str
     reason: str
+    preempted: str  # when Slurm decided that another job gets its resources
+    partition: str
     label: str
 
     @property
     def phase(self) -> Phase:
         return _PHASE.get(self.state, Phase.UNKNOWN)
 
+    @property
+    def is_preempted(self) -> bool:
+        return whole_number(self.preempted) is not None
+
 
 class Slurm:
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
         self._misses_processes = False  # the end of a job does not end all of its processes
+        self._preempts_by_qos = False  # only Slurm's accounting knows the grace time of a QOS
         self._configured_until_s = 0.0
 
     def launch(self, request: AllocationRequest) -> str:
@@ -107,7 +118,7 @@ class Slurm:
         jobs = list[_Job]()
         for line in self._output("env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", _Job.FORMAT, "--me"):
             try:
-                job = _Job(*line.strip().split("|", 5))
+                job = _Job(*line.strip().split("|", 7))
             except TypeError:  # such as a greeting of a login shell. It may have replaced the line of a job, so nothing is known
                 raise LenderFailed(f"squeue printed {line[:200]!r} instead of a list of jobs") from None
             if job.label.startswith(label_prefix):
@@ -139,7 +150,7 @@ class Slurm:
         if phase is Phase.WAITING:
             why = f"Slurm job {handle} {WORDS.get(job.reason, f'waits: {job.reason}')}"
         elif phase is Phase.RUNNING:
-            why = f"Slurm job {handle} runs on {node}"
+            why = f"Slurm job {handle} {'is preempted' if job.is_preempted else DOES.get(job.state, 'runs')} on {node}"
         elif phase is Phase.ENDING:
             why = f"Slurm job {handle} is ending on {node}"
         elif phase is Phase.UNKNOWN:
@@ -152,23 +163,40 @@ class Slurm:
         else:
             why = f"Slurm job {handle} has ended: {job.state}{'' if job.reason in ('None', '') else f' ({job.reason})'}"
             phase = Phase.OVER if node and self._misses_processes else Phase.ENDED
-        ends_at_s = whole_number(job.ends) if job.state == "RUNNING" else None
-        return Found(job.label, handle, phase, why, ends_at_s, node)
+        ends_at_s = self._ends_at_s(job) if job.state == "RUNNING" else None
+        ends_why = f"Slurm job {handle} {'is preempted' if job.is_preempted else 'reaches its time limit'}"
+        return Found(job.label, handle, phase, why, ends_at_s, node, ends_why=ends_why)
+
+    def _ends_at_s(self, job: _Job) -> int | None:
+        """Return when Slurm will end a running job: at its time limit, or after the grace time if it is preempted.
+
+        squeue does not print the end of a preempted job that has no time limit.
+        """
+        ends_at_s, preempted_at_s = whole_number(job.ends), whole_number(job.preempted)
+        if ends_at_s is not None or preempted_at_s is None:
+            return ends_at_s
+        return preempted_at_s + (0 if self._preempts_by_qos else self._grace_s(job.partition))
+
+    def _grace_s(self, partition: str) -> int:
+        """Return how long the jobs of a partition run on when they are preempted."""
+        text = " ".join(self._output("scontrol", "show", "partition", partition))
+        found = re.search(r"\bGraceTime=(\d+)", text)
+        return int(found[1]) if found else 0
 
     def _nodes_that_are_back(self) -> set[str]:
         """Return the nodes that respond to the controller, and on which it starts jobs or lets them end."""
         states: dict[str, set[str]] = {}
         for line in self._output("sinfo", "--noheader", "--Node", "--format=%N|%T"):
             node, _, state = line.strip().lower().partition("|")
-            states.setdefault(node, set()).add(state.rstrip("+"))
+            states.setdefault(node, set()).add(state.rstrip(NODE_NOTES))
         return {node for node, found in states.items() if found <= set(NODE_IS_BACK)}
 
     def _read_configuration(self) -> None:
         if time.monotonic() < self._configured_until_s:
             return
-        self._misses_processes = any(
-            re.match(r"ProctrackType\s*=\s*proctrack/pgid", line) for line in self._output("scontrol", "show", "config")
-        )
+        lines = self._output("scontrol", "show", "config")
+        self._misses_processes = any(re.match(r"ProctrackType\s*=\s*proctrack/pgid", line) for line in lines)
+        self._preempts_by_qos = any(re.match(r"PreemptType\s*=\s*preempt/qos", line) for line in lines)
         self._configured_until_s = time.monotonic() + CONFIGURATION_S
 
     def _output(self, *command: str) -> list[str]:

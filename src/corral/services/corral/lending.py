@@ -78,7 +78,7 @@ def report(tx: Tx[Store], reports: tuple[AllocationReport, ...]) -> list[str]:
             if instance is not None and (each.phase.is_useless or (each.phase is Phase.ENDING and not _is_pending(instance))):
                 instances.terminate(tx, instance, f"Server.{allocation.lender}: {each.reason}")
             elif each.ends_at_s is not None and instance is not None and instance.state is InstanceState.RUNNING:
-                _notice(tx, instance, each.ends_at_s)
+                _notice(tx, instance, each.ends_at_s, f"Server.{allocation.lender}: {each.ends_why}")
     return repeated
 
 
@@ -145,9 +145,9 @@ def _repeat(tx: Tx[Store], allocation: Allocation, reason: str) -> None:
 def _ended(tx: Tx[Store], allocation: Allocation, instance: Instance | None, reason: str, *, proved: bool) -> None:
     """Apply the end of an allocation. It is proved that no process of it is left, or the operator has given up its host."""
     tx.store.allocations.drop(allocation.instance_id)
-    _drop_host(tx, allocation, reason, proved=proved)
     if instance is not None and instance.state not in (InstanceState.SHUTTING_DOWN, InstanceState.TERMINATED):
         instances.terminate(tx, instance, f"Server.{allocation.lender}: {reason}")
+    _drop_host(tx, allocation, reason, proved=proved)
 
 
 def _drop_host(tx: Tx[Store], allocation: Allocation, reason: str, *, proved: bool) -> None:
@@ -157,7 +157,7 @@ def _drop_host(tx: Tx[Store], allocation: Allocation, reason: str, *, proved: bo
     """
     if not allocation.host_id:
         return
-    forget(tx, allocation.host_id, reason)
+    forget(tx, allocation.host_id, f"{instances.TERMINATED}: {reason}")  # with this beginning, Batch says "Host EC2 … terminated."
     if proved:
         tx.store.hosts.set_old_runs(allocation.host_id, ())  # none of them is alive
     joined = tx.store.joined_hosts.find(allocation.host_id)
@@ -173,10 +173,12 @@ def leaves(tx: Tx[Store], host_id: str) -> None:
     allocation = tx.store.allocations.get(joined.token_id) if joined is not None else None
     instance = tx.store.instances.get(allocation.instance_id) if allocation is not None else None
     if allocation is not None and allocation.host_id == host_id and instance is not None:
-        instances.terminate(tx, instance, f"Server.{allocation.lender}: the lender has taken the machine away")
+        instances.terminate(
+            tx, instance, f"Server.{allocation.lender}: the lender {allocation.lender} ends the allocation {allocation.handle}"
+        )
 
 
-def _notice(tx: Tx[Store], instance: Instance, ends_at_s: float) -> None:
+def _notice(tx: Tx[Store], instance: Instance, ends_at_s: float, why: str) -> None:
     """Give the instance the notice of a spot interruption before its lender ends it.
 
     The instance is terminated STOP_S earlier than the lender would end it, so that its tasks are stopped in order.
@@ -184,7 +186,7 @@ def _notice(tx: Tx[Store], instance: Instance, ends_at_s: float) -> None:
     left_s = tx.steps.steady_s(ends_at_s) - STOP_S - tx.now_s
     before_s = instance.details.get(INTERRUPTED_AT)
     if left_s <= NOTICE_S and (before_s is None or tx.now_s + left_s < before_s - 1.0):
-        spot_interruptions.give_notice(tx, instance, max(0.0, left_s))
+        spot_interruptions.give_notice(tx, instance, max(0.0, left_s), why)
 
 
 def _changed(tx: Tx[Store], instance_id: str) -> None:
