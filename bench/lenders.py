@@ -123,7 +123,7 @@ def main() -> int:
         machines = [lab.add(f"node{number}") for number in (1, 2)]
         with slurm_cluster.slurm_cluster(Path(name) / "slurm", lab, machines, GPUS) as slurm:
             os.environ["SLURM_CONF"] = slurm.environment["SLURM_CONF"]
-            cluster = Cluster(Path(name), lab, SETTINGS.replace("FOLDER", name))
+            cluster = Cluster(Path(name), lab, settings=SETTINGS.replace("FOLDER", name))
             try:
                 setting = Setting(cluster, slurm, machines, given)
                 for part in given.parts.split(","):
