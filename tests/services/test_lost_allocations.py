@@ -171,3 +171,10 @@ def test_an_agent_whose_allocation_is_over_gets_no_more_tasks() -> None:
     assert lent.state is InstanceState.SHUTTING_DOWN
     lent.ask(lambda tx: host_reports.report(tx, host_id, [lent.run_of(task_id, stopped=True)]))
     assert lent.state is InstanceState.TERMINATED
+
+
+def test_a_launch_with_a_lender_that_does_not_exist_is_refused_although_this_machine_has_room() -> None:
+    """Auto Scaling groups and compute environments ask this before each launch."""
+    details = {"Tags": [{"Key": "corral:lender", "Value": "another"}]}
+    refusal = Lent().ask(lambda tx: instances.fits_ever(tx, replace(REQUEST, gpus=0, details=details)))
+    assert refusal is not None and "there is no lender 'another'" in refusal

@@ -90,7 +90,7 @@ def fits_ever(tx: Tx[Store], request: InstanceRequest) -> str | None:
     Otherwise return a message that says how to change the type, the lender or its options.
     """
     lending = lending_of(tx, request.type, request.details)
-    if not lending.is_local:
+    if lending.refusal or not lending.is_local:
         return lending.refusal or None
     pools = [tx.store.fleet.pool(name) for name in host_pools(tx)]
     if any(total.gpus >= request.gpus for pool in pools for total in pool.totals()):
