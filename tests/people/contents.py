@@ -42,7 +42,9 @@ ALIVE = {
 PARTS = {
     "stored_resource": "SELECT * FROM stored_resource WHERE service <> 'corral'",
     "alarm": "SELECT id, region, name, kind, config, actions_enabled, owner FROM alarm",
-    "log_group": "SELECT id, region, name, retention_days, details, owner FROM log_group",
+    # Corral itself writes the groups of Container Insights once a minute.
+    "log_group": "SELECT id, region, name, retention_days, details, owner FROM log_group "
+    "WHERE name IS NULL OR name NOT LIKE '/aws/ecs/containerinsights/%'",
 }
 
 SETTLED_S = 1.0
