@@ -28,6 +28,7 @@ from store.rows import OWN, claim, hello
 
 BEGIN_S = 1_000 * HOUR_S + 100.0
 OWNERS = ("root", "user/ann", "user/bob")
+LENT = "-lent"  # follows the name of a task on an instance: what the owner of the instance does not hold meanwhile
 HOSTS = host_pool("default")
 INSTANCES = cluster_pool("r", "c")
 
@@ -47,18 +48,46 @@ class Naive:
     def __init__(self) -> None:
         self.ended: list[Held] = []
         self.open: dict[str, tuple[str, float, float]] = {}  # holder → owner, GPUs, since
+        self.lent: dict[str, str] = {}  # task → the instance on which it is
 
     def copy(self) -> Naive:
         found = Naive()
-        found.ended, found.open = list(self.ended), dict(self.open)
+        found.ended, found.open, found.lent = list(self.ended), dict(self.open), dict(self.lent)
         return found
+
+    def holders(self) -> list[str]:
+        return sorted(holder for holder in self.open if not holder.endswith(LENT))
 
     def hold(self, holder: str, owner: str, gpus: float, now_s: float) -> None:
         self.open[holder] = owner, gpus, now_s
 
+    def lend(self, task: str, owner: str, instance: str, now_s: float) -> None:
+        """A task has one GPU of an instance: its owner holds it in place of the owner of the instance."""
+        lender = self.open[instance][0]
+        self.lent[task] = instance
+        self.open[task] = owner, 0.0 if owner == lender else 1.0, now_s
+        self.open[task + LENT] = lender, 0.0 if owner == lender else -1.0, now_s
+
     def release(self, holder: str, now_s: float) -> None:
-        owner, gpus, since_s = self.open.pop(holder)
-        self.ended.append(Held(owner, gpus, since_s, now_s))
+        self.lent.pop(holder, None)
+        for each in (holder, holder + LENT):
+            if each in self.open:
+                owner, gpus, since_s = self.open.pop(each)
+                self.ended.append(Held(owner, gpus, since_s, now_s))
+
+    def pass_on(self, holder: str, owner: str, now_s: float) -> None:
+        """A task or an instance gets another owner."""
+        gpus, instance = self.open[holder][1], self.lent.get(holder)
+        on_it = [(task, self.open[task][0]) for task, found in self.lent.items() if found == holder]
+        for task, _ in on_it:
+            self.release(task, now_s)
+        self.release(holder, now_s)
+        if instance is None:
+            self.hold(holder, owner, gpus, now_s)
+        else:
+            self.lend(holder, owner, instance, now_s)
+        for task, task_owner in on_it:
+            self.lend(task, task_owner, holder, now_s)
 
     def times(self, owner: str, now_s: float) -> Iterator[Held]:
         yield from [each for each in self.ended if each.owner == owner]
@@ -166,19 +195,19 @@ class UseMachine(RuleBasedStateMachine):
 
     @rule(owner=st.sampled_from(OWNERS))
     def start_task_on_instance(self, owner: str) -> None:
-        """The owner of the instance already holds its GPUs."""
+        """The owner of the task holds the GPU while the task runs, in place of the owner of the instance."""
         for slot in self.store.fleet.pool(INSTANCES).slots():
             if slot.gpus and not slot.draining:
                 self.number += 1
                 task = claim(f"t{self.number}", 1, pool=INSTANCES).but(owner=owner)
                 place(self.store, task, slot.id, (slot.gpus[0],), self.now_s)
-                self.now.hold(task.id, owner, 0, self.now_s)
+                self.now.lend(task.id, owner, slot.id, self.now_s)
                 return
 
     @precondition(lambda self: self.now.open)
     @rule(data=st.data(), stops=st.booleans())
     def end(self, data: st.DataObject, stops: bool) -> None:
-        holder = data.draw(st.sampled_from(sorted(self.now.open)))
+        holder = data.draw(st.sampled_from(self.now.holders()))
         if holder.startswith("t"):
             end(self.store, holder, self.now_s)
         else:
@@ -194,6 +223,20 @@ class UseMachine(RuleBasedStateMachine):
             else:
                 self.store.instances.terminate(ending, self.now_s)
         self.now.release(holder, self.now_s)
+
+    @precondition(lambda self: self.now.open)
+    @rule(data=st.data(), owner=st.sampled_from(OWNERS))
+    def pass_on(self, data: st.DataObject, owner: str) -> None:
+        holder = data.draw(st.sampled_from(self.now.holders()))
+        if holder.startswith("t"):
+            task = self.store.tasks.get(holder)
+            assert task is not None
+            self.store.tasks.set_owner(task, owner, task.details, self.now_s)
+        else:
+            instance = self.store.instances.get(holder)
+            assert instance is not None
+            self.store.instances.set_owner(instance, owner, self.now_s)
+        self.now.pass_on(holder, owner, self.now_s)
 
     @precondition(lambda self: self.saved is None)
     @rule()

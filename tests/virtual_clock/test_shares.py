@@ -18,6 +18,8 @@ from corral.model.run import Observed
 from corral.operations.services import SERVICES
 from corral.services.batch.job_description import describe_jobs
 from corral.services.ecs import host_reports
+from virtual_clock.environment_world import EnvironmentWorld
+from virtual_clock.group_world import GPUS_4
 from virtual_clock.job_world import JobWorld
 from virtual_clock.shares_world import HOUR_S, SharesWorld, caller_of
 
@@ -346,6 +348,21 @@ def submit_job(world: JobWorld, user: str, queue: str, gpus: int = 1, **more: An
     made = world.run(lambda tx: SERVICES["batch"].operations["SubmitJob"](tx, given, caller_of(user)))
     world.settle()
     return str(made["jobId"])
+
+
+def test_jobs_on_the_instances_of_others_count_for_the_owner_of_the_jobs() -> None:
+    world = EnvironmentWorld(4)
+    world.managed(GPUS_4)
+    of_ann, of_bob = submit_job(world, "ann", "q", gpus=2), submit_job(world, "bob", "q")
+    assert [world.state(each) for each in (of_ann, of_bob)] == [JobState.STARTING] * 2
+    uses = world.store.owner_uses
+    assert {owner: uses.held(owner) for owner in uses.owners()} == {"root": 1, "user/ann": 2, "user/bob": 1}
+    world.wait(HOUR_S)
+    world.finish(of_ann)
+    assert {owner: uses.held(owner) for owner in uses.owners()} == {"root": 3, "user/ann": 0, "user/bob": 1}
+    used_h = uses.gpu_s(["user/ann"], 0.0, world.clock.now_s()) / HOUR_S
+    assert used_h == pytest.approx(2, rel=0.01)
+    world.check_derived()
 
 
 def test_the_level_of_an_owner_is_before_the_priority_of_a_job_queue() -> None:

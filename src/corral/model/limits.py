@@ -81,7 +81,7 @@ class Allowance(NamedTuple):
     until: tuple[float, float, Claim] | None = None
 
     def of_instances(self) -> Allowance:
-        """Return what it allows tasks on EC2 instances: the owner of the instance holds its GPUs, whatever its tasks do."""
+        """Return what it allows tasks on EC2 instances: they do not wait for GPUs, because instances were launched for them."""
         return self._replace(gpus=math.inf, most_gpus=math.inf, until=None)
 
 

@@ -257,8 +257,7 @@ class Instances:
         if (claim := self._claims.get(INSTANCE, instance.id)) is not None:
             self._claims.change(claim, claim._replace(owner=owner))
         if changed.host_id is not None:
-            self._uses.release_instance(instance, now_s)
-            self._uses.hold_instance(changed, now_s)
+            self._uses.pass_instance(instance, changed, now_s)
         if changed.state is InstanceState.RUNNING:
             self.usage.change(changed, now_s)
 

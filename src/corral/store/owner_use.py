@@ -1,8 +1,8 @@
 """SQL of the use of GPUs by each owner: what an owner holds now, its decayed use, and its GPU-seconds of each hour.
 
-A task on a host holds the GPUs that its runs lease: whole GPUs, or parts of shared GPUs by their memory. The owner of an EC2
-instance holds the GPUs of the instance from its launch to its end, so tasks on the instance hold no GPUs of their own. Amounts are
-in millionths of a GPU, so that sums are exact.
+The owner of a task holds the GPUs that its runs lease: whole GPUs, or parts of shared GPUs by their memory. The owner of an EC2
+instance holds the other GPUs of the instance, from its launch to its end. Amounts are in millionths of a GPU, so that sums are
+exact.
 
 What the owners hold is in memory, derived from rows. The use until the last change is also in rows, which are written in the
 transaction of the change: one row per owner that has changed, and one for its hour.
@@ -70,15 +70,31 @@ class OwnerUses:
 
     def hold_runs(self, task: Task, runs: Iterable[Run], now_s: float) -> None:
         """Count the GPUs that runs of a task have leased. The leases are rows already."""
+        self._lease(task, self.leased(runs), now_s)
+
+    def release(self, task: Task, millionths: int, now_s: float) -> None:
+        self._lease(task, -millionths, now_s)
+
+    def _lease(self, task: Task, change: int, now_s: float) -> None:
         if is_host_pool(task.pool):
-            self._hold(task.owner, self._leased(runs), now_s)
+            self._hold(task.owner, change, now_s)
+        elif change:
+            (lender,) = self._execute("SELECT owner FROM instance WHERE id = ?", (task.instance_id,)).fetchone()
+            self._lend(lender, task.owner, change, now_s)
 
-    def leased(self, task: Task, run: Run) -> int:
-        """Return what a run holds, for `release`. Its leases are rows still."""
-        return self._leased((run,)) if is_host_pool(task.pool) else 0
+    def _lend(self, lender: str, owner: str, change: int, now_s: float) -> None:
+        """Count GPUs of an instance of `lender` for the owner of a task, instead of for the lender."""
+        if lender != owner:
+            self._hold(lender, -change, now_s)
+            self._hold(owner, change, now_s)
 
-    def release(self, owner: str, millionths: int, now_s: float) -> None:
-        self._hold(owner, -millionths, now_s)
+    def pass_instance(self, before: Instance, after: Instance, now_s: float) -> None:
+        """Count the GPUs of an instance for its new owner. Those that tasks lease count for the owners of the tasks."""
+        self.hold_instance(after, now_s)
+        for owner, millionths in self._execute(_LEASED_ON, (before.id,)).fetchall():
+            self._lend(before.owner, owner, -millionths, now_s)
+            self._lend(after.owner, owner, millionths, now_s)
+        self.release_instance(before, now_s)
 
     def hold_instance(self, instance: Instance, now_s: float) -> None:
         self._hold(instance.owner, instance.gpus * WHOLE, now_s)
@@ -91,7 +107,8 @@ class OwnerUses:
             self._add_memory(owner, change_mib)
             self._on_rollback(partial(self._add_memory, owner, -change_mib))
 
-    def _leased(self, runs: Iterable[Run]) -> int:
+    def leased(self, runs: Iterable[Run]) -> int:
+        """Return what runs hold. Their leases are rows still."""
         total = 0
         for run in runs:
             if run.gpu_memory_mib and run.gpu_ids:
@@ -237,9 +254,12 @@ class OwnerUses:
         """Derive from the rows what the owners hold. `instances` are those that are not terminated."""
         held: dict[str, int] = {}
         since: dict[str, float] = {}
-        for owner, millionths, placed_at_s in self._execute(_LEASED).fetchall():
-            held[owner] = held.get(owner, 0) + millionths
-            since[owner] = max(placed_at_s, since.get(owner, 0.0))
+        for owner, millionths, placed_at_s, lender in self._execute(_LEASED).fetchall():
+            if owner != lender:
+                held[owner] = held.get(owner, 0) + millionths
+                held[lender] = held.get(lender, 0) - millionths
+                since[owner] = max(placed_at_s, since.get(owner, 0.0))
+        held.pop("", None)
         for each in instances:
             if not each.is_host and each.host_id is not None and each.gpus:
                 held[each.owner] = held.get(each.owner, 0) + each.gpus * WHOLE
@@ -285,8 +305,13 @@ def _hours(use: OwnerUse, now_s: float, first: int = 0) -> list[HourUse]:
     return found
 
 
-# The leases of tasks on hosts. The tasks on EC2 instances are left out.
+# The leases of tasks, with the owner of the EC2 instance, which is empty on hosts
 _LEASED = (
-    "SELECT task.owner, lease.millionths, coalesce(task.placed_at, task.created_at) FROM lease JOIN run ON run.id = lease.run_id "
-    "JOIN task ON task.id = run.task_id JOIN instance ON instance.id = lease.instance_id WHERE instance.region = ''"
+    "SELECT task.owner, lease.millionths, coalesce(task.placed_at, task.created_at), iif(instance.region = '', '', instance.owner) "
+    "FROM lease JOIN run ON run.id = lease.run_id JOIN task ON task.id = run.task_id "
+    "JOIN instance ON instance.id = lease.instance_id"
+)
+_LEASED_ON = (
+    "SELECT task.owner, sum(lease.millionths) FROM lease JOIN run ON run.id = lease.run_id JOIN task ON task.id = run.task_id "
+    "WHERE lease.instance_id = ? GROUP BY task.owner"
 )

@@ -171,7 +171,7 @@ class Tasks:
             self._claims.change(claim, claim._replace(owner=owner))
         if task.instance_id is not None and task.state is not TaskState.STOPPED:
             leasing = [run for run in task.runs if run.gpu_ids and run.state is not RunState.STOPPED]
-            self._uses.release(task.owner, sum([self._uses.leased(task, run) for run in leasing]), now_s)
+            self._uses.release(task, self._uses.leased(leasing), now_s)
             self._uses.hold_runs(task.but(owner=owner), leasing, now_s)
             self._uses.add_memory(task.owner, -task.demand.memory_mib)
             self._uses.add_memory(owner, task.demand.memory_mib)
@@ -322,7 +322,7 @@ class Tasks:
         )
         if run.state is not RunState.STOPPED or was.state is RunState.STOPPED or not run.gpu_ids:
             return ()
-        leased = self._uses.leased(task, run)
+        leased = self._uses.leased((run,))
         leases = [(gpu_id, run.id) for gpu_id in run.gpu_ids]
         freed = self._executemany("DELETE FROM lease WHERE gpu_id = ? AND run_id = ?", leases).rowcount
         if run.gpu_memory_mib:
@@ -332,7 +332,7 @@ class Tasks:
             )
         if not freed:
             return ()
-        self._uses.release(task.owner, leased, now_s)
+        self._uses.release(task, leased, now_s)
         return run.gpu_ids
 
     def _give_gpus(self, task: Task, run: Run, now_s: float) -> None:

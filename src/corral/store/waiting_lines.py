@@ -96,7 +96,7 @@ class WaitingLines:
         """
         self._count_peers = count_peers
         self._most_gpus = most_gpus
-        self.counts_gpus = True  # False: the slots are EC2 instances, whose owners hold the GPUs
+        self.counts_gpus = True  # False: the slots are EC2 instances (`Allowance.of_instances`)
         self.peers: dict[DemandAndLimit, Peers] = {}
         self.owners: dict[str, dict[float, OwnerLines]] = {}  # owner → priority → its lines
         self._order: list[tuple[float, float, str]] = []  # priority, level and owner of each group with use, sorted

@@ -13,19 +13,22 @@ from corral.store import Store
 from corral.store.owner_use import WHOLE
 
 SHOWN_MAX = 50
+BUSY_PERCENT = 100.0
 
 
 def add_reading(tx: Tx[Store], gpu: GpuReading, at_s: float) -> bool:
     """Note whether a GPU does nothing for those who hold it. Return whether it is so.
 
-    The owner of an EC2 instance holds its GPUs. If tasks share a GPU and their parts are not known, each of them has its load.
+    An EC2 instance holds those of its GPUs that no task has, and is idle only if no task has any. If tasks share a GPU and their
+    parts are not known, each of them has its load.
     """
     holders, sample, was_idle = tx.store.idle_holders, gpu.sample, False
     if gpu.instance_id:
-        seconds = holders.add_sample(sample.gpu_id, gpu.instance_id, sample.utilization_percent, at_s)
+        percent = BUSY_PERCENT if gpu.tasks else sample.utilization_percent
+        seconds = holders.add_sample(sample.gpu_id, gpu.instance_id, percent, at_s)
         if seconds and (instance := tx.store.instances.get(gpu.instance_id)) is not None:
             holders.add_idle(instance.owner, seconds, at_s)
-        return seconds > 0.0
+            was_idle = True
     for reading in gpu.tasks:
         percent = sample.utilization_percent if reading.part is None else reading.part.utilization_percent
         seconds = holders.add_sample(sample.gpu_id, reading.task_id, percent, at_s)
