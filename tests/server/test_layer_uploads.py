@@ -27,6 +27,8 @@ from corral.server.registry.layer_uploads import (
 )
 from eventually import soon
 
+OWNER = "user/ann"
+
 
 class Loop(asyncio.SelectorEventLoop):
     """An event loop whose clock the test can advance."""
@@ -55,6 +57,10 @@ def uploads(tmp_path: Path) -> LayerUploads:
     return LayerUploads(BodyReceiver(Blobs(tmp_path / "blobs", ids)), ids)
 
 
+def unlimited(upload: LayerUpload) -> None:
+    """The owner of the repository has no limit of stored bytes."""
+
+
 def sends(*pieces: bytes, gone: bool = False) -> Receive:
     """The body of a request as it arrives. The client may disconnect before its end."""
     coming = iter(pieces)
@@ -70,9 +76,9 @@ def sends(*pieces: bytes, gone: bool = False) -> Receive:
 
 def test_an_upload_that_is_idle_for_an_hour_is_dropped(loop: Loop, uploads: LayerUploads, arriving: Callable[[], list[str]]):
     async def go() -> None:
-        upload = uploads.open(1)
+        upload = uploads.open(1, OWNER)
         loop.ahead_s += IDLE_MAX_S - 10
-        await uploads.take(upload, sends(b"some"), None)
+        await uploads.take(upload, sends(b"some"), None, unlimited)
         loop.ahead_s += IDLE_MAX_S - 10  # counted from the last bytes
         await asyncio.sleep(0)
         assert uploads.find(upload.id, 1) is upload
@@ -89,12 +95,12 @@ def test_the_longest_idle_upload_is_evicted(loop: Loop, uploads: LayerUploads):
     async def go() -> None:
         opened: list[LayerUpload] = []
         for _ in range(UPLOADS_MAX):
-            opened.append(uploads.open(1))
-        await uploads.take(opened[0], sends(b"some"), None)
+            opened.append(uploads.open(1, OWNER))
+        await uploads.take(opened[0], sends(b"some"), None, unlimited)
         with pytest.raises(TooManyRequests):
-            uploads.open(1)
+            uploads.open(1, OWNER)
         loop.ahead_s += EVICTABLE_S + 1
-        uploads.open(1)
+        uploads.open(1, OWNER)
         assert uploads.find(opened[0].id, 1)
         with pytest.raises(BlobUploadUnknown):
             uploads.find(opened[1].id, 1)
@@ -104,15 +110,15 @@ def test_the_longest_idle_upload_is_evicted(loop: Loop, uploads: LayerUploads):
 
 def test_containers_cannot_keep_others_from_uploads(loop: Loop, uploads: LayerUploads):
     async def go() -> None:
-        opened = [uploads.open(1, "t1") for _ in range(TASK_MAX)]
+        opened = [uploads.open(1, OWNER, "t1") for _ in range(TASK_MAX)]
         with pytest.raises(TooManyRequests):
-            uploads.open(1, "t1")
+            uploads.open(1, OWNER, "t1")
         others = (CONTAINERS_MAX - TASK_MAX) // TASK_MAX
         for number in range(others):
-            opened += [uploads.open(1, f"o{number}") for _ in range(TASK_MAX)]
+            opened += [uploads.open(1, OWNER, f"o{number}") for _ in range(TASK_MAX)]
         with pytest.raises(TooManyRequests):
-            uploads.open(1, "t2")
-        opened += [uploads.open(1) for _ in range(UPLOADS_MAX - CONTAINERS_MAX)]
+            uploads.open(1, OWNER, "t2")
+        opened += [uploads.open(1, OWNER) for _ in range(UPLOADS_MAX - CONTAINERS_MAX)]
         assert all(uploads.find(upload.id, 1) for upload in opened), "each of them is still open"
 
     loop.run_until_complete(go())
@@ -120,10 +126,10 @@ def test_containers_cannot_keep_others_from_uploads(loop: Loop, uploads: LayerUp
 
 def test_a_client_that_disconnects(loop: Loop, uploads: LayerUploads, arriving: Callable[[], list[str]]):
     async def go() -> None:
-        upload = uploads.open(1)
-        await uploads.take(upload, sends(b"some"), None)
+        upload = uploads.open(1, OWNER)
+        await uploads.take(upload, sends(b"some"), None, unlimited)
         with pytest.raises(ClientGone):
-            await uploads.take(upload, sends(bytes(3_000_000), gone=True), None)
+            await uploads.take(upload, sends(bytes(3_000_000), gone=True), None, unlimited)
         assert not arriving()
         with pytest.raises(BlobUploadUnknown):
             uploads.find(upload.id, 1)
@@ -133,11 +139,11 @@ def test_a_client_that_disconnects(loop: Loop, uploads: LayerUploads, arriving: 
 
 def test_a_folder_that_cannot_be_written(loop: Loop, uploads: LayerUploads, tmp_path: Path):
     async def go() -> None:
-        upload, other = uploads.open(1), uploads.open(1)
-        await uploads.take(other, sends(b"some"), None)  # the first blob creates the folders
+        upload, other = uploads.open(1, OWNER), uploads.open(1, OWNER)
+        await uploads.take(other, sends(b"some"), None, unlimited)  # the first blob creates the folders
         await uploads.drop(other)
         os.rmdir(tmp_path / "blobs" / "arriving")
         with pytest.raises(ServiceUnavailable, match="Nothing was stored"):
-            await uploads.take(upload, sends(b"some"), None)
+            await uploads.take(upload, sends(b"some"), None, unlimited)
 
     loop.run_until_complete(go())
