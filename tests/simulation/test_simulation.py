@@ -19,7 +19,8 @@ from simulation.loss_faults import many_changes, many_losses
 from simulation.service_faults import many_services
 from simulation.world import Parts, simulate
 
-SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", "20"))
+SEEDS_USUAL = 20
+SEEDS = int(os.environ.get("CORRAL_SIM_SEEDS", SEEDS_USUAL))
 START = int(os.environ.get("CORRAL_SIM_START", "0"))
 CHUNK = 20
 RICH_SEEDS = range(CHUNK)
