@@ -201,7 +201,7 @@ def must_wait(tx: Tx[Store], pools: Iterable[str], owner: str, demand: Demand) -
 
 
 def most_spare_gpus(tx: Tx[Store], pool_name: str, owner: str, gpus: int) -> float:
-    """Return how many GPUs the limits of an owner allow it to take besides the `gpus` that its task needs. Infinite: no limit."""
+    """Return how many GPUs a task may take besides the `gpus` that it needs, by the limits of its owner. Infinite: no limit."""
     allowance = allowance_of(tx, owner) if tx.store.limits.of and is_host_pool(pool_name) else None
     return inf if allowance is None else max(0.0, allowance.gpus - gpus)
 
