@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from corral.model.instance import Instance, InstanceState, cluster_pool, host_pool
+from corral.model.job_line import decayed
 from corral.model.placement import Placement
 from corral.model.run import RunState
 from corral.model.task import Task, TaskState
 from corral.services.ecs.gpu_assignment import share_gpus
 from corral.store import Store
-from corral.store.owner_use import HOUR_S, USE_KEPT_S, OwnerUse, decayed
+from corral.store.owner_use import HOUR_S, USE_KEPT_S
 from examples import examples
 from memory_files import MEMORY
 from store.rows import OWN, claim, hello
@@ -288,8 +289,7 @@ class UseMachine(RuleBasedStateMachine):
             hours = {each.hour: each.gpu_s for each in uses.hours(owner, 0.0, self.now_s) if each.gpu_s > 1e-6}
             assert hours == pytest.approx(self.now.hours(owner, self.now_s), abs=1e-5)
             use = uses.use(owner)
-            stored = OwnerUse(round(use.held * 1_000_000), use.used, use.at_s)
-            now = decayed(stored, self.now_s, uses.decay_s) if use.at_s else 0.0
+            now = decayed(use.used, use.held, self.now_s - use.at_s, uses.decay_s) if use.at_s else 0.0
             assert now == pytest.approx(self.now.decayed(owner, self.now_s, uses.decay_s), rel=1e-9, abs=1e-5)
             days: dict[int, float] = {}
             for hour, gpu_s in hours.items():

@@ -13,9 +13,9 @@ that stays the same while a level decays: only owners that hold something need a
 
 from __future__ import annotations
 
-from math import exp, inf, log
+from math import inf, log
 
-from corral.model.job_line import ShareUse
+from corral.model.job_line import ShareUse, decayed
 
 
 def decay_of(half_life_s: float) -> float:
@@ -28,8 +28,7 @@ def use_at(use: ShareUse, now_s: float, decay_s: float) -> ShareUse:
     elapsed_s = now_s - use.at_s
     if elapsed_s <= 0:
         return use
-    steady = use.held * decay_s
-    return ShareUse(use.held, steady + (use.used - steady) * exp(-elapsed_s / decay_s), now_s)
+    return ShareUse(use.held, decayed(use.used, use.held, elapsed_s, decay_s), now_s)
 
 
 def use_after(use: ShareUse, change: float, now_s: float, decay_s: float) -> ShareUse:

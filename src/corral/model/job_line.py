@@ -6,6 +6,7 @@ part of a queue's jobs with one share identifier.
 
 from __future__ import annotations
 
+from math import exp
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -86,9 +87,15 @@ class Holding(Struct, frozen=True):
     resources: tuple[tuple[str, int], ...] = ()
 
 
-class ShareUse(Struct, frozen=True):
-    """The use of capacity by one share of a queue. `decide/tasks/job_order.py` computes it."""
+def decayed(used: float, held: float, elapsed_s: float, decay_s: float) -> float:
+    """Return a use after some time in which the same amount was held. It approaches `held` times `decay_s`."""
+    steady = held * decay_s
+    return steady + (used - steady) * exp(-elapsed_s / decay_s)
 
-    held: float = 0.0  # the weighted vCPUs that its jobs hold now
-    used: float = 0.0  # vCPU seconds until `at_s`; use of an earlier time counts less
+
+class ShareUse(Struct, frozen=True):
+    """The use of capacity by one share of a queue, in vCPUs, or by an owner, in GPUs. `decide/shares.py` computes it."""
+
+    held: float = 0.0  # the weighted vCPUs, or the GPUs, that it holds now
+    used: float = 0.0  # vCPU seconds or GPU-seconds until `at_s`; use of an earlier time counts less
     at_s: float = 0.0

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from math import exp, log
+from math import log
 from typing import Any
 
 from msgspec import Struct
 
 from corral.core.database import Database
 from corral.model.instance import Instance, is_host_pool
-from corral.model.job_line import ShareUse
+from corral.model.job_line import ShareUse, decayed
 from corral.model.task import Run, Task
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
@@ -131,7 +131,7 @@ class OwnerUses:
         """Return the use until a later time. Write the hours that have ended."""
         if now_s <= use.at_s:
             return use
-        used = decayed(use, now_s, self.decay_s)
+        used = decayed(use.used, use.gpus, now_s - use.at_s, self.decay_s)
         if now_s // HOUR_S == use.at_s // HOUR_S:
             return OwnerUse(use.millionths, used, now_s, use.hour_gpu_s + use.gpus * (now_s - use.at_s))
         *ended, last = _hours(use, now_s)
@@ -285,12 +285,6 @@ class OwnerUses:
     def snapshot(self) -> dict[str, Any]:
         """Return the data in memory that is derived from rows, for tests."""
         return {"uses": dict(self._uses), "memory": dict(self._memory)}
-
-
-def decayed(use: OwnerUse, now_s: float, decay_s: float) -> float:
-    """Return the decayed use at a later time. Use that never changes approaches the held GPUs times `decay_s`."""
-    steady = use.gpus * decay_s
-    return steady + (use.used - steady) * exp(-(now_s - use.at_s) / decay_s)
 
 
 def _hours(use: OwnerUse, now_s: float, first: int = 0) -> list[HourUse]:
