@@ -228,7 +228,7 @@ def waiting_gpus(tx: Tx[Store], owners: Iterable[str]) -> float:
     for name in fleet.pools_with_claims():
         pool = fleet.pool(name)
         for line in [line for owner in owners for line in pool.waiting_lines.lines_of(owner)]:
-            tasks = sum([claim.kind != JOB for claim in line.claims])
+            tasks = sum([claim.kind != JOB for claim in line.claims()])
             total += tasks * limited_amounts(line.peers.demand, pool.most_gpus())[0]
     jobs = [line for line in tx.store.job_lines.all().values() if line.key.owner in owners]
     return total + sum([line.count * limited_amounts(line.demand)[0] for line in jobs])

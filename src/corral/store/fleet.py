@@ -195,4 +195,4 @@ class Fleet:
 
 
 def _claims(peers: Peers) -> list[Claim]:
-    return [claim for line in peers.lines.values() for claim in line.claims]
+    return [claim for line in peers.lines.values() for claim in line.claims()]

@@ -41,12 +41,14 @@ class OwnerLines:
 class Line:
     """Claims with equal demands, time limits, priorities and owners, sorted by their stored ranks."""
 
-    __slots__ = ("claims", "group", "is_open", "peers", "shown", "shown_of")
+    __slots__ = ("_begin", "_claims", "group", "is_open", "peers", "shown", "shown_of")
 
     def __init__(self, peers: Peers, group: OwnerLines) -> None:
         self.peers = peers
         self.group = group
-        self.claims: list[Claim] = []
+        self._claims: list[Claim] = []
+        # The line begins here: most claims leave at the front, and moving all others in the list each time would be slow.
+        self._begin = 0
         self.is_open = True
         self.shown: Claim | None = None  # the first claim `shown_of` with a level in its rank
         self.shown_of: Claim | None = None
@@ -54,6 +56,53 @@ class Line:
     def __lt__(self, other: Line) -> bool:
         """Entries of two lines are equal otherwise if one line has ended, and the other has its claim again after a rollback."""
         return False
+
+    def __len__(self) -> int:
+        return len(self._claims) - self._begin
+
+    @property
+    def first(self) -> Claim:
+        return self._claims[self._begin]
+
+    def claims(self) -> list[Claim]:
+        """Return the claims in order. Callers do not change the list."""
+        if self._begin:
+            del self._claims[: self._begin]
+            self._begin = 0
+        return self._claims
+
+    def twin(self, peers: Peers, group: OwnerLines) -> Line:
+        """Return a copy for copies of the peers and the group."""
+        found = Line(peers, group)
+        found._claims = self._claims[self._begin :]
+        found.is_open, found.shown, found.shown_of = self.is_open, self.shown, self.shown_of
+        return found
+
+    def add(self, claim: Claim) -> bool:
+        """Return whether the claim is the first now."""
+        claims, begin = self._claims, self._begin
+        if not claims or claims[-1] < claim:
+            claims.append(claim)
+        elif begin and claim < claims[begin]:
+            self._begin = begin = begin - 1
+            claims[begin] = claim
+        else:
+            insort(claims, claim, begin)
+        return claims[begin] is claim
+
+    def remove(self, claim: Claim) -> bool:
+        """Return whether the claim was the first."""
+        claims, begin = self._claims, self._begin
+        at = begin if claims[begin] is claim else bisect_left(claims, claim, begin)
+        assert claims[at].id == claim.id, "the claim does not wait"
+        if at > begin:
+            del claims[at]
+            return False
+        self._begin = begin = begin + 1
+        if 2 * begin >= len(claims):
+            del claims[:begin]
+            self._begin = 0
+        return True
 
 
 class Peers:
@@ -116,9 +165,8 @@ class WaitingLines:
             copied.count = peers.count
             for line_key, line in peers.lines.items():
                 group = found.owners[line.group.owner][line.group.priority]
-                twin = copied.lines[line_key] = Line(copied, group)
+                twin = copied.lines[line_key] = line.twin(copied, group)
                 group.lines[twin] = None
-                twin.claims, twin.is_open, twin.shown, twin.shown_of = line.claims[:], line.is_open, line.shown, line.shown_of
             if len(copied.lines) == 1:
                 copied.only = next(iter(copied.lines.values()))
         found._order = self._order[:]
@@ -151,7 +199,7 @@ class WaitingLines:
         for peers in self.peers.values():
             first = peers.first or self.first_of(peers)
             if first is not None:
-                closed = sum([len(line.claims) for line in peers.lines.values() if not line.is_open]) if self._allowances else 0
+                closed = sum([len(line) for line in peers.lines.values() if not line.is_open]) if self._allowances else 0
                 yield peers.demand, peers.count - closed, first
 
     def count(self) -> int:
@@ -194,10 +242,10 @@ class WaitingLines:
         changes_ranks = False
         if line is None:
             line, changes_ranks = self._new_line(peers, claim.rank[0], claim.owner)
-        insort(line.claims, claim)
+        is_first = line.add(claim)
         peers.count += 1
         self._stretches = None
-        if line.claims[0] is not claim:
+        if not is_first:
             return False
         if claim.owner in self._allowances:
             changes_ranks |= self.reopen(claim.owner)
@@ -213,19 +261,16 @@ class WaitingLines:
     def remove(self, claim: Claim) -> bool:
         peers = self.peers[claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)]
         line = peers.lines[claim.rank[0], claim.owner]
-        claims = line.claims
-        at = bisect_left(claims, claim)
-        found = claims.pop(at)
-        assert found is claim or found.id == claim.id, "the claim does not wait"
+        was_first = line.remove(claim)
         peers.count -= 1
         self._stretches = None
-        if at:
+        if not was_first:
             return False
         peers.first = None
-        if not claims:
+        if not line:
             self._drop_line(line, claim)
         elif peers.only is line and line.is_open and len(self.owners) < 2:
-            peers.first = claims[0]
+            peers.first = line.first
         if self._allowances and claim.owner in self._allowances:
             self.reopen(claim.owner)
         return True
@@ -334,7 +379,7 @@ class WaitingLines:
         if len(unused) > 2 * len(peers.lines) + OLD_MIN:
             peers.unused = None
         else:
-            heappush(unused, (group.priority, line.claims[0], line))
+            heappush(unused, (group.priority, line.first, line))
 
     def _first_line(self, peers: Peers) -> Line | None:
         """Return the first open line of peers that have several lines."""
@@ -343,15 +388,15 @@ class WaitingLines:
             return self._first_used(peers, inf)
         if unused is None:
             found = [line for line in peers.lines.values() if line.is_open and line.group.level == UNUSED]
-            unused = [(line.group.priority, line.claims[0], line) for line in found]
+            unused = [(line.group.priority, line.first, line) for line in found]
             heapify(unused)
             peers.unused = unused  # only now, because several threads may use a copy, in which no entry is ever old
         while unused:
             priority, claim, line = unused[0]
-            if not line.claims or not line.is_open or line.group.level != UNUSED:
+            if not line or not line.is_open or line.group.level != UNUSED:
                 heappop(unused)
-            elif line.claims[0] is not claim:
-                heapreplace(unused, (priority, line.claims[0], line))
+            elif line.first is not claim:
+                heapreplace(unused, (priority, line.first, line))
             else:
                 best = line
                 break
@@ -371,12 +416,12 @@ class WaitingLines:
             if priority >= before or (first is not None and (first.group.level != level or first.group.priority != priority)):
                 break
             line = lines.get((priority, owner))
-            if line is not None and line.is_open and (first is None or line.claims[0] < first.claims[0]):
+            if line is not None and line.is_open and (first is None or line.first < first.first):
                 first = line
         return first
 
     def _shown(self, line: Line) -> Claim:
-        claim = line.claims[0]
+        claim = line.first
         if len(self.owners) < 2:
             return claim
         shown, level = line.shown, line.group.level
@@ -399,7 +444,7 @@ class WaitingLines:
             for peers in self.peers.values():
                 for line in peers.lines.values():
                     key = not line.is_open, line.group.priority, line.group.level
-                    lines.setdefault(key, []).append(line.claims)
+                    lines.setdefault(key, []).append(line.claims())
             before = 0
             for key in sorted(lines):
                 found.append(Stretch(key, before, lines[key]))
@@ -429,8 +474,8 @@ def opened(allowance: Allowance, demands: Sequence[Demand], all_gpus: int = 1) -
 
 
 def _first_claim(line: Line) -> Claim:
-    return line.claims[0]
+    return line.first
 
 
 def place_of(line: Line) -> tuple[float, float, Claim]:
-    return line.group.priority, line.group.level, line.claims[0]
+    return line.group.priority, line.group.level, line.first
