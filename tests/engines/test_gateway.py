@@ -26,7 +26,7 @@ from corral.model.agent_protocol import ServerPlace
 from corral.node import server_access
 from corral.node.gateway import Turns
 from corral.node.gateway_keeper import GatewayKeeper
-from corral.node.gateway_ports import GatewayName, find_gateway, refuse_if_taken
+from corral.node.gateway_ports import GatewayName, find_gateway, read_server_is_here, refuse_if_taken
 from corral.node.host import machine_id
 from corral.process.relay import Relays, TlsEnd
 from engines.nodes import NodeFolder, is_running, kill
@@ -257,7 +257,7 @@ def test_a_stranger_on_the_port_is_refused_and_named_unless_it_is_the_server_its
             [trying] = world.gateways(node)
             here.server_at(ServerPlace(world.port, machine_id()))
             await until(lambda: not Path(f"/proc/{trying}").exists())  # it ends because the server listens on the port
-            assert (node.node / "gateway.json").exists()
+            assert read_server_is_here(node.data)
             assert not here.failed.done()
             await here.close(end=True)
         # The server was stopped, and its port is free. The agent of its machine does not take it.
@@ -266,6 +266,38 @@ def test_a_stranger_on_the_port_is_refused_and_named_unless_it_is_the_server_its
         socket.create_server(("127.0.0.1", world.port)).close()
         assert not again.failed.done()
         await again.close(end=True)
+
+    run(world, body)
+
+
+def test_a_gateway_that_is_starting_does_not_take_the_port_of_a_server_that_was_killed(world: World) -> None:
+    async def body() -> None:
+        node = world.join("one")
+        keeper = GatewayKeeper(node.data, containers=False)
+        opening = asyncio.create_task(keeper.open())
+        await until(lambda: world.gateways(node))
+        for pid in world.gateways(node):
+            os.kill(pid, signal.SIGSTOP)  # a slow start
+        keeper.server_at(ServerPlace(world.port, machine_id()))
+        await opening
+        assert not world.gateways(node)
+        assert world.is_port_free()
+        await keeper.close(end=True)
+
+    run(world, body)
+
+
+def test_a_gateway_ends_when_the_server_is_found_on_its_machine(world: World) -> None:
+    async def body() -> None:
+        node = world.join("one")
+        keeper = GatewayKeeper(node.data, containers=False)
+        await keeper.open()
+        assert not world.is_port_free()
+        keeper.server_at(ServerPlace(world.port, machine_id()))
+        await until(world.is_port_free)
+        await until(lambda: not world.gateways(node))
+        assert not keeper.failed.done()
+        await keeper.close(end=True)
 
     run(world, body)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from corral.node import node_folder
+from corral.node.gateway_ports import read_server_is_here
 from corral.server.door import LOCK
 from harness import eventually
 from hosts.joined import Server, running_server
@@ -26,7 +27,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_kills_of_server_door_and_agent_lose_no_output(server: Server, tmp_path: Path) -> None:
-    host = server.host(tmp_path / "host", "host").joined().start()
+    host = server.host(tmp_path / "host", "host").joined()
+    assert read_server_is_here(host.folder)  # so no gateway takes the port of the server while it is down
+    host.start()
     server.wait_until_up("host")
     arn = server.run(["sh", "-c", PRINTER], gpus=2)
     ecs, logs = server.corral.client("ecs"), server.corral.client("logs")

@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from corral.core.errors import Refused
 from corral.node import node_folder
-from corral.node.gateway_ports import ANSWERS, GatewayName, account_of, bind_name, open_sockets
+from corral.node.gateway_ports import ANSWERS, END, GatewayName, account_of, bind_name, open_sockets
 from corral.node.kept_sockets import send_sockets
 from corral.node.server_access import CERTIFICATE, GATEWAY, SERVER_NAME, host_context, keep_alive, read_record, split_address
 from corral.process.control_characters import escape_controls
@@ -74,16 +74,20 @@ class Gateway:
         self._count = 0
         self._handshakes = Turns(HANDSHAKES_AT_ONCE)
         self._sharing: set[socket.socket] = set()  # the connections of agents
+        self._is_unwanted = asyncio.Event()
         self._tls: tuple[int, ssl.SSLContext] | None = None  # modification time of the certificate, and the context
 
     async def run(self) -> None:
-        """Serve until no agent and no spawner is left, or the data folder is deleted."""
+        """Serve until no agent and no spawner is left, the data folder is deleted, or the server listens on the port itself."""
         self._spawn(self._accept_agents())
         for listener in self._listeners:
             self._spawn(self._accept_clients(listener))
         alone_since, node = time.monotonic(), node_folder.HeldPath(self._folder / "node")
         while not node.is_gone():
-            await asyncio.sleep(CHECK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_S):
+                    await self._is_unwanted.wait()
+                return
             self._close_lost()
             if self._sharing or not _is_free(self._folder / "node" / "spawner.lock"):
                 alone_since = time.monotonic()
@@ -105,7 +109,7 @@ class Gateway:
                 self._spawn(self._share(connection))
 
     async def _share(self, connection: socket.socket) -> None:
-        """Give the listening sockets to an agent of this account, which keeps them. Then wait for its end."""
+        """Give the listening sockets to an agent of this account, which keeps them. Then wait for its end, or its END."""
         connection.setblocking(False)
         with connection:
             is_ours = account_of(connection) == os.geteuid()
@@ -116,6 +120,8 @@ class Gateway:
                 if is_ours:
                     self._sharing.add(connection)
                 await _readable(self._loop, connection)
+                if is_ours and connection.recv(len(END)) == END:
+                    self._is_unwanted.set()
             self._sharing.discard(connection)
 
     # -- clients ---------------------------------------------------------------------------------------------------

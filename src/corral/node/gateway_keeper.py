@@ -16,14 +16,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
-
 from corral.core.errors import Refused
 from corral.model.agent_protocol import ServerPlace
 from corral.model.container_network import GATEWAY as CONTAINERS_GATEWAY
 from corral.node import kept_sockets
-from corral.node.gateway_ports import GatewayName, SharedGateway, find_gateway
+from corral.node.gateway_ports import END, GatewayName, SharedGateway, find_gateway, read_server_is_here, store_server_is_here
 from corral.node.host import machine_id
 from corral.process.log_times import without_time
 
@@ -35,21 +32,16 @@ LOG_TAIL_BYTES = 4096
 log = logging.getLogger("corral.node")
 
 
-class _Stored(Struct):
-    server_is_here: bool = False
-
-
 class GatewayKeeper:
     def __init__(self, folder: Path, *, containers: bool) -> None:
         """`folder` is the folder of the joined host. `containers`: whether the gateway also listens for containers."""
         self._folder = folder
-        self._file = folder / "node" / "gateway.json"
         self._log = folder / "node" / "gateway.log"
         self._containers = containers
         self._name = GatewayName.of(folder)
         self._sockets: list[socket.socket] = []
         self._shared: SharedGateway | None = None
-        self._server_is_here = self._read()
+        self._server_is_here = read_server_is_here(folder)
         self._place: ServerPlace | None = None  # None: the server has not said yet where it is
         self._changed = asyncio.Event()
         self._tried = asyncio.Event()
@@ -81,7 +73,7 @@ class GatewayKeeper:
         is_here = place.machine == machine_id()
         if is_here != self._server_is_here:
             self._server_is_here = is_here
-            self._file.write_bytes(msgspec.json.encode(_Stored(is_here)))
+            store_server_is_here(self._folder, is_here)
         self._changed.set()
 
     def spawner_connected(self) -> None:
@@ -96,19 +88,17 @@ class GatewayKeeper:
             await asyncio.wait([self._running])
         self._let_go(keep=not end)
 
-    def _read(self) -> bool:
-        try:
-            return msgspec.json.decode(self._file.read_bytes(), type=_Stored).server_is_here
-        except (OSError, ValueError):
-            return False
-
-    def _let_go(self, *, keep: bool = False) -> None:
+    def _let_go(self, *, keep: bool = False, end: bool = False) -> None:
+        """Leave the gateway. With `keep`, the spawner keeps the sockets. With `end`, the gateway ends and frees its port."""
         for each in self._sockets:
             each.close()
         if self._sockets and not keep:
             self._sockets = []
             self._keep()
         if self._shared is not None:
+            if end:
+                with suppress(OSError):
+                    self._shared.connection.send(END)
             self._shared.connection.close()
             self._shared = None
 
@@ -126,15 +116,16 @@ class GatewayKeeper:
                 self._let_go()
                 self._name = self._name._replace(port=self._place.port)
             if self._server_is_here:
-                self._let_go()
+                self._let_go(end=True)
                 self._tried.set()
                 await self._changed.wait()
                 continue
             began_at = time.monotonic()
             try:
-                await self._start()
+                shared = await self._start()
                 self._tried.set()
-                await self._until_ended()
+                if shared is not None:
+                    await self._until_ended(shared.connection)
             except Refused as refusal:
                 self._tried.set()
                 if self._changed.is_set():
@@ -148,10 +139,9 @@ class GatewayKeeper:
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
 
-    async def _until_ended(self) -> None:
+    async def _until_ended(self, connection: socket.socket) -> None:
         """Wait until the gateway ends, or until `server_at` was called."""
-        assert self._shared is not None
-        connection, loop = self._shared.connection, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         loop.add_reader(connection, self._changed.set)  # a gateway sends nothing, so its connection has ended
         try:
             await self._changed.wait()
@@ -163,16 +153,24 @@ class GatewayKeeper:
             connection.close()
             self._shared = None
 
-    async def _start(self) -> None:
-        """Connect to the gateway, and start it if there is none. Raise Refused if it does not start."""
+    async def _start(self) -> SharedGateway | None:
+        """Connect to the gateway, and start it if there is none. Raise Refused if it does not start.
+
+        Return None if the server turns out to be on this machine. A process that was started for this gateway is then killed: it
+        could take the port while the server restarts, and the server could not start again.
+        """
         process: subprocess.Popen[bytes] | None = None
         give_up_at = time.monotonic() + START_MAX_S
         while self._shared is None:
             found = await asyncio.to_thread(find_gateway, self._name)
             if found is not None:
                 self._take(found)
-                return
-            if process is None:
+            elif self._server_is_here:
+                if process is not None:
+                    process.kill()
+                    await asyncio.to_thread(process.wait)
+                return None
+            elif process is None:
                 process = self._start_process()
             elif process.poll() is not None and process.returncode:
                 raise Refused(self._last_line())
@@ -180,7 +178,9 @@ class GatewayKeeper:
                 raise Refused(f"the gateway does not start; see {self._log}")
             elif process.poll() is not None:
                 process = None  # another agent has started one
-            await asyncio.sleep(START_POLL_S)
+            if self._shared is None:
+                await asyncio.sleep(START_POLL_S)
+        return self._shared
 
     def _take(self, found: SharedGateway) -> None:
         self._shared = found

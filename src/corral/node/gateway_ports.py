@@ -13,6 +13,9 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+from msgspec import Struct
+
 from corral.core.errors import Refused
 from corral.model.container_network import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.host import machine_id
@@ -22,6 +25,8 @@ from corral.process.listener import listen
 
 LOOPBACK = "127.0.0.1"
 ROOT = 0
+PLACE = "node/gateway.json"  # in the folder of a joined host
+END = b"end"  # an agent sends it to a gateway that has the port of a server on the same machine
 CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 ANSWER_S = 2.0
 ADVICE = (
@@ -46,6 +51,22 @@ class GatewayName(NamedTuple):
 
     def address(self, account: int) -> str:
         return f"\0corral-gateway/{account}/{self.server}/{self.port}"
+
+
+class _Place(Struct):
+    server_is_here: bool = False
+
+
+def read_server_is_here(folder: Path) -> bool:
+    """Whether the server is on this machine, as far as this host knows. `folder` is the folder of the joined host."""
+    try:
+        return msgspec.json.decode((folder / PLACE).read_bytes(), type=_Place).server_is_here
+    except (OSError, ValueError):
+        return False
+
+
+def store_server_is_here(folder: Path, is_here: bool) -> None:
+    (folder / PLACE).write_bytes(msgspec.json.encode(_Place(is_here)))
 
 
 def bind_name(name: GatewayName) -> socket.socket | None:

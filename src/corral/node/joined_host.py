@@ -20,8 +20,8 @@ import msgspec
 from corral.core.errors import Refused
 from corral.model.agent_protocol import PROTOCOL
 from corral.model.joined_host import JoinAnswer, JoinOffer, JoinRequest
-from corral.node.gateway_ports import refuse_if_taken
-from corral.node.host import stored_host_id
+from corral.node.gateway_ports import refuse_if_taken, store_server_is_here
+from corral.node.host import machine_id, stored_host_id
 from corral.node.server_access import (
     AUTHORITY,
     CERTIFICATE,
@@ -107,6 +107,7 @@ def join(
     write_private(folder / AUTHORITY, offer.authority.encode())
     (folder / "node").mkdir(mode=0o700, exist_ok=True)
     write_private(folder / "node" / "host.json", json.dumps({"host_id": answer.host_id}).encode() + b"\n")
+    store_server_is_here(folder, offer.machine == machine_id())
     return _store(folder, door, answer)
 
 

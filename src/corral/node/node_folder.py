@@ -13,7 +13,7 @@ spawner.log     the spawner's log
 spawner.sock    the socket on which the spawner accepts agents
 kept.sock       the socket on which the spawner takes and returns the listening sockets of the gateway (kept_sockets.py)
 gateway.log     the log of the gateway
-gateway.json    whether the server is on this machine, so that it needs no gateway (gateway_keeper.py)
+gateway.json    whether the server is on this machine, so that it needs no gateway (gateway_ports.py)
 journal         the spawner's journal, in JSON lines
 starting        an empty file; its modification time shows whether the process of the last run was started
 cgroups         the paths of the folders that contain the cgroups of runs, one per line
