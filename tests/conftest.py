@@ -6,13 +6,12 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.pathlib import import_path
 from hypothesis import HealthCheck, settings
 
 import forkserver
@@ -32,6 +31,9 @@ DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGQUIT: signal.SI
 for number, default in DEFAULTS.items():
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, default)
+# Where no bytecode is written, each run would rewrite the assertions of all tests again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 subprocess.Popen = forkserver.Popen  # starts Corral's processes as forks
 os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # no engine, except in tests that use the fixture `dockerd`
 
@@ -49,22 +51,25 @@ ID_MAX_CHARACTERS = 60
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None):  # this process starts others, which run the tests
         forkserver.forkserver().share()
+        forkserver.forkserver().collect(config.invocation_params.args)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Let the test processes be forks of one that has collected the tests (`worker_forks.py`)."""
+    if program := forkserver.forkserver().collected():
+        for spec in specs:
+            spec.python = str(program)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_getremotemodule() -> str | None:
+    return forkserver.RUN_TESTS if forkserver.forkserver().collected() else None
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
-    """Import a share of the test files first, so that the test processes do not all rewrite the assertions of the same files.
-
-    Each process needs all files. After this, it finds most of them compiled by the others.
-    """
+def pytest_collection() -> None:
     gc.disable()  # nothing of what the files define becomes garbage
-    worker = getattr(session.config, "workerinput", None)
-    if worker is None:
-        return
-    at, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
-    for path in sorted(Path(__file__).parent.rglob("test_*.py"))[at::count]:
-        with suppress(Exception):  # a file that cannot be imported is reported when its tests are collected
-            import_path(path, root=session.config.rootpath, consider_namespace_packages=False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""Many small cases in one test: collecting a test costs each test process more time than checking such a case."""
+"""Many small cases in one test: to collect and to report a test takes longer than to check such a case."""
 
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ Request = tuple[list[str], dict[bytes, bytes], str, int, bool, bool, bool, list[
 class Forks:
     """Accepts requests until standard input ends, and passes the exit statuses of its forks on."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, run: Callable[[Request, list[int]], None]) -> None:
+        self._run = run
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(f"{path}.new")
         self._listener.listen(64)
@@ -88,7 +89,7 @@ class Forks:
         pid = os.fork()
         if pid == 0:
             try:
-                _run(request, files)
+                self._run(request, files)
             finally:
                 os._exit(70)
         for file in files:
@@ -277,9 +278,9 @@ IMPORTS: dict[str, Callable[[], None]] = {
 # a fork
 
 
-def _run(request: Request, files: list[int]) -> None:
-    """Be this command from here on."""
-    command, environment, folder, umask, ignores_sigint, new_session, _, numbers = request
+def become(request: Request, files: list[int]) -> None:
+    """Take the files, the environment and the folder of this request."""
+    _, environment, folder, umask, ignores_sigint, new_session, _, numbers = request
     if new_session:
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN if ignores_sigint else signal.default_int_handler)
@@ -294,6 +295,12 @@ def _run(request: Request, files: list[int]) -> None:
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape")
     sys.stdout = sys.__stdout__ = _writer(1, "surrogateescape", unbuffered, os.isatty(1))
     sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace", unbuffered, True)
+
+
+def _run(request: Request, files: list[int]) -> None:
+    """Be this command from here on."""
+    become(request, files)
+    command, _, folder, *_ = request
     if "awscli" in sys.modules:
         importlib.reload(sys.modules["awscli"])  # puts its models into AWS_DATA_PATH
     if command[1:2] == ["-m"]:
@@ -382,7 +389,7 @@ def main(programs: str, path: str) -> None:
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Forks(path).serve()
+    Forks(path, _run).serve()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,10 +33,13 @@ from typing import Any, ClassVar
 from eventually import eventually
 
 PREFIX = "corral-forkserver-"  # of the folder
+TESTS = "pytest"  # stands for the Python of the test processes
 INTERPRETERS = ("server", "node", "aws", "corral")
-NEEDED = {"aws": ["aws"], "corral": ["corral", "server", "node"]}  # `corral up` starts a server
+NEEDED = {"aws": ["aws"], "corral": ["corral", "server", "node"], TESTS: [TESTS]}  # `corral up` starts a server
 SHARED = "CORRAL_TEST_FORKSERVER"  # names the folder of the controller's
+RUN_TESTS = "import __main__; __main__.run_tests(channel)"  # what xdist executes in a test process (`worker_forks.py`)
 STARTED_S = 60.0
+COLLECTED_S = 600.0
 FAILED = ".failed"  # of a file in that folder
 NUMBER_BYTES = 4
 AWS = str(Path(sys.executable).with_name("aws"))
@@ -107,6 +111,19 @@ class Forkserver:
                     command = [sys.executable, Path(__file__).with_name("forks.py"), name, self.folder / f"{name}.socket", PADDING]
                     self._interpreters[name] = subprocess.Popen(command, stdin=subprocess.PIPE)
 
+    def collect(self, arguments: Iterable[str]) -> None:
+        """Start the process whose forks run the tests that these arguments of pytest select."""
+        command = [sys.executable, Path(__file__).with_name("worker_forks.py"), self.folder / f"{TESTS}.socket", *arguments]
+        self._interpreters[TESTS] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+    def collected(self) -> Path | None:
+        """The program that stands for the Python of the test processes, or None if they must collect the tests themselves."""
+        if TESTS not in self._interpreters:
+            return None
+        paths = [self.folder / f"{TESTS}{suffix}" for suffix in (".socket", FAILED)]
+        eventually(lambda: any(path.exists() for path in paths), "collected tests", COLLECTED_S)
+        return None if paths[1].exists() else self.folder / TESTS
+
     def share(self) -> None:
         """Start all, for processes that inherit the environment of this one."""
         self.start(*INTERPRETERS)
@@ -163,7 +180,7 @@ class Popen(subprocess.Popen):
             super()._execute_child(*arguments)
             return
         command = unsafe
-        is_script = command[1:2] != ["-m"]
+        is_script = command[1:2] not in (["-m"], ["-u"])  # the latter is a test process
         files = [number if at == -1 else at for number, at in enumerate((given["p2cread"], given["c2pwrite"], given["errwrite"]))]
         umask = os.umask(0)
         os.umask(umask)
