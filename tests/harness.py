@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import boto3
+from botocore.awsrequest import AWSHTTPConnectionPool
 from botocore.config import Config
 
 import forkserver
@@ -25,6 +27,7 @@ from eventually import eventually
 
 REGION = "us-east-1"
 DEADLINE_S = 30.0
+REUSED_MAX_S = 30.0
 CANARY = {"CORRAL_TEST_SECRET": "of the server alone"}  # in its environment: no task may see it
 
 follow_clients()
@@ -34,6 +37,25 @@ SESSION._session.get_component("data_loader").search_paths.insert(0, str(OWN_DAT
 MAKING_A_CLIENT = threading.Lock()
 
 __all__ = ["CANARY", "Corral", "container", "eventually", "wait_stopped"]
+
+
+class RecentConnections(AWSHTTPConnectionPool):
+    """Replaces connections that were idle for long.
+
+    A server closes a connection that is idle for 75 s. A request that a client sends at this moment fails, and the clients of tests
+    do not retry, so that tests find requests that the server fails to answer.
+    """
+
+    def _put_conn(self, conn: Any) -> None:
+        if conn is not None:
+            conn.idle_since = time.monotonic()
+        super()._put_conn(conn)
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        conn = super()._get_conn(timeout)
+        if time.monotonic() - getattr(conn, "idle_since", float("inf")) > REUSED_MAX_S:
+            conn.close()  # the next request opens another one
+        return conn
 
 
 class Corral:
@@ -105,7 +127,7 @@ class Corral:
         """Return a client that no other test has, for a test that changes it."""
         keys = self.keys
         with MAKING_A_CLIENT:
-            return SESSION.client(
+            client = SESSION.client(
                 service,
                 region_name=region,
                 endpoint_url=self.url,
@@ -113,6 +135,8 @@ class Corral:
                 aws_secret_access_key=keys["secret_key"],
                 config=Config(retries={"max_attempts": 0}, max_pool_connections=64, **options),
             )
+        client._endpoint.http_session._manager.pool_classes_by_scheme["http"] = RecentConnections
+        return client
 
     def group(self, name: str, type_: str = "g5.xlarge", most: int = 4, **more: Any) -> str:
         """Create an Auto Scaling group without instances, and return its ARN."""
