@@ -332,7 +332,7 @@ def main() -> int:
         sys.exit(f"this script cannot run here: {reason}")
     with tempfile.TemporaryDirectory(prefix="corral-life-") as name, Lab(Path(name) / "lab") as lab:
         newer = other_version(Path(name) / "newer", NEWER, PROTOCOL + 1)
-        cluster = Cluster(Path(name), lab, SETTINGS, newer)
+        cluster = Cluster(Path(name), lab, settings=SETTINGS, environment=newer)
         try:
             machines = [lab.add(f"gpu-{number}") for number in range(4)]
             token = cluster.token("--uses", str(len(machines)))

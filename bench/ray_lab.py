@@ -284,7 +284,7 @@ def main() -> int:
             .replace("PYTHON", sys.executable)
             .replace("RAY", str(ray_folder))
         )
-        cluster = Cluster(Path(name), lab, settings)
+        cluster = Cluster(Path(name), lab, settings=settings)
         setting = Setting(cluster, ray)
         try:
             _create(setting)
