@@ -16,7 +16,10 @@ KEPT_MAX_BYTES = 8 * 1024 * 1024  # a heap keeps at most this much free memory a
 
 
 def limit_heaps() -> None:
-    """Limit the heaps that glibc makes from now on. This does nothing if the allocator is not that of glibc."""
+    """Limit the heaps that glibc makes from now on: threads that have a heap keep it, so the first thread calls this early.
+
+    This does nothing if the allocator is not that of glibc.
+    """
     with suppress(OSError, AttributeError):
         for setting, value in ((M_ARENA_MAX, HEAPS_MAX), (M_MMAP_THRESHOLD, MAPPED_MIN_BYTES), (M_TRIM_THRESHOLD, KEPT_MAX_BYTES)):
             _library().mallopt(setting, value)

@@ -139,6 +139,7 @@ class ServerOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
 def main() -> None:
     options = parse_options(sys.argv[1:], ServerOptions)
     log_to_stderr("%(levelname)s %(message)s")
+    limit_heaps()
     sys.setswitchinterval(0.0003)  # switch threads often, so that a search in logs does not delay other requests
     try:
         uvloop.run(_serve(options))
@@ -359,7 +360,6 @@ async def _serve(options: ServerOptions) -> None:
     gc.set_threshold(10_000, 10, 500)
     gc.enable()  # see __main__.py
     _report_ready(data, about, unfinished, options.ready_fd)
-    await loop.run_in_executor(None, limit_heaps)
     # An idle server does not need the pages again that the start has read and written, for example those of the schema.
     await asyncio.gather(*(lane.submit(lambda tx: tx.store.free_pages(), read_only=True) for lane in lanes.values()))
     await loop.run_in_executor(None, return_free_memory)
