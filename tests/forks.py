@@ -300,7 +300,8 @@ def become(request: Request, files: list[int]) -> None:
 def _run(request: Request, files: list[int]) -> None:
     """Be this command from here on."""
     become(request, files)
-    command, _, folder, *_ = request
+    command, _, folder, *_, numbers = request
+    _close_others(numbers)
     if "awscli" in sys.modules:
         importlib.reload(sys.modules["awscli"])  # puts its models into AWS_DATA_PATH
     if command[1:2] == ["-m"]:
@@ -322,11 +323,17 @@ def _run(request: Request, files: list[int]) -> None:
 
 
 def _place(files: list[int], numbers: list[int]) -> None:
-    """Give the files of the request their numbers, and close all others."""
+    """Give the files of the request their numbers."""
     above = max(numbers) + 1
     moved = [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in files]
+    for file in files:
+        os.close(file)
     for file, number in zip(moved, numbers):
         os.dup2(file, number)
+        os.close(file)
+
+
+def _close_others(numbers: list[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in numbers:
             with suppress(OSError):

@@ -50,7 +50,7 @@ class Template:
 
 
 def _serve_xdist(request: Request, files: list[int]) -> None:
-    """Run what xdist sends to a new process."""
+    """Run what xdist sends to a new process. The files of this one stay open, because plugins of pytest write to some."""
     become(request, files)
     exec(eval(sys.stdin.readline()), {"__name__": "__main__"})
     os._exit(0)
