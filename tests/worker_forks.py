@@ -27,6 +27,8 @@ import forkserver
 from forks import Forks, Request, become
 
 COLLECTED: list[pytest.Session] = []
+WARM_TESTS_MIN = 1000  # of a run in which all forks need most models
+LONG_S = 0.1  # for --durations
 
 
 class Template:
@@ -37,6 +39,8 @@ class Template:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
+        if len(session.items) > WARM_TESTS_MIN:
+            read_models()
         if session.testsfailed or threading.active_count() > 1:
             raise session.Interrupted("the tests cannot run in forks")
         COLLECTED.append(session)
@@ -47,6 +51,21 @@ class Template:
         gc.freeze()
         Forks(self._path, _serve_xdist).serve()
         os._exit(0)
+
+
+def read_models() -> None:
+    """Read the models of all services, which each test process would otherwise read in its first tests of a service."""
+    from corral.aws.catalogue import SERVICE_BY_NAME
+    from corral.aws.models import service_model
+    from corral.operations.services import SERVICES
+    from harness import SESSION
+
+    available = SESSION.get_available_services()
+    for name in SERVICES:
+        for protocol in SERVICE_BY_NAME[name].protocols:
+            service_model(name, protocol)
+        if name in available:
+            SESSION.client(name, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
 
 
 def _serve_xdist(request: Request, files: list[int]) -> None:
@@ -73,7 +92,20 @@ def run_tests(channel: Any) -> None:
     capture = config.pluginmanager.getplugin("capturemanager")
     capture.start_global_capturing()
     capture.suspend_global_capture()
-    worker = xdist.remote.interactor = xdist.remote.WorkerInteractor(config, channel)
+
+    class Worker(xdist.remote.WorkerInteractor):
+        """Sends half of the messages, because the messages of a test cost more time than most tests."""
+
+        def pytest_runtest_logstart(self) -> None:
+            pass
+
+        @pytest.hookimpl
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            """Leave out that a fixture was made, or ended, in a short time and without output."""
+            if report.when == "call" or not report.passed or report.sections or report.duration > LONG_S:
+                super().pytest_runtest_logreport(report)
+
+    worker = xdist.remote.interactor = Worker(config, channel)
     worker.pytest_sessionstart(session)
     worker.pytest_collection_modifyitems(config, session.items)
     worker.pytest_collection_finish(session)
