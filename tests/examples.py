@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-USUAL = 30
+USUAL = 20
 _GIVEN = os.environ.get("CORRAL_EXAMPLES")
 
 

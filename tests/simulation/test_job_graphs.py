@@ -30,10 +30,10 @@ FIRST_SEEDS = {
     "N_TO_N needs the next index": 1,
     "the summary is not decremented by a retry": 1,
     "a terminated job is retried": 1,
-    "time limits are lost at a restart": 22,
-    "a failed command stays in the cache": 13,
+    "time limits are lost at a restart": 2,
+    "a failed command stays in the cache": 1,
     "a cancelled job stays in its line": 2,
-    "a given back resource wakes no job": 3,
+    "a given back resource wakes no job": 19,
     "queues ignore priorities": 13,
 }
 
