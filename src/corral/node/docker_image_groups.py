@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-import tarfile
 
 from corral.node.docker_api import DockerApi, EngineError
 from corral.node.docker_options import LABEL_HOST
@@ -75,6 +74,8 @@ class ImageGroups:
 
 def fault_of_archive(archive: bytes) -> str:
     """Return why a container with this group file, as a tar archive, must not run as an account. Return "" if it may."""
+    import tarfile  # imported here to save memory, because most agents never read such an archive
+
     if not archive:
         return ""
     try:
