@@ -31,6 +31,7 @@ TASK_COLUMNS, RUN_COLUMNS = (
     ", ".join(COLUMNS.get(field, field.replace("_at_s", "_at")) for field in names) for names in (TASK_FIELDS, RUN_FIELDS)
 )
 INSERT_TASK, INSERT_RUN = f"INSERT INTO task ({TASK_COLUMNS})", f"INSERT INTO run ({RUN_COLUMNS})"
+INSERT_LEASE = "INSERT INTO lease (gpu_id, run_id, mode, instance_id)"
 TASK_STATES = {state.value: state for state in TaskState}
 RUN_STATES = {state.value: state for state in RunState}
 

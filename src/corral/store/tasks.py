@@ -27,6 +27,7 @@ from corral.store.task_history import TaskHistory
 from corral.store.task_listing import TaskListing
 from corral.store.task_owners import TaskOwners
 from corral.store.task_rows import (
+    INSERT_LEASE,
     INSERT_RUN,
     INSERT_TASK,
     RUN_COLUMNS,
@@ -203,16 +204,17 @@ class Tasks:
         shares: Shares = ()
         if task.demand.gpu_memory_mib:
             shares = self._lease_shares(task, task.instance_id)
-        rows = [(gpu_id, run.id, task.instance_id) for run in task.runs if not run.gpu_memory_mib for gpu_id in run.gpu_ids]
-        if rows:
-            self._executemany("INSERT INTO lease (gpu_id, run_id, mode, instance_id) VALUES (?, ?, 'exclusive', ?)", rows)
+        gpu_ids = []
+        for run in task.runs:
+            if not run.gpu_memory_mib:
+                for gpu_id in run.gpu_ids:
+                    self._insert_later(INSERT_LEASE, (gpu_id, run.id, "exclusive", task.instance_id))
+                    gpu_ids.append(gpu_id)
         self._uses.hold_runs(task, task.runs, task.placed_at_s or task.created_at_s)
         self._uses.add_memory(task.owner, task.demand.memory_mib)
         self._undo_log.on_commit(partial(self._went_live, task))
         group = task.group_key if task.launch_type == "EC2" else ""
-        self._fleet.take(
-            task.pool, task.instance_id, [row[0] for row in rows], task.demand.cpu_units, task.demand.memory_mib, group, shares
-        )
+        self._fleet.take(task.pool, task.instance_id, gpu_ids, task.demand.cpu_units, task.demand.memory_mib, group, shares)
         if task.limit_s is not None:
             self._fleet.put_ending(task.pool, task.instance_id, _ending(task, task.limit_s))
 
