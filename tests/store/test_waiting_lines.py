@@ -14,8 +14,9 @@ from corral.model.limits import Allowance, limited_amounts
 from corral.model.placement import TASK, Claim, claim_rank
 from corral.model.task import Demand
 from corral.store.fleet import Fleet
+from corral.store.owner_lines import UNUSED
 from corral.store.pool_index import PoolIndex
-from corral.store.waiting_lines import UNUSED, opened
+from corral.store.waiting_lines import opened
 from examples import examples
 
 POOL = "hosts:default"
@@ -32,7 +33,8 @@ ADD = st.tuples(st.just("add"), st.sampled_from(OWNERS), st.sampled_from(DEMANDS
 LEVEL = st.tuples(st.just("level"), st.sampled_from(OWNERS), LEVELS)
 ROOM = st.tuples(st.just("room"), st.sampled_from(OWNERS), ROOMS)
 REMOVE = st.tuples(st.just("remove"), st.integers(0, 1_000))
-STEPS = st.one_of(ADD, REMOVE, LEVEL, ROOM, LEVEL, st.sampled_from((("savepoint",), ("rollback",), ("look",))))
+TURNS = st.tuples(st.just("turns"), st.lists(st.booleans(), max_size=40))
+STEPS = st.one_of(ADD, REMOVE, LEVEL, ROOM, LEVEL, TURNS, st.sampled_from((("savepoint",), ("rollback",), ("look",))))
 
 
 class Model:
@@ -76,6 +78,7 @@ def check(pool: PoolIndex, model: Model) -> None:
             heads.setdefault((claim.demand, claim.longest_s), claim)
             counts[claim.demand] = counts.get(claim.demand, 0) + 1
     assert pool.heads() == sorted(heads.values())
+    assert [pool.ranked(claim) for claim in pool.turns()] == pool.heads()
     for claim in shown:
         assert pool.first_peer(claim) == heads.get((claim.demand, claim.longest_s))
         assert pool.first_peer(claim) is pool.first_peer(claim)
@@ -83,6 +86,28 @@ def check(pool: PoolIndex, model: Model) -> None:
         assert pool.head(claim.demand) == min(of_demand, default=None)
     assert {demand: count for demand, count, _ in pool.waiting_demands()} == counts
     assert pool.waiting() == len(shown) and pool.has_claims() == bool(shown)
+
+
+def take_turns(fleet: Fleet, model: Model, grants: list[bool]) -> None:
+    """Grant some of the claims that the pool offers. A grant raises the level of the owner above all others."""
+    pool, refused, level = fleet.pool(POOL), set[Any](), 10.0
+    left = iter(grants)
+    for claim in pool.turns():
+        closed = model.closed()
+        offered = [each for each in model.shown() if each.id not in closed and (each.demand, each.longest_s) not in refused]
+        assert pool.ranked(claim) == offered[0]
+        if next(left, False):
+            [stored] = [each for each in model.claims if each.id == claim.id]
+            fleet.remove_claim(POOL, stored)
+            model.claims.remove(stored)
+            model.levels[claim.owner] = level = level + 1.0
+            fleet.set_level(claim.owner, level)
+            if len({each.owner for each in model.claims}) == 1:
+                return  # ranks have no levels now
+        else:
+            refused.add((claim.demand, claim.longest_s))
+    closed = model.closed()
+    assert all(each.id in closed or (each.demand, each.longest_s) in refused for each in model.claims)
 
 
 @settings(max_examples=examples(1_000), deadline=None)
@@ -111,6 +136,8 @@ def test_the_order_is_that_of_a_sort(first: list[tuple[Any, ...]], steps: list[t
             model.rooms.pop(given_[0], None)
             if given_[1] is not None:
                 model.rooms[given_[0]] = given_[1]
+        elif kind == "turns":
+            take_turns(fleet, model, given_[0])
         elif kind == "savepoint":
             fleet.undo_log.commit()
             saved = model.claims[:], dict(model.levels), dict(model.rooms)

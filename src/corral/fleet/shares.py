@@ -21,7 +21,8 @@ from corral.model.placement import JOB, Claim, Pool
 from corral.model.principal import OF_USER
 from corral.model.task import ALL_GPUS, Demand
 from corral.store import Store
-from corral.store.waiting_lines import UNUSED, opened, place_of
+from corral.store.owner_lines import UNUSED, place_of
+from corral.store.waiting_lines import opened
 
 WEEK_S = 7 * DAY_S
 HOUR_S = 3600.0

@@ -292,8 +292,12 @@ class Pool(FreeSlots, Protocol):
         """Return the oldest of each set of peers, oldest first. Claims that wait for a limit of their owner are left out."""
         ...
 
-    def first_peer(self, claim: Claim) -> Claim | None:
-        """Return the oldest claim with the demand and the time limit of this claim."""
+    def turns(self) -> Iterable[Claim]:
+        """Yield the oldest of each set of peers, oldest first, for a caller that may place it.
+
+        If a claim no longer waits when the next one is requested, its peers get another turn. The order follows what has changed
+        since. If claims of several owners wait, the ranks are the stored ones (`ranked`).
+        """
         ...
 
     def head(self, demand: Demand) -> Claim | None:

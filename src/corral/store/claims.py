@@ -17,8 +17,8 @@ from corral.model.instance import cluster_of_pool, is_host_pool
 from corral.model.placement import Claim
 from corral.model.task import Demand
 from corral.store.fleet import Fleet
+from corral.store.owner_lines import UNUSED
 from corral.store.task_rows import placement_rules_of
-from corral.store.waiting_lines import UNUSED
 
 CLAIMS = (  # every claim with the resources that it needs
     "SELECT claim.number, claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, "

@@ -17,8 +17,8 @@ from corral.core.undo_log import UndoLog
 from corral.model.instance import cluster_of_pool, is_host_pool
 from corral.model.limits import Allowance
 from corral.model.placement import JOB, Claim, Ending, Shares, Slot
+from corral.store.owner_lines import Peers
 from corral.store.pool_index import PoolIndex
-from corral.store.waiting_lines import Peers
 
 
 class _Pools(dict[str, PoolIndex]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush, heapreplace
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -15,8 +16,9 @@ from msgspec.structs import replace
 from corral.model.limits import Allowance
 from corral.model.placement import Claim, CompiledRules, Ending, Shares, Slot
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
+from corral.store.owner_lines import Peers
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
-from corral.store.waiting_lines import WaitingLines
+from corral.store.waiting_lines import DemandAndLimit, WaitingLines
 
 CHANGES_KEPT_MIN = 1_000  # a pool remembers this many changes of slots, and two more for each of its slots
 # A selection has the slots of a pool that certain placement rules allow. If the number of selections times the number of slots of
@@ -136,10 +138,37 @@ class PoolIndex:
             first_of = self.waiting_lines.first_of
             heads = [peers.first or first_of(peers) for peers in self._peers.values()]
             found = self._derived["heads"] = sorted(filter(None, heads))
+            self.waiting_lines.reach = found[-1].rank if found else ()
         return found
 
+    def turns(self) -> Iterator[Claim]:
+        passed: set[Peers] = set()
+        lines = self.waiting_lines
+        if lines.is_contested and (yield from lines.turns(passed)):
+            return
+        heads = [claim for claim in self.heads() if not passed or self._peers[_peers_key(claim)] not in passed]  # a heap
+        version = lines.version
+        may_differ = False  # whether a change may have replaced claims in `heads`
+        while heads:
+            claim = heads[0]
+            if may_differ:
+                current = self.first_peer(claim)
+                if current is not claim:  # its peers have another head, or it has another rank
+                    if current is not None:
+                        heapreplace(heads, current)
+                    else:
+                        heappop(heads)
+                    continue
+            heappop(heads)
+            yield claim
+            if lines.version != version:
+                version, may_differ = lines.version, True
+                successor = self.first_peer(claim)
+                if successor is not None and successor is not claim:
+                    heappush(heads, successor)
+
     def first_peer(self, claim: Claim) -> Claim | None:
-        peers = self._peers.get(claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s))
+        peers = self._peers.get(_peers_key(claim))
         return None if peers is None else peers.first or self.waiting_lines.first_of(peers)
 
     def head(self, demand: Demand) -> Claim | None:
@@ -452,6 +481,10 @@ class PoolCopy(PoolIndex):
 
 def _limit_at_s(ending: Ending) -> tuple[float, str]:
     return ending.limit_at_s, ending.task_id
+
+
+def _peers_key(claim: Claim) -> DemandAndLimit:
+    return claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
 
 
 def _first(item: tuple[tuple[int, int], GroupIndex]) -> tuple[int, int]:

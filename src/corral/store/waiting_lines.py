@@ -11,116 +11,20 @@ the stored share. Then the ranks of any two claims of the pool say which of them
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from math import inf
 from typing import NamedTuple
 
 from corral.model.limits import Allowance, limited_amounts
-from corral.model.placement import EQUAL_SHARE, Claim
+from corral.model.placement import EQUAL_SHARE, Claim, Rank
 from corral.model.task import Demand
+from corral.store.owner_lines import UNUSED, Line, OwnerLines, Peers, UsedOwners, first_claim, place_of
 
-DemandAndLimit = Demand | tuple[Demand, float]  # the key of peers: their demand and their `longest_s`, if any
-UNUSED = -inf  # the level of an owner who has used no GPU
 OLD_MIN = 16  # `Peers.unused` is computed again if it has this many old entries, and more than there are lines
-
-
-class OwnerLines:
-    """The lines of one owner with the same priority."""
-
-    __slots__ = ("level", "lines", "owner", "priority")
-
-    def __init__(self, priority: float, owner: str, level: float) -> None:
-        self.priority = priority  # negated, as in ranks
-        self.owner = owner
-        self.level = level
-        self.lines: dict[Line, None] = {}
-
-
-class Line:
-    """Claims with equal demands, time limits, priorities and owners, sorted by their stored ranks."""
-
-    __slots__ = ("_begin", "_claims", "group", "is_open", "peers", "shown", "shown_of")
-
-    def __init__(self, peers: Peers, group: OwnerLines) -> None:
-        self.peers = peers
-        self.group = group
-        self._claims: list[Claim] = []
-        # The line begins here: most claims leave at the front, and moving all others in the list each time would be slow.
-        self._begin = 0
-        self.is_open = True
-        self.shown: Claim | None = None  # the first claim `shown_of` with a level in its rank
-        self.shown_of: Claim | None = None
-
-    def __lt__(self, other: Line) -> bool:
-        """Entries of two lines are equal otherwise if one line has ended, and the other has its claim again after a rollback."""
-        return False
-
-    def __len__(self) -> int:
-        return len(self._claims) - self._begin
-
-    @property
-    def first(self) -> Claim:
-        return self._claims[self._begin]
-
-    def claims(self) -> list[Claim]:
-        """Return the claims in order. Callers do not change the list."""
-        if self._begin:
-            del self._claims[: self._begin]
-            self._begin = 0
-        return self._claims
-
-    def twin(self, peers: Peers, group: OwnerLines) -> Line:
-        """Return a copy for copies of the peers and the group."""
-        found = Line(peers, group)
-        found._claims = self._claims[self._begin :]
-        found.is_open, found.shown, found.shown_of = self.is_open, self.shown, self.shown_of
-        return found
-
-    def add(self, claim: Claim) -> bool:
-        """Return whether the claim is the first now."""
-        claims, begin = self._claims, self._begin
-        if not claims or claims[-1] < claim:
-            claims.append(claim)
-        elif begin and claim < claims[begin]:
-            self._begin = begin = begin - 1
-            claims[begin] = claim
-        else:
-            insort(claims, claim, begin)
-        return claims[begin] is claim
-
-    def remove(self, claim: Claim) -> bool:
-        """Return whether the claim was the first."""
-        claims, begin = self._claims, self._begin
-        at = begin if claims[begin] is claim else bisect_left(claims, claim, begin)
-        assert claims[at].id == claim.id, "the claim does not wait"
-        if at > begin:
-            del claims[at]
-            return False
-        self._begin = begin = begin + 1
-        if 2 * begin >= len(claims):
-            del claims[:begin]
-            self._begin = 0
-        return True
-
-
-class Peers:
-    """The lines of claims with equal demands and time limits."""
-
-    __slots__ = ("count", "demand", "first", "lines", "only", "unused")
-
-    def __init__(self, demand: Demand) -> None:
-        self.demand = demand
-        self.lines: dict[tuple[float, str], Line] = {}
-        self.count = 0  # of claims
-        self.first: Claim | None = (
-            None  # the first claim of the open lines, as it leaves the index; None: unknown, or there is none
-        )
-        self.only: Line | None = None  # the line, if it is the only one
-        # A heap of the open lines whose owners have used no GPU, by priority and first claim. Many lines can have this level.
-        # Entries can be old. None: not computed.
-        self.unused: list[tuple[float, Claim, Line]] | None = None
+DemandAndLimit = Demand | tuple[Demand, float]  # the key of peers: their demand and their `longest_s`, if any
+STEPS_OF_KIND = 20  # the lines that one round of `turns` may look at, for each set of peers
 
 
 class Stretch(NamedTuple):
@@ -148,10 +52,14 @@ class WaitingLines:
         self.counts_gpus = True  # False: the slots are EC2 instances (`Allowance.of_instances`)
         self.peers: dict[DemandAndLimit, Peers] = {}
         self.owners: dict[str, dict[float, OwnerLines]] = {}  # owner → priority → its lines
-        self._order: list[tuple[float, float, str]] = []  # priority, level and owner of each group with use, sorted
+        self._used: dict[float, UsedOwners] = {}  # by priority, the first priority first
+        # No `Peers.first` has a rank behind this one. So a level can change behind it without a look at the lines of its owner.
+        self.reach: Rank = ()
         self._levels = levels  # of owners; shared by all pools of a fleet
         self._allowances = allowances  # of owners that have limits; shared by all pools of a fleet
+        self._unused: dict[float, int] = {}  # by priority: how many groups of lines have owners who have used no GPU
         self._stretches: list[Stretch] | None = None  # None: not computed since the last change
+        self.version = 0  # changes with the order
 
     def copy(self) -> WaitingLines:
         """Return a copy that never changes, for several threads."""
@@ -163,13 +71,17 @@ class WaitingLines:
         for key, peers in self.peers.items():
             copied = found.peers[key] = Peers(peers.demand)
             copied.count = peers.count
-            for line_key, line in peers.lines.items():
+            for line in peers.lines.values():
                 group = found.owners[line.group.owner][line.group.priority]
-                twin = copied.lines[line_key] = line.twin(copied, group)
+                twin = copied.lines[group] = line.twin(copied, group)
                 group.lines[twin] = None
             if len(copied.lines) == 1:
                 copied.only = next(iter(copied.lines.values()))
-        found._order = self._order[:]
+        for priority in self._used:
+            found._used[priority] = UsedOwners()
+        for groups in found.owners.values():
+            for group in groups.values():
+                found._join_order(group)
         return found
 
     @property
@@ -181,8 +93,7 @@ class WaitingLines:
         """Return a claim with the level of its owner in its rank, if claims of several owners wait."""
         if len(self.owners) < 2:
             return claim
-        rank = claim.rank
-        return claim._replace(rank=(rank[0], self._levels.get(claim.owner, UNUSED), *rank[2:]))
+        return with_level(claim, self._levels.get(claim[5], UNUSED))
 
     def first_of(self, peers: Peers) -> Claim | None:
         """Return the first claim that no limit holds back. Callers look at `peers.first` before."""
@@ -191,8 +102,57 @@ class WaitingLines:
             line = self._first_line(peers)
         elif not line.is_open:
             return None
-        peers.first = found = None if line is None else self._shown(line)
+        if line is None:
+            peers.first = None
+            return None
+        peers.first = found = self._shown(line)
+        if found[0] > self.reach:
+            self.reach = found[0]
         return found
+
+    def turns(self, passed: set[Peers]) -> Generator[Claim, None, bool]:
+        """Yield the first open claims of all peers in order, as they are stored, and add the peers of each to `passed`.
+
+        If a claim no longer waits when the next is requested, its peers get another turn. The generator ends early after
+        `STEPS_OF_KIND` lines for each set of peers. It returns whether all peers had their turns.
+
+        With many owners, each grant changes which owner is the first of most peers. The lines of one owner follow each other in
+        the order, so the next claims of all peers are found together.
+        """
+        left, again = STEPS_OF_KIND * len(self.peers), True
+        while again and left > 0:
+            again = False
+            for lines in self._lines_in_order():
+                left -= len(lines)
+                for line in lines:
+                    if line.peers in passed or not line.is_open:
+                        continue
+                    claim, version = line.first, self.version
+                    yield claim
+                    if version == self.version or (line and line.first is claim):
+                        passed.add(line.peers)
+                    if version != self.version:
+                        again = True
+                        break
+                if again:
+                    break
+                if len(passed) >= len(self.peers) and passed.issuperset(self.peers.values()):
+                    return True
+                if left <= 0:
+                    return False
+        return not again
+
+    def _lines_in_order(self) -> Iterator[Sequence[Line]]:
+        """Yield parts of the order. If owners have used no GPU, yield only the first of their open lines for each peers."""
+        unused: dict[float, list[Line]] = {}
+        if self._unused:
+            for line in filter(None, map(self._first_unused, self.peers.values())):
+                unused.setdefault(line.group.priority, []).append(line)
+        for priority in sorted(self._unused.keys() | self._used.keys()) if self._unused else self._used:
+            if priority in unused:
+                yield sorted(unused[priority], key=first_claim)
+            if priority in self._used:
+                yield from self._used[priority].in_order()
 
     def open_counts(self) -> Iterator[tuple[Demand, int, Claim]]:
         """Yield the demand of each set of peers, the number of its claims that no limit holds back, and the first of these."""
@@ -238,7 +198,9 @@ class WaitingLines:
         if peers is None:
             peers = self.peers[key] = Peers(claim.demand)
             self._count_peers(claim, 1)
-        line = peers.lines.get((claim.rank[0], claim.owner))
+        groups = self.owners.get(claim[5])
+        group = None if groups is None else groups.get(claim[0][0])
+        line = None if group is None else peers.lines.get(group)
         changes_ranks = False
         if line is None:
             line, changes_ranks = self._new_line(peers, claim.rank[0], claim.owner)
@@ -247,6 +209,8 @@ class WaitingLines:
         self._stretches = None
         if not is_first:
             return False
+        self.version += 1
+        line.group.changed()
         if claim.owner in self._allowances:
             changes_ranks |= self.reopen(claim.owner)
         if peers.only is line:
@@ -260,12 +224,14 @@ class WaitingLines:
 
     def remove(self, claim: Claim) -> bool:
         peers = self.peers[claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)]
-        line = peers.lines[claim.rank[0], claim.owner]
+        line = peers.lines[self.owners[claim[5]][claim[0][0]]]
         was_first = line.remove(claim)
         peers.count -= 1
         self._stretches = None
         if not was_first:
             return False
+        self.version += 1
+        line.group.changed()
         peers.first = None
         if not line:
             self._drop_line(line, claim)
@@ -280,15 +246,19 @@ class WaitingLines:
         groups = self.owners.get(owner)
         if groups is None:
             return False
-        self._stretches, level = None, self._levels.get(owner, UNUSED)
+        self._stretches, level, reach = None, self._levels.get(owner, UNUSED), self.reach
+        self.version += 1
         for group in groups.values():
             self._leave_order(group)
-            forward, group.level = level < group.level, level
+            before, group.level = group.level, level
             self._join_order(group)
-            place = group.priority, level
+            priority = group.priority
+            if level != UNUSED and (priority, level if level < before else before) > reach:
+                continue  # no line of the group is or was the first of its peers
+            place = (priority, level) if level < before else (inf,)
             for line in group.lines:
                 first = line.peers.first
-                if first is not None and (first[5] == owner or (forward and first[0][:2] >= place)):
+                if first is not None and (first[5] == owner or first[0] > place):
                     line.peers.first = None
                 if level == UNUSED:
                     self._push(line)
@@ -297,17 +267,31 @@ class WaitingLines:
         return True
 
     def _join_order(self, group: OwnerLines) -> None:
-        if group.level != UNUSED:
-            insort(self._order, (group.priority, group.level, group.owner))
+        if group.level == UNUSED:
+            self._unused[group.priority] = self._unused.get(group.priority, 0) + 1
+            return
+        used = self._used.get(group.priority)
+        if used is None:
+            used = self._used[group.priority] = UsedOwners()
+            self._used = dict(sorted(self._used.items()))
+        used.add(group)
 
     def _leave_order(self, group: OwnerLines) -> None:
-        if group.level != UNUSED:
-            del self._order[bisect_left(self._order, (group.priority, group.level, group.owner))]
+        priority = group.priority
+        if group.level == UNUSED:
+            self._unused[priority] -= 1
+            if not self._unused[priority]:
+                del self._unused[priority]
+            return
+        used = self._used[priority]
+        used.remove(group)
+        if not used.groups:
+            del self._used[priority]
 
     def lines_of(self, owner: str) -> list[Line]:
         """Return the lines of an owner, sorted by their first claims."""
         lines = [line for each in self.owners.get(owner, {}).values() for line in each.lines]
-        lines.sort(key=_first_claim)
+        lines.sort(key=first_claim)
         return lines
 
     def reopen(self, owner: str) -> bool:
@@ -323,6 +307,7 @@ class WaitingLines:
             is_open = fits and (until is None or place_of(line) < until or not limited_amounts(line.peers.demand)[0])
             if is_open != line.is_open:
                 line.is_open, changed = is_open, True
+                self.version += 1
                 line.peers.first = None
                 self._push(line)
         if changed:
@@ -339,14 +324,15 @@ class WaitingLines:
         if group is None:
             group = groups[priority] = OwnerLines(priority, owner, self._levels.get(owner, UNUSED))
             self._join_order(group)
-        line = peers.lines[priority, owner] = Line(peers, group)
+        line = peers.lines[group] = Line(peers, group)
         group.lines[line] = None
+        group.changed()
         peers.only = line if len(peers.lines) == 1 else None
         return line, is_second
 
     def _drop_line(self, line: Line, last: Claim) -> None:
         peers, group = line.peers, line.group
-        del peers.lines[group.priority, group.owner]
+        del peers.lines[group]
         del group.lines[line]
         if not group.lines:
             self._leave_order(group)
@@ -366,6 +352,7 @@ class WaitingLines:
         """Forget the first claims of all peers, because ranks have levels now, or no longer."""
         for peers in self.peers.values():
             peers.first = None
+        self.reach = ()
         return True
 
     # The first line of peers
@@ -383,9 +370,15 @@ class WaitingLines:
 
     def _first_line(self, peers: Peers) -> Line | None:
         """Return the first open line of peers that have several lines."""
-        unused, best = peers.unused, None
+        best = self._first_unused(peers)
+        used = self._first_used(peers, inf if best is None else best.group.priority)
+        return best if used is None else used
+
+    def _first_unused(self, peers: Peers) -> Line | None:
+        """Return the first open line whose owner has used no GPU."""
+        unused = peers.unused
         if unused == []:
-            return self._first_used(peers, inf)
+            return None
         if unused is None:
             found = [line for line in peers.lines.values() if line.is_open and line.group.level == UNUSED]
             unused = [(line.group.priority, line.first, line) for line in found]
@@ -398,27 +391,29 @@ class WaitingLines:
             elif line.first is not claim:
                 heapreplace(unused, (priority, line.first, line))
             else:
-                best = line
-                break
-        used = self._first_used(peers, inf if best is None else best.group.priority)
-        return best if used is None else used
+                return line
+        return None
 
     def _first_used(self, peers: Peers, before: float) -> Line | None:
         """Return the first open line whose owner has used GPUs, and whose priority comes before the given one."""
-        lines, order = peers.lines, self._order
-        if len(lines) ** 2 < len(order):  # few lines
-            found = [
-                line for line in lines.values() if line.is_open and line.group.level != UNUSED and line.group.priority < before
-            ]
-            return min(found, key=place_of, default=None)
-        first: Line | None = None
-        for priority, level, owner in order:
-            if priority >= before or (first is not None and (first.group.level != level or first.group.priority != priority)):
+        lines = peers.lines
+        for priority, used in self._used.items():
+            if priority >= before:
                 break
-            line = lines.get((priority, owner))
-            if line is not None and line.is_open and (first is None or line.first < first.first):
-                first = line
-        return first
+            groups, found, level = used.groups, None, inf
+            if len(lines) ** 2 < len(groups):  # few lines
+                few = [line for line in lines.values() if line.is_open and line.group.priority == priority]
+                found = min([line for line in few if line.group.level != UNUSED], key=place_of, default=None)
+            else:
+                for group in groups:
+                    if found is not None and group.level != level:
+                        break
+                    line = lines.get(group)
+                    if line is not None and line.is_open and (found is None or line.first < found.first):
+                        found, level = line, group.level
+            if found is not None:
+                return found
+        return None
 
     def _shown(self, line: Line) -> Claim:
         claim = line.first
@@ -426,16 +421,14 @@ class WaitingLines:
             return claim
         shown, level = line.shown, line.group.level
         if shown is None or line.shown_of is not claim or shown[0][1] != level:
-            rank, kind, claim_id, demand, longest_s, owner = claim
-            shown = tuple.__new__(
-                Claim, ((rank[0], level, *rank[2:]), kind, claim_id, demand, longest_s, owner)
-            )  # as fast as possible
+            shown = with_level(claim, level)
             line.shown, line.shown_of = shown, claim
         return shown
 
     def _line_of(self, claim: Claim) -> Line | None:
         peers = self.peers.get(claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s))
-        return None if peers is None else peers.lines.get((claim.rank[0], claim.owner))
+        group = self.owners.get(claim.owner, {}).get(claim.rank[0])
+        return None if peers is None or group is None else peers.lines.get(group)
 
     def _in_stretches(self) -> list[Stretch]:
         found = self._stretches
@@ -473,9 +466,6 @@ def opened(allowance: Allowance, demands: Sequence[Demand], all_gpus: int = 1) -
     return found
 
 
-def _first_claim(line: Line) -> Claim:
-    return line.first
-
-
-def place_of(line: Line) -> tuple[float, float, Claim]:
-    return line.group.priority, line.group.level, line.first
+def with_level(claim: Claim, level: float) -> Claim:
+    rank = claim[0]
+    return tuple.__new__(Claim, ((rank[0], level, *rank[2:]), *claim[1:]))  # faster than `_replace`

@@ -11,7 +11,6 @@ first. `decide/placement/strategies.py` chooses the slot of a task with placemen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from heapq import heappop, heappush, heapreplace
 from math import inf
 from typing import NamedTuple
 
@@ -53,22 +52,10 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
         unfit: Claim | None = None  # the oldest claim that does not fit: it reserves a slot before a younger claim is tried
         reserved: dict[str, Demand] = {}
         granted = overtaken = False
-        heads = list(pool.heads())  # sorted, so it is a heap
-        may_differ = False  # whether a placement may have changed the claims in `heads`
         # Demand → time: a claim with this demand that ends then or later does not fit. If no claim has a time limit, each head
         # has a different demand, so this table would save nothing.
         refused: dict[Demand, float] | None = {} if pool.peers_with_limits else None
-        while heads:
-            claim = heads[0]
-            if may_differ:
-                current = pool.first_peer(claim)
-                if current is not claim:  # a placement has changed its peers: they have another head, or it has another rank
-                    if current is not None:
-                        heapreplace(heads, current)
-                    else:
-                        heappop(heads)
-                    continue
-            heappop(heads)
+        for claim in pool.turns():
             ends_at_s = inf
             if refused is not None:
                 ends_at_s = _latest_end_s(now_s, claim.longest_s)
@@ -81,11 +68,7 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
             if found is not None:
                 granted = True
                 overtaken = reservation is not None
-                yield claim, found
-                may_differ = bool(heads)
-                successor = pool.first_peer(claim)
-                if successor is not None:
-                    heappush(heads, successor)
+                yield pool.ranked(claim), found
                 if reservation is not None and reservation.opening is not None and found.slot_id == reservation.opening.slot_id:
                     reservation = reserve(pool, reservation.claim)  # the placed claim can use a part of `opening.spare`
                 continue

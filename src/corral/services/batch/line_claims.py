@@ -30,7 +30,7 @@ from corral.services.batch.job_queues import JobQueue, find_queue, queues_of_env
 from corral.services.batch.names import DELETING, queue_key
 from corral.services.batch.scheduling_policies import FairShare, fair_share
 from corral.store import Store
-from corral.store.waiting_lines import UNUSED
+from corral.store.owner_lines import UNUSED
 
 # If a line must leave the capacity of an unmanaged environment to other shares, its claims are computed again after this time,
 # because the environment may have grown.
