@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corral.core.undo_log import UndoLog
 from corral.model.limits import Allowance, limited_amounts
-from corral.model.placement import TASK, Claim, claim_rank
+from corral.model.placement import TASK, Claim, Slot, claim_rank
 from corral.model.task import Demand
 from corral.store.fleet import Fleet
 from corral.store.owner_lines import UNUSED
@@ -164,6 +164,23 @@ def test_a_copy_does_not_follow_the_pool() -> None:
     fleet.remove_claim(POOL, second)
     assert [claim.id for claim in copy.in_order()] == ["t0", "t1"] and copy.heads()[0].id == "t0"
     assert fleet.pool(POOL).heads() == [first], "with one owner, claims leave the index as they are"
+
+
+def test_tasks_do_not_wait_for_a_limit_of_gpus_on_instances_of_their_owner() -> None:
+    fleet, pool_name = Fleet(UndoLog()), "us-east-1/default"
+    for number, owner in enumerate(OWNERS[1:3]):
+        fleet.set_allowance(owner, Allowance(0.0, inf, 2.0, inf))
+        fleet.add_claim(pool_name, Claim(claim_rank(0.0), TASK, f"t{number}", Demand(1), owner=owner))
+    pool = fleet.pool(pool_name)
+    assert pool.heads() == []
+    fleet.undo_log.commit()
+    for slot_id in ("a", "b"):
+        fleet.put_slot(pool_name, Slot(slot_id, Demand(1), 0, 0, ["GPU-1"], {"GPU-1": 0}, lender=OWNERS[1]))
+    assert [claim.owner for claim in pool.heads()] == [OWNERS[1]] == [claim.owner for claim in pool.copy().heads()]
+    fleet.drop_slot(pool_name, "a")
+    assert [claim.owner for claim in pool.heads()] == [OWNERS[1]]
+    fleet.undo_log.rollback()
+    assert pool.heads() == []
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,16 @@ import pytest
 
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.fleet.shares import update_line, waiting_gpus
+from corral.fleet.shares import Startable, limits_changed, update_line, waiting_gpus
 from corral.model.job import JobState
 from corral.model.limits import Limits
 from corral.model.run import Observed
+from corral.model.task import Demand
 from corral.operations.services import SERVICES
 from corral.services.batch.job_description import describe_jobs
 from corral.services.ecs import host_reports
 from virtual_clock.environment_world import EnvironmentWorld
-from virtual_clock.group_world import GPUS_4
+from virtual_clock.group_world import GPUS_1, GPUS_4
 from virtual_clock.job_world import JobWorld
 from virtual_clock.shares_world import HOUR_S, SharesWorld, caller_of
 
@@ -341,6 +342,14 @@ def test_instances_wait_for_a_limit_of_their_owner() -> None:
 # Batch
 
 
+def change_limit(subject: str, limits: Limits) -> Any:
+    def change(tx: Tx[Any]) -> None:
+        tx.store.limits.put(subject, limits)
+        limits_changed(tx)
+
+    return change
+
+
 def submit_job(world: JobWorld, user: str, queue: str, gpus: int = 1, **more: Any) -> str:
     if gpus != 1 and world.store.job_definitions.get("us-east-1", f"gpus-{gpus}", None) is None:
         world.define(f"gpus-{gpus}", gpus=gpus)
@@ -363,6 +372,37 @@ def test_jobs_on_the_instances_of_others_count_for_the_owner_of_the_jobs() -> No
     used_h = uses.gpu_s(["user/ann"], 0.0, world.clock.now_s()) / HOUR_S
     assert used_h == pytest.approx(2, rel=0.01)
     world.check_derived()
+
+
+def test_jobs_on_the_instances_of_others_wait_for_limits() -> None:
+    world = EnvironmentWorld(8)
+    world.run(lambda tx: tx.store.limits.put("user/ann", Limits(gpus=2)))
+    world.managed(GPUS_1)
+    jobs = [submit_job(world, "ann", "q") for _ in range(4)]
+    assert [world.state(job) for job in jobs] == [JobState.STARTING] * 2 + [JobState.RUNNABLE] * 2
+    assert world.types() == [GPUS_1] * 2, "no instance is launched for jobs that may not start"
+    [described] = world.batch_call(describe_jobs, jobs=[jobs[2]])["jobs"]
+    assert "user:ann may hold 2 GPUs at once, and holds 2" in described["statusReason"]
+    of_bob = submit_job(world, "bob", "q")
+    assert world.state(of_bob) is JobState.STARTING and len(world.types()) == 3
+    world.finish(jobs[0])
+    assert [world.state(job) for job in jobs[2:]] == [JobState.STARTING, JobState.RUNNABLE]
+    assert len(world.types()) == 3
+    world.run(change_limit("user/ann", Limits(gpus=3)))
+    world.settle()
+    assert world.state(jobs[3]) is JobState.STARTING and len(world.types()) == 4, "a change acts at once"
+    world.check_derived()
+
+
+def test_no_instances_are_launched_beyond_what_a_group_may_hold() -> None:
+    world = SharesWorld(1, ann=["lab"], bob=["lab"])
+    world.limit("group/lab", gpus=3)
+
+    def take(tx: Tx[Any]) -> list[int]:
+        startable = Startable(tx)
+        return [startable.take(f"user/{name}", Demand(gpus), 5) for name, gpus in (("ann", 2), ("bob", 1), ("ann", 1), ("bob", 0))]
+
+    assert world.run(take) == [1, 1, 0, 5]
 
 
 def test_the_level_of_an_owner_is_before_the_priority_of_a_job_queue() -> None:

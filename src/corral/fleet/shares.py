@@ -14,9 +14,8 @@ from corral.core.transactions import Tx
 from corral.decide.shares import decay_of, line_level, use_at
 from corral.fleet.limits import SEE, groups_of, limits_of, members_of, weight_of
 from corral.model.durations import DAY_S
-from corral.model.instance import is_host_pool
 from corral.model.job_line import ShareUse
-from corral.model.limits import GROUP, NO_LIMITS, Allowance, limited_amounts, shown_subject
+from corral.model.limits import GROUP, NO_LIMITS, Allowance, SubjectLimits, limited_amounts, shown_subject
 from corral.model.placement import JOB, Claim, Pool
 from corral.model.principal import OF_USER
 from corral.model.task import ALL_GPUS, Demand
@@ -39,6 +38,12 @@ def update_line(tx: Tx[Store], pool_name: str) -> None:
         _update_levels(tx)
     if tx.store.limits.of or tx.store.fleet.allowances:
         _update_allowances(tx, owners, pool_name)
+
+
+def update_limits(tx: Tx[Store], pool_name: str) -> None:
+    """Compute again what the limits of the owners in a pool allow, and serve the pools in which claims may start now."""
+    if tx.store.limits.of or tx.store.fleet.allowances:
+        _update_allowances(tx, tx.store.fleet.pool(pool_name).waiting_lines.owners, "")
 
 
 def limits_changed(tx: Tx[Store]) -> None:
@@ -124,9 +129,7 @@ def _places_of_groups(tx: Tx[Store]) -> dict[str, tuple[float, float, Claim]]:
         places = []
         for name in fleet.pools_with_claims():
             pool = fleet.pool(name)
-            if not is_host_pool(name):
-                continue
-            for member in pool.waiting_lines.owners.keys() & members:
+            for member in filter(pool.waiting_lines.counts_gpus, pool.waiting_lines.owners.keys() & members):
                 own = tx.store.limits.of.get(member, NO_LIMITS).gpus
                 own_left = inf if own is None else own - uses.held(member)
                 for line in pool.waiting_lines.lines_of(member):
@@ -179,6 +182,34 @@ def _hours_left_at_s(tx: Tx[Store], members: list[str], most_hours: float) -> fl
     return tx.now_s + HOUR_S
 
 
+class Startable:
+    """How many waiting claims the limits of their owners let start, if those that were counted before have started."""
+
+    def __init__(self, tx: Tx[Store]) -> None:
+        self._tx = tx
+        self._left: dict[str, tuple[float, float]] = {}  # subject → GPUs and memory in MiB that it may still take
+
+    def take(self, owner: str, demand: Demand, most: int) -> int:
+        """Return how many claims with this demand may start, at most `most`, and count them."""
+        (gpus, memory_mib), count = limited_amounts(demand), float(most)
+        subjects = limits_of(self._tx, owner)
+        for each in subjects:
+            left_gpus, left_mib = self._left.setdefault(each.subject, self._left_of(each))
+            count = min(count, left_gpus // gpus if gpus else inf, left_mib // memory_mib if memory_mib else inf)
+        count = max(0.0, count)
+        for each in subjects:
+            left_gpus, left_mib = self._left[each.subject]
+            self._left[each.subject] = left_gpus - count * gpus, left_mib - count * memory_mib
+        return int(count)
+
+    def _left_of(self, each: SubjectLimits) -> tuple[float, float]:
+        most, members, uses = each.limits, members_of(self._tx, each.subject), self._tx.store.owner_uses
+        gpus = inf if most.gpus is None else most.gpus - sum([uses.held(member) for member in members])
+        if most.gpu_hours_per_week is not None and _hours_left_at_s(self._tx, members, most.gpu_hours_per_week) is not None:
+            gpus = 0.0
+        return gpus, inf if most.memory_mib is None else most.memory_mib - sum([uses.memory_mib(member) for member in members])
+
+
 def must_wait(tx: Tx[Store], pools: Iterable[str], owner: str, demand: Demand) -> bool:
     """Whether the limits of an owner let a newcomer wait, or an older claim of the owner waits for the same limit."""
     allowance = allowance_of(tx, owner) if tx.store.limits.of else None
@@ -189,7 +220,7 @@ def must_wait(tx: Tx[Store], pools: Iterable[str], owner: str, demand: Demand) -
     for name in pools:
         pool = tx.store.fleet.pool(name)
         waiting, all_gpus = pool.waiting_lines, max(all_gpus, pool.most_gpus())
-        is_counted |= is_host_pool(name)
+        is_counted |= waiting.counts_gpus(owner)
         older += [line.peers.demand for line in waiting.lines_of(owner) if not line.is_open]
     standing = tx.store.fleet.allowances.get(owner)
     until = None if standing is None else standing.until
@@ -197,13 +228,14 @@ def must_wait(tx: Tx[Store], pools: Iterable[str], owner: str, demand: Demand) -
         level = tx.store.fleet.levels.get(owner, UNUSED)
         if until[:2] <= (0, level):  # the priority is not known here: a claim with a higher one is served at once
             return True
-    allowed = allowance if is_counted else allowance.of_instances()
+    allowed = allowance if is_counted else allowance.of_lender()
     return not opened(allowed, [*older, demand], all_gpus)[-1]
 
 
 def most_spare_gpus(tx: Tx[Store], pool_name: str, owner: str, gpus: int) -> float:
     """Return how many GPUs a task may take besides the `gpus` that it needs, by the limits of its owner. Infinite: no limit."""
-    allowance = allowance_of(tx, owner) if tx.store.limits.of and is_host_pool(pool_name) else None
+    counts = tx.store.limits.of and tx.store.fleet.pool(pool_name).waiting_lines.counts_gpus(owner)
+    allowance = allowance_of(tx, owner) if counts else None
     return inf if allowance is None else max(0.0, allowance.gpus - gpus)
 
 
@@ -239,7 +271,7 @@ def why_limited(tx: Tx[Store], pool_name: str, owner: str, demand: Demand) -> st
     """Name the limit for which claims of an owner wait."""
     uses = tx.store.owner_uses
     gpus, memory_mib = limited_amounts(demand, tx.store.fleet.pool(pool_name).most_gpus())
-    gpus = gpus if is_host_pool(pool_name) else 0.0
+    gpus = gpus if tx.store.fleet.pool(pool_name).waiting_lines.counts_gpus(owner) else 0.0
     for each in limits_of(tx, owner):
         name, most, members = shown_subject(each.subject), each.limits, members_of(tx, each.subject)
         held, used_mib = sum([uses.held(member) for member in members]), sum([uses.memory_mib(member) for member in members])

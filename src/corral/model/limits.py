@@ -80,8 +80,8 @@ class Allowance(NamedTuple):
     # group waits there for the limit of the group.
     until: tuple[float, float, Claim] | None = None
 
-    def of_instances(self) -> Allowance:
-        """Return what it allows tasks on EC2 instances: they do not wait for GPUs, because instances were launched for them."""
+    def of_lender(self) -> Allowance:
+        """Return what it allows tasks on EC2 instances of the owner: they do not wait for GPUs, which the owner holds already."""
         return self._replace(gpus=math.inf, most_gpus=math.inf, until=None)
 
 

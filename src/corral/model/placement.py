@@ -53,6 +53,7 @@ class Slot(Struct):
     host_id: str = ""  # the host of the instance; empty: a host that no other slot has
     address: str = ""  # the address of the host for tasks on other hosts; empty: it has none
     accounts: frozenset[str] = NO_ACCOUNTS  # the Unix accounts of users that the host has
+    lender: str = ""  # the owner of an EC2 instance; empty: the slot is that of a host
 
     @property
     def whole(self) -> Demand:

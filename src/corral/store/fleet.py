@@ -27,7 +27,7 @@ class _Pools(dict[str, PoolIndex]):
 
     def __missing__(self, name: str) -> PoolIndex:
         pool = self[name] = PoolIndex(*self._of_owners)
-        pool.waiting_lines.counts_gpus = is_host_pool(name)
+        pool.waiting_lines.is_of_hosts = is_host_pool(name)
         return pool
 
 

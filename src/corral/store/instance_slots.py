@@ -83,6 +83,7 @@ def slot_of(database: Database, instance: Instance, held: Mapping[str, tuple[int
             for gpu_id, (_, allocated_mib) in held.items()
             if allocated_mib and gpu_id in positions
         },
+        lender="" if instance.is_host else instance.owner,
         excluded=sum(row[1] for row in rows) if instance.is_host else 0,
         gpu_models={row[0]: row[4] for row in rows if row[0] in gpu_memory} if is_mixed else None,
         lent_models=tuple(row[4] for row in lent) if is_mixed else (),

@@ -258,6 +258,7 @@ class Instances:
             self._claims.change(claim, claim._replace(owner=owner))
         if changed.host_id is not None:
             self._uses.pass_instance(instance, changed, now_s)
+            self.renew_slot(changed.id)
         if changed.state is InstanceState.RUNNING:
             self.usage.change(changed, now_s)
 

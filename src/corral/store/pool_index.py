@@ -142,13 +142,11 @@ class PoolIndex:
         return found
 
     def turns(self) -> Iterator[Claim]:
-        passed: set[Peers] = set()
-        lines = self.waiting_lines
+        passed, lines = set[Peers](), self.waiting_lines
         if lines.is_contested and (yield from lines.turns(passed)):
             return
         heads = [claim for claim in self.heads() if not passed or self._peers[_peers_key(claim)] not in passed]  # a heap
-        version = lines.version
-        may_differ = False  # whether a change may have replaced claims in `heads`
+        version, may_differ = lines.version, False  # `may_differ`: a change may have replaced claims in `heads`
         while heads:
             claim = heads[0]
             if may_differ:
@@ -232,6 +230,7 @@ class PoolIndex:
         self._derived.clear()
         self._copy = None
         self._slots[slot.id] = slot
+        self.waiting_lines.lend(slot.lender, 1)
         of_host = self._of_host.setdefault(slot.host, {})
         of_host[slot.id] = None
         if len(of_host) > 1:
@@ -248,6 +247,7 @@ class PoolIndex:
         self._copy = None
         self._copied.add(slot_id)  # the slot may come back, or another with the same lists
         slot = self._slots.pop(slot_id)
+        self.waiting_lines.lend(slot.lender, -1)
         of_host = self._of_host[slot.host]
         del of_host[slot_id]
         if len(of_host) < 2:

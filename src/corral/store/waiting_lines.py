@@ -49,7 +49,8 @@ class WaitingLines:
         """
         self._count_peers = count_peers
         self._most_gpus = most_gpus
-        self.counts_gpus = True  # False: the slots are EC2 instances (`Allowance.of_instances`)
+        self.is_of_hosts = True
+        self._lenders: dict[str, int] = {}  # owner → how many of the slots are its EC2 instances
         self.peers: dict[DemandAndLimit, Peers] = {}
         self.owners: dict[str, dict[float, OwnerLines]] = {}  # owner → priority → its lines
         self._used: dict[float, UsedOwners] = {}  # by priority, the first priority first
@@ -66,6 +67,7 @@ class WaitingLines:
         found = WaitingLines(
             dict(self._levels) if self.is_contested else {}, dict(self._allowances), self._count_peers, self._most_gpus
         )
+        found.is_of_hosts, found._lenders = self.is_of_hosts, dict(self._lenders)
         for owner, groups in self.owners.items():
             found.owners[owner] = {group.priority: OwnerLines(group.priority, owner, group.level) for group in groups.values()}
         for key, peers in self.peers.items():
@@ -83,6 +85,20 @@ class WaitingLines:
             for group in groups.values():
                 found._join_order(group)
         return found
+
+    def counts_gpus(self, owner: str) -> bool:
+        """Whether tasks of an owner add to the GPUs that it holds. Those on its own EC2 instances do not."""
+        return self.is_of_hosts or owner not in self._lenders
+
+    def lend(self, owner: str, change: int) -> None:
+        """Count the EC2 instances of an owner."""
+        if not owner:
+            return
+        before = self._lenders.pop(owner, 0)
+        if before + change:
+            self._lenders[owner] = before + change
+        if owner in self._allowances and bool(before) != bool(before + change):
+            self.reopen(owner)
 
     @property
     def is_contested(self) -> bool:
@@ -297,8 +313,8 @@ class WaitingLines:
     def reopen(self, owner: str) -> bool:
         """Open or close the lines of an owner, because what its limits allow has changed."""
         changed, allowance = False, self._allowances.get(owner)
-        if allowance is not None and not self.counts_gpus:
-            allowance = allowance.of_instances()
+        if allowance is not None and not self.counts_gpus(owner):
+            allowance = allowance.of_lender()
         lines = self.lines_of(owner)
         demands = [line.peers.demand for line in lines]
         are_open = [True] * len(lines) if allowance is None else opened(allowance, demands, self._most_gpus())

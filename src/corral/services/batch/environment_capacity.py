@@ -23,6 +23,7 @@ from corral.decide.scaling.group_capacity import COUNTED
 from corral.decide.scaling.instance_choice import BEST_FIT, CPU_UNITS, WITHOUT_LIMIT, TypeShape, fits_on, kinds_of, room_on
 from corral.fleet.clusters import host_pools
 from corral.fleet.instances import reason_of_wait
+from corral.fleet.shares import Startable, update_limits
 from corral.model.compute_environment import ENABLED, ComputeEnvironment
 from corral.model.group import GroupMember
 from corral.model.instance import InstanceState
@@ -30,7 +31,7 @@ from corral.model.job_line import WaitingLine
 from corral.model.task import Demand
 from corral.services.batch.consumable_resources import find_resource
 from corral.services.batch.environment_groups import EnvironmentState, is_lent, launchable, state_of, types_of, why_never
-from corral.services.batch.environments import find_environment, pool_of
+from corral.services.batch.environments import SERVICE, TYPE, find_environment, pool_of
 from corral.services.batch.job_queues import JobQueue, queues_of_environment
 from corral.store import Store
 
@@ -135,6 +136,9 @@ def size_of(tx: Tx[Store], environment: ComputeEnvironment, state: EnvironmentSt
 def lines_for(tx: Tx[Store], environment: ComputeEnvironment, seen: tuple[str, ...] = ()) -> list[JobLine]:
     """Return the waiting jobs for which an environment should have room, in the order in which they get capacity.
 
+    Jobs that wait for a limit of their owner are left out, unless the owner of the environment has submitted them: the launch of an
+    instance waits for the limits of its own owner.
+
     If a queue has several environments, a later environment serves only the jobs for which the earlier environments have no room.
     So this function also computes the plans of the earlier environments. `seen` has the names of the environments whose plans are
     being computed. They are not computed again: otherwise two queues that order the same environments differently would cause an
@@ -142,12 +146,18 @@ def lines_for(tx: Tx[Store], environment: ComputeEnvironment, seen: tuple[str, .
     """
     found: list[JobLine] = []
     pool = pool_of(tx, environment)
+    update_limits(tx, pool)
+    lender, startable = tx.store.stored.owner(SERVICE, TYPE, environment.region, environment.name), Startable(tx)
     queues = queues_of_environment(tx, environment.region, environment.name)
     for queue in sorted(queues, key=lambda each: (-each.priority, each.created_at_s, each.name)):
         lines = [line for line in tx.store.job_lines.lines_of(queue.region, queue.name) if pool in dict(line.pools)]
         left = _left_by_earlier(tx, queue, environment, (*seen, environment.name)) if lines else {}
         for line in sorted(lines, key=lambda each: (each.first.priority, each.since_s, each.id)):
             count = min(left.get(str(line.id), line.count), _startable(tx, line))
+            if line.key.owner != lender and tx.store.limits.of:  # the GPUs of the lender's jobs are those of its instances
+                claim = tx.store.job_lines.claims_of(line.id)[pool]
+                is_open = tx.store.fleet.pool(pool).is_open(claim)
+                count = startable.take(line.key.owner, line.demand, count) if is_open and count > 0 else 0
             if count > 0:
                 found.append(JobLine(str(line.id), line.demand, count))
     return found

@@ -84,6 +84,14 @@ def _mark_environments(tx: Tx[Store], job: Job, queue: JobQueue | None) -> None:
         tx.mark(environment_key(job.region, name))
 
 
+def mark_environments(tx: Tx[Store], queues: Iterable[tuple[str, str]]) -> None:
+    """Scale the environments of queues, because the limits of owners may let more or fewer jobs start."""
+    for region, name in sorted(queues):
+        for environment in _environments(tx, find_queue(tx, region, name)):
+            if environment.scales:
+                tx.mark(environment.key)
+
+
 def _mark_pools(tx: Tx[Store], lines: Iterable[WaitingLine]) -> None:
     """Run the scheduler for the pools in which lines have a claim."""
     for line in lines:
