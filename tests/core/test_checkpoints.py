@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from corral.core.checkpoints import THREAD_PAGES, Checkpoints
+from corral.core.checkpoints import CHANGES_FIRST, THREAD_PAGES, Checkpoints
 
 ROW = "INSERT INTO rows VALUES (zeroblob(9000))"  # about three pages
+SMALL_ROW = "INSERT INTO rows VALUES (zeroblob(9))"  # each transaction writes one page
 
 
 @pytest.fixture
@@ -31,14 +34,22 @@ def writer(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def checkpoints_of(path: Path, writer: sqlite3.Connection) -> Checkpoints:
-    return Checkpoints(f"file:{path}?mode=rw", writer)
+    return Checkpoints(f"file:{path}?mode=rw", path.with_name(f"{path.name}-wal"), writer)
 
 
-def write(checkpoints: Checkpoints, writer: sqlite3.Connection, rows: int) -> None:
+def write(checkpoints: Checkpoints, writer: sqlite3.Connection, rows: int, row: str = ROW) -> None:
     for _ in range(rows):
         checkpoints.between_transactions()
         checkpoints.wait()
-        writer.execute(ROW)
+        writer.execute(row)
+
+
+def copied_rows(path: Path) -> int:
+    """Return the number of rows that checkpoints have copied into the database itself."""
+    alone = path.with_name("alone.db")
+    shutil.copyfile(path, alone)
+    with closing(sqlite3.connect(alone)) as connection:
+        return int(connection.execute("SELECT count(*) FROM rows").fetchone()[0])
 
 
 def wal_pages(path: Path) -> int:
@@ -48,6 +59,15 @@ def wal_pages(path: Path) -> int:
 def test_the_wal_file_stays_short_though_commits_copy_nothing(path: Path, writer: sqlite3.Connection) -> None:
     write(checkpoints_of(path, writer), writer, 5_000)
     assert THREAD_PAGES / 2 < wal_pages(path) < THREAD_PAGES * 1.2
+
+
+def test_the_first_checkpoint_waits_until_the_wal_file_is_as_long_as_for_the_others(path: Path, writer: sqlite3.Connection) -> None:
+    writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    checkpoints = checkpoints_of(path, writer)
+    write(checkpoints, writer, 4 * CHANGES_FIRST, SMALL_ROW)
+    assert copied_rows(path) == 0
+    write(checkpoints, writer, 2 * CHANGES_FIRST, SMALL_ROW)
+    assert copied_rows(path) > 4 * CHANGES_FIRST
 
 
 def test_the_lane_copies_the_pages_that_the_thread_has_left(path: Path, writer: sqlite3.Connection) -> None:

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing, suppress
+from pathlib import Path
 from threading import Thread
 
 CHECKPOINT_PAGES = 4000  # the limit for commits. They reach it if the thread is late, or if readers kept it from copying.
 THREAD_PAGES = 2500  # the thread starts at about this length
-# SQLite does not tell Python the length of the WAL file, except after a checkpoint. So the number of changed rows is used, and
-# after each checkpoint, it is corrected.
+# SQLite does not tell Python how much of the WAL file is in use, except after a checkpoint. So the number of changed rows is used,
+# and after each checkpoint, it is corrected. It is corrected the first time by the length of the file, all of which is in use then.
 CHANGES_FIRST, CHANGES_MIN, CHANGES_MAX = 500, 100, 10_000
+PAGE_BYTES = 4096
 
 
 class Checkpoints:
     """The checkpoints of one database. `between_transactions` must be called before each transaction of its writer."""
 
-    def __init__(self, uri: str, writer: sqlite3.Connection) -> None:
-        self._uri, self._writer = uri, writer
+    def __init__(self, uri: str, wal: Path, writer: sqlite3.Connection) -> None:
+        self._uri, self._wal, self._writer = uri, wal, writer
+        self._is_first = True
         self._since = writer.total_changes  # when the last checkpoint ended
         self._changes = CHANGES_FIRST  # the thread starts after this number of changes
         self._thread: Thread | None = None
@@ -32,7 +35,7 @@ class Checkpoints:
         """Start the thread if it is time, or copy the pages that the thread has left."""
         if self._thread is None:
             changes = self._writer.total_changes - self._since
-            if changes >= self._changes:
+            if changes >= self._changes and not self._is_early(changes):
                 thread = Thread(target=self._copy, args=(changes,), name="checkpoint", daemon=True)
                 with suppress(RuntimeError):  # the limit of threads is reached, so a commit copies the pages
                     thread.start()
@@ -46,11 +49,22 @@ class Checkpoints:
         if self._thread is not None:
             self._thread.join()
 
+    def _is_early(self, changes: int) -> bool:
+        """Return whether the first checkpoint would copy fewer pages than the others. Set the number of changes for it then."""
+        if not self._is_first:
+            return False
+        self._is_first = False
+        with suppress(OSError):
+            self._correct(changes, self._wal.stat().st_size // PAGE_BYTES)
+        return changes < self._changes
+
+    def _correct(self, changes: int, pages: int) -> None:
+        if pages:
+            self._changes = min(max(CHANGES_MIN, changes * THREAD_PAGES // pages), CHANGES_MAX)
+
     def _copy(self, changes: int) -> None:
         with suppress(sqlite3.Error), closing(sqlite3.connect(self._uri, uri=True, isolation_level=None)) as connection:
-            pages = _copy_pages(connection)
-            if pages:
-                self._changes = min(max(CHANGES_MIN, changes * THREAD_PAGES // pages), CHANGES_MAX)
+            self._correct(changes, _copy_pages(connection))
             _copy_pages(connection)  # what was written meanwhile, so that little is left for the lane
 
 

@@ -194,7 +194,8 @@ class Database:
                 self._set_watched(key, (*self._watched.get(key, ()), changed))
             self._compose()
             if path is not None:
-                self._checkpoints = Checkpoints(f"file:{quoted_path(path)}?mode=rw", self.connection)
+                wal = path.with_name(f"{path.name}-wal")
+                self._checkpoints = Checkpoints(f"file:{quoted_path(path)}?mode=rw", wal, self.connection)
         except sqlite3.DatabaseError as error:
             if type(error) is not sqlite3.DatabaseError:  # only this type means damage
                 raise
