@@ -17,6 +17,7 @@ from corral.model.limits import Limits
 from corral.model.run import Observed
 from corral.model.task import Demand
 from corral.operations.services import SERVICES
+from corral.reconcile.priorities import CHANGES_MAX
 from corral.services.batch.job_description import describe_jobs
 from corral.services.ecs import host_reports
 from virtual_clock.environment_world import EnvironmentWorld
@@ -253,6 +254,24 @@ def test_an_urgent_task_comes_before_one_of_the_same_user_that_waits_for_a_limit
     [large] = world.submit("ann", gpus=4)
     [urgent] = world.submit("ann", tags=[{"key": "corral:priority", "value": "1"}])
     assert world.waits(large) and not world.waits(urgent)
+
+
+def test_a_lower_limit_of_the_priority_acts_on_what_waits() -> None:
+    world = SharesWorld(1, ann=["lab"], bob=[])
+    [running] = world.submit("bob", hours=5)
+    urgent = sorted(world.submit("ann", count=CHANGES_MAX + 1, tags=[{"key": "corral:priority", "value": "5"}]))
+    tags = [{"key": "corral:priority", "value": "7"}, {"key": "corral:after", "value": running}]
+    [later] = world.submit("ann", tags=tags)
+    [usual] = world.submit("bob", tags=[{"key": "corral:priority", "value": "1"}])
+    world.limit("group/lab", priority=0)
+    tags_of = [{tag["key"]: tag["value"] for tag in world.task(each).details["tags"]} for each in urgent]
+    assert {each["corral:priority"] for each in tags_of} == {"0"}
+    line = [claim.id for claim in world.store.fleet.pool("hosts:default").in_order()]
+    assert line == [usual, *urgent], "tasks of equal priority keep their order"
+    world.end(running)
+    assert not world.waits(usual) and world.waits(later)
+    ranks = {claim.id: claim.rank[0] for claim in world.store.fleet.pool("hosts:default").in_order()}
+    assert ranks[later] == 0, "it began to wait for capacity after the change"
 
 
 def test_memory_at_once() -> None:

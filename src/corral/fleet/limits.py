@@ -77,6 +77,11 @@ def _groups_in(user: str) -> tuple[str, ...]:
     return tuple(document["_groups"])
 
 
+def highest_priority(tx: Tx[Store], owner: str) -> int | None:
+    """Return the highest priority that tasks of an owner may have. None: there is no limit."""
+    return min([each.limits.priority for each in limits_of(tx, owner) if each.limits.priority is not None], default=None)
+
+
 def why_refused(tx: Tx[Store], owner: str, demand: Demand, limit_s: float | None = None, priority: int = 0) -> str | None:
     """Return why the limits of an owner never allow a task with this demand, time limit and priority. None: they allow it."""
     gpus, memory_mib = _amounts(demand)

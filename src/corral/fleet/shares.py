@@ -28,6 +28,7 @@ HOUR_S = 3600.0
 SEE_LIMITS = SEE.removesuffix(".")
 UNLIMITED = Allowance(inf, inf, inf, inf)
 ALLOWANCES = "allowances:"  # the reconciler that looks again at what limits allow
+PRIORITIES = "priorities:"  # the reconciler that lowers priorities above a limit
 LOOK_AGAIN_S = 300.0  # a reservation may pass to another owner after this time, because levels have changed
 
 
@@ -51,6 +52,7 @@ def limits_changed(tx: Tx[Store]) -> None:
     uses = tx.store.owner_uses
     tx.store.owner_standings.forget(uses.present())
     tx.mark(ALLOWANCES)
+    tx.mark(PRIORITIES)
     for name in tx.store.fleet.pools_with_claims():
         tx.mark(f"pool:{name}")
 

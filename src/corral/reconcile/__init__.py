@@ -35,6 +35,7 @@ def _once_needed(module: str, name: str) -> Reconciler:
 STATE: dict[str, Reconciler] = {
     "pool": reconcile_pool,
     "allowances": OncePerTransaction(reconcile_allowances),
+    "priorities": OncePerTransaction(_once_needed("priorities", "lower_priorities")),
     "host": reconcile_host,
     "silence": find_silent_hosts,
     "drain": end_drain,

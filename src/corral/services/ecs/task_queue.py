@@ -16,6 +16,7 @@ from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.decide.tasks.task_queue import next_state, outcome, recorded_outcome
 from corral.fleet.limits import limited_time_s, why_refused
+from corral.fleet.shares import PRIORITIES
 from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 from corral.model.job import STARTED_BY as STARTED_BY_BATCH
 from corral.model.placement import TASK, Rank, claim_rank
@@ -273,6 +274,8 @@ def settle(tx: Tx[Store], queued: QueuedTask) -> QueueState:
     if admitted:
         longest_s = longest_time_of(task, spec_of(tx, task))
         tx.store.tasks.enqueue(task, rank_of(task, _priority(task)), roams=queued.roams, longest_s=longest_s)
+        if tx.store.limits.of:
+            tx.mark(PRIORITIES)
     else:
         tx.store.claims.remove(TASK, task.id)
         if array is not None:

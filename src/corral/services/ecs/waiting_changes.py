@@ -25,7 +25,7 @@ from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.gpu_requirements import gpu_count
 from corral.services.ecs.launch import never_fits
 from corral.services.ecs.task_progress import mark_provider
-from corral.services.ecs.task_queue import read_options, tags_changed
+from corral.services.ecs.task_queue import rank_of, read_options, tags_changed
 from corral.services.ecs.task_spec import TIME_LIMIT_TAG, TaskSpec, longest_time_of, spec_of, task_spec
 from corral.store import Store
 
@@ -71,6 +71,17 @@ def change_waiting(tx: Tx[Store], task: Task, change: WaitingChange) -> None:
     for pool in pools_of(tx, task.region, task.cluster):
         tx.mark(f"pool:{pool}")
     mark_provider(tx, task)
+    tx.changed(f"task:{task.id}")
+
+
+def lower_priority(tx: Tx[Store], task: Task, priority: int) -> None:
+    """Lower the priority of a task that waits for capacity, because a limit of its owner does not allow a higher one."""
+    tags = WaitingChange(priority=priority).tags(task.details.get("tags", []))
+    after = task.but(details={**task.details, "tags": tags})
+    tx.store.tasks.change_waiting(task, after, longest_time_of(after, spec_of(tx, task)))
+    if (claim := tx.store.claims.get(TASK, task.id)) is not None:
+        tx.store.claims.change(claim, claim._replace(rank=rank_of(after, priority)))
+    tx.mark(f"pool:{task.pool}")
     tx.changed(f"task:{task.id}")
 
 
