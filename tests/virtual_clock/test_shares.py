@@ -19,6 +19,7 @@ from corral.model.task import Demand
 from corral.operations.services import SERVICES
 from corral.reconcile.priorities import CHANGES_MAX
 from corral.services.batch.job_description import describe_jobs
+from corral.services.batch.queue_snapshot import get_job_queue_snapshot
 from corral.services.ecs import host_reports
 from virtual_clock.environment_world import EnvironmentWorld
 from virtual_clock.group_world import GPUS_1, GPUS_4
@@ -436,6 +437,20 @@ def test_the_level_of_an_owner_is_before_the_priority_of_a_job_queue() -> None:
     own = submit_job(world, "ann", "low")
     world.finish(running[1])
     assert world.state(of_ann) is JobState.STARTING and world.state(own) is JobState.RUNNABLE
+
+
+def test_the_snapshot_of_a_queue_has_the_order_in_which_owners_are_served() -> None:
+    world = JobWorld(2)
+    world.queue("q")
+    running = [submit_job(world, "ann", "q") for _ in range(2)]
+    world.wait(HOUR_S)
+    of_ann = [submit_job(world, "ann", "q") for _ in range(2)]
+    of_bob = [submit_job(world, "bob", "q") for _ in range(3)]
+    shown = world.batch_call(get_job_queue_snapshot, jobQueue="q")["frontOfQueue"]["jobs"]
+    order = [each["jobArn"].rpartition("/")[2] for each in shown]
+    assert order == [of_bob[0], of_bob[1], of_ann[0], of_bob[2], of_ann[1]]
+    world.finish(running[0])
+    assert [world.state(each) for each in order] == [JobState.STARTING] + [JobState.RUNNABLE] * 4
 
 
 def test_jobs_wait_for_limits() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from math import inf
 
 from corral.core.transactions import Tx
-from corral.decide.shares import decay_of, line_level, use_at
+from corral.decide.shares import decay_of, line_level, use_after, use_at
 from corral.fleet.limits import SEE, groups_of, limits_of, members_of, weight_of
 from corral.model.durations import DAY_S
 from corral.model.job_line import ShareUse
@@ -89,6 +89,13 @@ def _update_levels(tx: Tx[Store]) -> None:
     for owner in tx.store.owner_standings.take_moved(tx.now_s, uses.holders):
         level = line_level(uses.use(owner), weight_of(tx, owner), decay_of(tx.settings.half_life_s), tx.now_s)
         tx.store.fleet.set_level(owner, level if level != UNUSED else None)
+
+
+def level_after(tx: Tx[Store], owner: str, more_gpus: float) -> float:
+    """Return the level that an owner would have if it held so many more GPUs."""
+    decay_s = decay_of(tx.settings.half_life_s)
+    use = use_after(tx.store.owner_uses.use(owner), more_gpus, tx.now_s, decay_s)
+    return line_level(use, weight_of(tx, owner), decay_s, tx.now_s)
 
 
 # Limits

@@ -1,7 +1,7 @@
 """GetJobQueueSnapshot: the first RUNNABLE jobs of a job queue, in the order in which they start.
 
 A share has the jobs with one share identifier. The level of a share is its use of vCPUs, multiplied by its weight. The snapshot
-merges the lines in the order in which `decide/tasks/job_order.py` ranks their jobs.
+merges the lines in the order in which `decide/tasks/job_order.py` ranks their jobs, after the levels of their owners.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
 from corral.decide.tasks.job_order import weighted_vcpus
-from corral.model.job_line import JobPlace
+from corral.fleet.shares import level_after
+from corral.model.job_line import JobPlace, WaitingLine
+from corral.model.limits import limited_amounts
 from corral.services.batch.errors import missing
 from corral.services.batch.job_queues import JobQueue, find_queue
 from corral.services.batch.line_claims import level_of
@@ -41,26 +43,34 @@ def get_job_queue_snapshot(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def first_jobs(tx: Tx[Store], queue: JobQueue, limit: int) -> list[JobPlace]:
-    """Return the first waiting jobs of a queue. Each job that starts raises the level of its share, so the shares take turns."""
-    lines = tx.store.job_lines.lines_of(queue.region, queue.name)
-    levels = {line.share: level_of(tx, queue, line.share) for line in lines}
-    started = dict.fromkeys(levels, 0.0)  # share → the vCPUs of its jobs that are in `found`
-    rows = {line.id: iter(tx.store.job_lines.places(line.id, limit)) for line in lines}
-    heads = [(levels[line.share], line.first, line.id) for line in lines if next(rows[line.id], None) is not None]
-    by_id, found = {line.id: line for line in lines}, list[JobPlace]()
+    """Return the first waiting jobs of a queue. Each job that starts raises the levels of its owner and its share."""
+    lines = {line.id: line for line in tx.store.job_lines.lines_of(queue.region, queue.name)}
+    started = {line.share: 0.0 for line in lines.values()}  # share → the vCPUs of its jobs that are in `found`
+    levels = {share: level_of(tx, queue, share) for share in started}
+    held = {line.key.owner: 0.0 for line in lines.values()}  # owner → the GPUs of its jobs that are in `found`
+    owner_levels = {owner: level_after(tx, owner, 0.0) for owner in held}
+    rows = {line_id: iter(tx.store.job_lines.places(line_id, limit)) for line_id in lines}
+
+    def entry(line: WaitingLine, place: JobPlace) -> tuple[float, float, JobPlace, int]:
+        return owner_levels[line.key.owner], levels[line.share], place, line.id
+
+    heads = [entry(line, line.first) for line in lines.values() if next(rows[line.id], None) is not None]
+    found: list[JobPlace] = []
     heapify(heads)
     while heads and len(found) < limit:
-        level, place, line_id = heads[0]
-        share = by_id[line_id].share
-        if level != levels[share]:  # a job of another line of the same share has raised the level meanwhile
-            heapreplace(heads, (levels[share], place, line_id))
+        place, line = heads[0][2], lines[heads[0][3]]
+        if heads[0] != entry(line, place):  # a job of another line of the same owner or share has raised a level meanwhile
+            heapreplace(heads, entry(line, place))
             continue
         found.append(place)
-        started[share] += weighted_vcpus(by_id[line_id].demand)
-        levels[share] = level_of(tx, queue, share, started[share])
-        following = next(rows[line_id], None)
+        started[line.share] += weighted_vcpus(line.demand)
+        levels[line.share] = level_of(tx, queue, line.share, started[line.share])
+        if len(held) > 1 and any(tx.store.fleet.pool(pool).waiting_lines.counts_gpus(line.key.owner) for pool, _ in line.pools):
+            held[line.key.owner] += limited_amounts(line.demand)[0]
+            owner_levels[line.key.owner] = level_after(tx, line.key.owner, held[line.key.owner])
+        following = next(rows[line.id], None)
         if following is None:
             heappop(heads)
         else:
-            heapreplace(heads, (levels[share], following, line_id))
+            heapreplace(heads, entry(line, following))
     return found
