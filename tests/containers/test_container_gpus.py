@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from containers.ignoring_engine import IgnoringEngine
 from containers.running import Containers, shell
 from corral.core.clock import WallClock
-from corral.node.docker_engine import DockerEngine, gpu_request_style
+from corral.node.docker_engine import DockerEngine
+from corral.node.docker_info import gpu_request_style
 from corral.node.docker_options import CreateContext, create_body
 from engines.dockerd import BUSYBOX, GREEDY, SYS_RESOURCE, Dockerd, lacking_capabilities
 from engines.drivers import Driver, settings

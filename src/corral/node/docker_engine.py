@@ -31,6 +31,7 @@ from corral.node import docker_options
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
 from corral.node.docker_cleanup import DockerCleanup
 from corral.node.docker_images import EngineImages, decode_json_lines
+from corral.node.docker_info import gpu_request_style, maps_ids
 from corral.node.docker_launch import REMOVED, ContainerInfo, DockerLauncher, has_started
 from corral.node.docker_network_watch import NetworkWatch
 from corral.node.docker_networks import NAMES as NETWORKS
@@ -492,22 +493,6 @@ class DockerEngine:
             verdict = HEALTH.get(action.partition(":")[2].strip())
             if verdict is not None:
                 self._runs.update(run, replace(run.known.observed, health=verdict))
-
-
-def gpu_request_style(info: Mapping[str, Any]) -> str:
-    """Return how to request GPUs from this engine.
-
-    `cdi`: the engine supports NVIDIA's CDI devices. `nvidia`: the engine uses the runtime of the NVIDIA Container Toolkit.
-    """
-    devices = [device.get("ID", "") for device in info.get("DiscoveredDevices") or ()]
-    if any(device.startswith("nvidia.com/gpu=") for device in devices):
-        return "cdi"
-    return "cdi" if info.get("CDISpecDirs") and "nvidia" not in (info.get("Runtimes") or {}) else "nvidia"
-
-
-def maps_ids(info: Mapping[str, Any]) -> bool:
-    """Whether users of containers have other ids on the host, because the engine uses a user namespace."""
-    return any(f"name={mode}" in option for option in info.get("SecurityOptions") or () for mode in ("userns", "rootless"))
 
 
 def _seconds(when: str) -> float:
