@@ -203,15 +203,15 @@ def test_a_full_object_checksum_is_compared(s3, bucket):
         Upload(s3, bucket, ChecksumAlgorithm="CRC32").part(1, b"x", ChecksumAlgorithm="SHA1")
 
 
-def test_200_mib_in_parallel_parts(own_corral):
+def test_80_mib_in_parallel_parts(own_corral):
     corral = own_corral("none").start()
     s3 = corral.client("s3")
     bucket, piece = new_bucket(s3), os.urandom(MIB)
-    whole = b"".join(piece[at % MIB :] + piece[: at % MIB] for at in range(0, 200 * 4099, 4099))
-    config = TransferConfig(multipart_threshold=8 * MIB, multipart_chunksize=8 * MIB, max_concurrency=8)
+    whole = b"".join(piece[at % MIB :] + piece[: at % MIB] for at in range(0, 80 * 4099, 4099))
+    config = TransferConfig(multipart_threshold=5 * MIB, multipart_chunksize=5 * MIB, max_concurrency=8)
     s3.upload_fileobj(io.BytesIO(whole), bucket, "whole", Config=config)
-    assert s3.head_object(Bucket=bucket, Key="whole")["ETag"].endswith('-25"')
-    wait_for_blobs(corral, 25)
+    assert s3.head_object(Bucket=bucket, Key="whole")["ETag"].endswith('-16"')
+    wait_for_blobs(corral, 16)
     got = io.BytesIO()
     s3.download_fileobj(bucket, "whole", got, Config=config)
     assert hashlib.sha256(got.getbuffer()).digest() == hashlib.sha256(whole).digest()
