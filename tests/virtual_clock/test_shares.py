@@ -24,6 +24,7 @@ from corral.services.ecs import host_reports
 from virtual_clock.environment_world import EnvironmentWorld
 from virtual_clock.group_world import GPUS_1, GPUS_4
 from virtual_clock.job_world import JobWorld
+from virtual_clock.provider_world import FLEET, ProviderWorld
 from virtual_clock.shares_world import HOUR_S, SharesWorld, caller_of
 
 WEEKS = 4
@@ -412,6 +413,26 @@ def test_jobs_on_the_instances_of_others_wait_for_limits() -> None:
     world.settle()
     assert world.state(jobs[3]) is JobState.STARTING and len(world.types()) == 4, "a change acts at once"
     world.check_derived()
+
+
+def test_tasks_on_the_instances_of_a_capacity_provider_wait_for_limits() -> None:
+    world = ProviderWorld(8)
+    world.run(lambda tx: tx.store.limits.put("user/ann", Limits(gpus=2)))
+    given = {"cluster": FLEET, "taskDefinition": "one", "count": 4}
+    run = world.run(lambda tx: SERVICES["ecs"].operations["RunTask"](tx, given, caller_of("ann")))
+    tasks = [each["taskArn"].rpartition("/")[2] for each in run["tasks"]]
+    world.settle()
+    world.report()
+    assert len(world.waiting(tasks)) == 2 and world.shape() == (2, 2)
+    assert world.reason(min(world.waiting(tasks))).startswith("user:ann may hold 2 GPUs at once, and holds 2")
+    world.run(change_limit("user/ann", Limits(gpus=3)))
+    world.settle()
+    world.report()
+    assert len(world.waiting(tasks)) == 1 and world.shape() == (3, 3)
+    world.run(change_limit("user/ann", Limits()))
+    world.settle()
+    world.report()
+    assert world.waiting(tasks) == [] and world.shape() == (4, 4)
 
 
 def test_no_instances_are_launched_beyond_what_a_group_may_hold() -> None:

@@ -377,10 +377,15 @@ def host_changed(tx: Tx[Store], host_id: str) -> None:
     tx.changed(HOST_SIZES)
     for instance in tx.store.instances.on_host(host_id):
         _changed(tx, instance)
+    mark_providers(tx)
+
+
+def mark_providers(tx: Tx[Store]) -> None:
+    """Reconcile the capacity providers of all waiting tasks."""
     for pool in tx.store.fleet.pools_with_claims():
-        for demand, _, _ in tx.store.fleet.pool(pool).waiting_demands():
-            if demand.rules is not None and demand.rules.instance_group:
-                tx.mark(provider_key(pool.partition("/")[0], demand.rules.instance_group))
+        for peers in tx.store.fleet.pool(pool).waiting_lines.peers.values():
+            if peers.demand.rules is not None and peers.demand.rules.instance_group:
+                tx.mark(provider_key(pool.partition("/")[0], peers.demand.rules.instance_group))
 
 
 def set_group(tx: Tx[Store], instance: Instance, group: str) -> None:

@@ -55,6 +55,7 @@ def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
 def reconcile_allowances(tx: Tx[Store], _: str) -> None:
     """Look again at what the limits of owners allow, because an owner holds less, or because time has passed."""
     update_allowances(tx)
+    instances.mark_providers(tx)
     lines = tx.store.job_lines.all().values()
     if lines:
         _batch("waiting_jobs").mark_environments(tx, {(line.key.region, line.queue) for line in lines})

@@ -178,6 +178,11 @@ class WaitingLines:
                 closed = sum([len(line) for line in peers.lines.values() if not line.is_open]) if self._allowances else 0
                 yield peers.demand, peers.count - closed, first
 
+    def open_lines(self) -> list[tuple[Demand, str, int]]:
+        """Return the demand, the owner and the number of claims of each line that no limit holds back."""
+        lines = [line for peers in self.peers.values() for line in peers.lines.values() if line.is_open]
+        return [(line.peers.demand, line.group.owner, len(line)) for line in lines]
+
     def count(self) -> int:
         return sum([peers.count for peers in self.peers.values()])
 

@@ -18,6 +18,7 @@ from corral.decide.scaling.group_capacity import COUNTED, capacity_of
 from corral.decide.scaling.managed_scaling import GroupInstance, Need, WaitingTasks, needed_instances, reservation_percent
 from corral.fleet.clusters import host_pools
 from corral.fleet.instances import is_impaired, reason_of_wait
+from corral.fleet.shares import Startable
 from corral.model.group import DELETING, DRAINED, Group, GroupMember, LifecycleState
 from corral.model.instance import Instance, InstanceState, cluster_pool
 from corral.model.metric import Metric, Point
@@ -223,13 +224,20 @@ def future_attributes(
 
 
 def waiting_tasks(tx: Tx[Store], provider: GroupProvider) -> list[WaitingTasks]:
-    found = []
+    """Return the waiting tasks of a capacity provider that may start if they have room.
+
+    Those that wait for a limit of their owner are left out. The launch of an instance waits for the limits of its own owner.
+    """
+    counts: dict[tuple[str, Demand], int] = {}
+    group, startable = tx.store.groups.get(provider.region, provider.group), Startable(tx)
     for cluster in provider.clusters:
         pool = cluster_pool(provider.region, cluster)
-        for demand, count, _ in tx.store.fleet.pool(pool).waiting_demands():
+        for demand, owner, count in tx.store.fleet.pool(pool).waiting_lines.open_lines():
             if demand.rules is not None and demand.rules.instance_group == provider.group:
-                found.append(WaitingTasks(pool, demand, count))
-    return found
+                if tx.store.limits.of and (group is None or owner != group.owner):
+                    count = startable.take(owner, demand, count)
+                counts[pool, demand] = counts.get((pool, demand), 0) + count
+    return [WaitingTasks(pool, demand, count) for (pool, demand), count in counts.items() if count]
 
 
 # Termination protection
