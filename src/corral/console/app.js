@@ -1,0 +1,300 @@
+// The frame: session, navigation, and the page that is shown. A page is an object with
+//   title, parts: {name: {topics: [...], every: milliseconds, load: async () => data}}, draw(data) => nodes, and optionally close().
+// When something of a part's topics changes, the part alone is loaded again, and the page is drawn with what all parts have loaded.
+
+import { Changes, isDenied, recordCalls, session } from "/static/api.js";
+import { awsCommand, commandBox } from "/static/commands.js";
+import { h, update } from "/static/dom.js";
+import * as batch from "/static/batch.js";
+import * as buckets from "/static/buckets.js";
+import * as cost from "/static/cost.js";
+import * as groups from "/static/groups.js";
+import * as logs from "/static/logs.js";
+import * as metrics from "/static/metrics.js";
+import * as overview from "/static/overview.js";
+import * as queues from "/static/queues.js";
+import * as services from "/static/services.js";
+import * as stacks from "/static/stacks.js";
+import * as task from "/static/task.js";
+import * as tasks from "/static/tasks.js";
+
+const PAGES = [
+  ["", "Overview", overview.overview],
+  ["tasks", "Tasks", tasks.tasks],
+  ["batch", "Batch", batch.queues],
+  ["services", "Services", services.services],
+  ["groups", "Groups", groups.groups],
+  ["queues", "Queues", queues.queues],
+  ["buckets", "Buckets", buckets.buckets],
+  ["stacks", "Stacks", stacks.stacks],
+  ["metrics", "Metrics", metrics.metrics],
+  ["logs", "Logs", logs.groups],
+  ["cost", "Cost", cost.cost],
+];
+// Pages inside these: #/tasks/CLUSTER/ID is `task` of task.js.
+const INNER = {
+  tasks: task.task,
+  batch: batch.inside,
+  services: services.service,
+  groups: groups.group,
+  queues: queues.queue,
+  buckets: buckets.bucket,
+  stacks: stacks.stack,
+  metrics: metrics.metric,
+  logs: logs.log,
+};
+
+const EVERY_MS = 250; // a part is loaded again at most so often; `every` of a part overrides it
+const DENIED_MS = 60_000; // each denied call is in the audit
+
+const main = document.getElementById("main");
+const connection = document.getElementById("connection");
+let close = () => {};
+
+export function go(...parts) {
+  location.hash = link(...parts);
+}
+
+export function link(...parts) {
+  return `#/${parts.map(encodeURIComponent).join("/")}`;
+}
+
+async function start() {
+  recordCalls((service, operation, input) =>
+    calls?.set(`${service} ${operation} ${JSON.stringify(input)}`, [service, operation, input]),
+  );
+  const code = /^#([A-Za-z0-9_-]{8,})$/.exec(location.hash);
+  if (code) {
+    history.replaceState(null, "", "/");
+    try {
+      await session.redeem(code[1]);
+    } catch (error) {
+      if (!session.secret) return ended(error.message); // else the link was opened again, and its session continues
+    }
+  }
+  if (!session.secret) return ended("");
+  for (;;) {
+    try {
+      await session.load();
+      break;
+    } catch (error) {
+      if (error.status) return ended(error.message);
+      connected(false);
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    }
+  }
+  const { identity, region } = session.about;
+  update(document.getElementById("identity"), [
+    h("span", { class: "who" }, `${identity.name} · ${region}`),
+    h("button", { type: "button", class: "quiet", onclick: logout }, "Log out"),
+  ]);
+  window.addEventListener("hashchange", show);
+  document.querySelector(".skip").onclick = (event) => {
+    event.preventDefault(); // the address names the page
+    main.focus();
+  };
+  show();
+}
+
+async function logout() {
+  await session.end().catch(() => {});
+  ended("You are logged out.");
+}
+
+function ended(reason) {
+  close();
+  document.title = "Corral";
+  update(document.getElementById("identity"), []);
+  update(document.getElementById("pages"), []);
+  update(connection, []);
+  update(main, [
+    h(
+      "div",
+      { class: "ended", "data-key": "ended" },
+      h("h1", {}, "Open the console with a new link"),
+      reason ? h("p", {}, reason) : null,
+      h("p", {}, "A link works once, for five minutes. This command prints one:"),
+      commandBox("corral console"),
+    ),
+  ]);
+}
+
+function connected(yes, error) {
+  if (error?.status === 401) return ended(error.message);
+  connection.className = yes ? "live" : "lost";
+  const text = yes ? "live" : "Corral does not answer. Connecting …";
+  if (connection.textContent !== text) connection.textContent = text;
+}
+
+let calls = null; // the calls that the page has made: shown as commands at its end
+
+function show() {
+  close();
+  close = () => {};
+  const [name = "", ...params] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const entry = PAGES.find(([path]) => path === name) ?? PAGES[0];
+  drawPages(entry[0]);
+  document.querySelector("dialog[open]")?.close();
+  const page = (params.length && INNER[entry[0]]) || entry[2];
+  calls = new Map();
+  const view = open(page(...params));
+  close = view.close;
+}
+
+function drawPages(current) {
+  update(document.getElementById("pages"), [
+    h(
+      "ul",
+      {},
+      PAGES.map(([path, title]) =>
+        h("li", {}, h("a", { href: `#/${path}`, "aria-current": path === current ? "page" : null }, title)),
+      ),
+    ),
+  ]);
+}
+
+// Show a page, load its parts, and keep it current.
+function open(page) {
+  const data = {},
+    errors = {};
+  let stale = new Set(Object.keys(page.parts));
+  const loaded = {}; // the time at which each part was loaded last
+  let busy = false,
+    over = false,
+    timer = 0,
+    first = true;
+  main.scrollTop = 0;
+
+  let drawing = 0;
+  const draw = () => {
+    drawing ||= requestAnimationFrame(drawNow); // several changes of one moment are drawn once
+  };
+  const drawNow = () => {
+    drawing = 0;
+    if (over) return;
+    document.title = `${page.title} · Corral`;
+    const failed = Object.entries(errors).filter(([, error]) => error && !isDenied(error));
+    const denied = Object.entries(errors).filter(([, error]) => error && isDenied(error));
+    const fresh = [
+      denied.length
+        ? h(
+            "p",
+            { class: "note denied", "data-key": "denied" },
+            "Your policies do not allow to see: ",
+            denied.map(([part]) => part).join(", "),
+            ". ",
+            denied[0][1].message,
+          )
+        : null,
+      ...failed.map(([part, error]) =>
+        h("p", { class: "problem", role: "alert", "data-key": `problem-${part}` }, `${error.code}: ${error.message}`),
+      ),
+      ...page.draw(data).flat(9).filter(Boolean),
+      calls.size ? asCommands() : null,
+    ].filter(Boolean);
+    update(main, [h("div", { class: "page", "data-key": location.hash }, fresh)]);
+    if (first) {
+      first = false;
+      scrollTo(0, 0);
+      if (document.activeElement?.closest("#pages, #main") === null && document.activeElement !== document.body)
+        main.focus({ preventScroll: true });
+    }
+  };
+
+  const load = async () => {
+    if (busy || over || !stale.size) return;
+    const begin = performance.now();
+    const every = (part) => (errors[part] && isDenied(errors[part]) ? DENIED_MS : (page.parts[part].every ?? EVERY_MS));
+    const wait = (part) => every(part) - (begin - (loaded[part] ?? -Infinity));
+    const wanted = [...stale].filter((part) => wait(part) <= 0);
+    if (!wanted.length) return later(Math.min(...[...stale].map(wait)));
+    busy = true;
+    stale = new Set([...stale].filter((part) => !wanted.includes(part)));
+    for (const part of wanted) loaded[part] = begin;
+    let pending = wanted.length;
+    await Promise.all(
+      wanted.map(async (part) => {
+        try {
+          data[part] = await page.parts[part].load(data);
+          errors[part] = null;
+        } catch (error) {
+          if (error.status === 401) return connected(false, error);
+          if (error.status === 0 || error.status >= 502) stale.add(part);
+          else if (error.status === undefined) {
+            console.error(error);
+            errors[part] = { code: "The page failed", message: error.message };
+          } else errors[part] = error;
+        }
+        pending -= 1;
+        if (data[part] !== undefined && pending) draw(); // parts appear as they arrive
+      }),
+    );
+    draw();
+    busy = false;
+    if (stale.size && !over) later(Math.max(150, Math.min(3000, 2 * (performance.now() - begin))));
+  };
+
+  const later = (pause) => {
+    clearTimeout(timer);
+    timer = setTimeout(load, pause);
+  };
+
+  const changed = (topics) => {
+    for (const [part, { topics: own = [] }] of Object.entries(page.parts)) {
+      if (own.some((topic) => topics.includes(topic))) stale.add(part);
+    }
+    page.changed?.(topics);
+    if (!busy) later(20);
+  };
+
+  const changes = new Changes(changed, (yes, error) => {
+    connected(yes, error);
+    if (yes && stale.size && !busy) later(20); // what could not be loaded while Corral did not answer
+  });
+  let topics = "";
+  const listen = () => {
+    const wanted = [...new Set([...Object.values(page.parts).flatMap((part) => part.topics ?? []), ...(page.topics ?? [])])];
+    if (!wanted.length) wanted.push("hosts"); // the stream also shows whether Corral answers
+    if (document.hidden)
+      changes.stop(); // a browser has few connections: a hidden page needs none
+    else if (wanted.join() !== topics) changes.follow(wanted);
+    topics = document.hidden ? "" : wanted.join();
+  };
+  document.addEventListener("visibilitychange", listen);
+  const aged = setInterval(() => document.hidden || draw(), 10_000); // "3 min ago" grows older without an event
+  page.view = {
+    draw,
+    listen,
+    reload: (...parts) => {
+      for (const part of parts) {
+        stale.add(part);
+        delete loaded[part];
+      }
+      return load();
+    },
+  };
+  drawNow();
+  listen(); // the first load begins when changes are followed, so that none is missed
+  later(1000);
+  return {
+    close() {
+      over = true;
+      changes.stop();
+      document.removeEventListener("visibilitychange", listen);
+      clearTimeout(timer);
+      clearInterval(aged);
+      page.close?.();
+    },
+  };
+}
+
+function asCommands() {
+  return h(
+    "details",
+    { class: "commands", "data-key": "commands" },
+    h("summary", {}, "This page as commands"),
+    [...calls.values()].slice(0, 20).map((one) => commandBox(awsCommand(...one))),
+  );
+}
+
+start();
