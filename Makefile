@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 CDK := examples/cdk-gpu-service/node_modules
+AXE := tests/console/node_modules
 # Without compiled modules each of the many processes that tests start would compile all of Corral again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -13,7 +14,7 @@ demo: .venv/.run .venv/.aws
 	$(BIN)/python bench/demo.py
 
 # mypy uses one core, so the suite starts at the same time.
-test: test-packages .venv/.test $(CDK)/.installed
+test: test-packages .venv/.test $(CDK)/.installed $(AXE)/.installed
 	@$(MAKE) --no-print-directory -j lint suite
 
 # Many processes start at once: without the first line each of them would compile the same modules.
@@ -36,11 +37,16 @@ check-others: .venv/.test
 
 # Debian packages, which are installed with apt-get where they are missing.
 test-packages:
-	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static nodejs npm prometheus openmpi-bin iproute2 slurm-wlm
+	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static nodejs npm prometheus openmpi-bin iproute2 slurm-wlm chromium
 
 # The CDK of the example, in the versions of its lock file. Tests deploy with it.
 $(CDK)/.installed: examples/cdk-gpu-service/package-lock.json
 	npm ci --prefix examples/cdk-gpu-service --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
+
+# The accessibility check of the console's pages, in the version of its lock file.
+$(AXE)/.installed: tests/console/package-lock.json
+	npm ci --prefix tests/console --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
 
 bench-packages:
@@ -98,4 +104,4 @@ constraints:
 	@touch $@
 
 clean:
-	rm -rf .venv .peers $(CDK) build .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .peers $(CDK) $(AXE) build .mypy_cache .ruff_cache .hypothesis

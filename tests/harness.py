@@ -63,7 +63,7 @@ class Corral:
         self.data = data
         self._environment = CANARY | (environment or {})
         self._command = [sys.executable, "-m", "corral.server", "--data", str(data), "--gpus", gpus, *options]
-        self._port = "0"
+        self._port = self.console_port = "0"
         self.process: subprocess.Popen[bytes] | None = None
         self._clients: dict[tuple[str, ...], Any] = {}
 
@@ -72,7 +72,7 @@ class Corral:
         log = open(self.data.parent / f"{self.data.name}.log", "ab")  # noqa: SIM115
         with log:
             self.process = subprocess.Popen(
-                [*self._command, "--port", self._port, "--ready-fd", str(writer)],
+                [*self._command, "--port", self._port, "--console-port", self.console_port, "--ready-fd", str(writer)],
                 pass_fds=(writer,),
                 stdout=log,
                 stderr=log,
@@ -82,7 +82,8 @@ class Corral:
         with open(reader) as ready:
             line = ready.readline()
         assert line, f"the server did not start: {self.log()[-2000:]}"
-        self._port = json.loads(line)["url"].rpartition(":")[2]  # a restart keeps the port: tasks know it
+        about = json.loads(line)  # a restart keeps the ports: tasks and browsers know them
+        self._port, self.console_port = about["url"].rpartition(":")[2], str(about["consolePort"])
         return self
 
     def log(self) -> str:

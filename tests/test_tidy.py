@@ -99,7 +99,7 @@ SERVICES_IMPORT = {  # service → the services whose modules it may import; onl
     "cloudformation": {"ec2", "lambda_", "s3", "secretsmanager", "sns", "ssm"},  # the roof: no service imports it
     "cloudtrail": set(),
     "cloudwatch": set(),
-    "corral": {"ecs", "iam"},
+    "corral": {"ecs", "iam", "sqs"},
     "ec2": {"iam", "ssm"},
     "ecr": set(),
     "ecs": {"ecr", "logs", "s3", "secretsmanager", "ssm"},

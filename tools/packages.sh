@@ -18,6 +18,7 @@ for package; do
     iproute2)       has() { command -v ip; };           reason="networks of several machines" ;;
     openmpi-bin)    has() { command -v mpirun; };       reason="the MPI examples" ;;
     slurm-wlm)      has() { command -v slurmctld; };    reason="the scheduler that Batch is compared with" ;;
+    chromium)       has() { command -v chromium; };     reason="tests of the web console in a browser" ;;
     redis-server)   has() { command -v redis-server; }; reason="the queue that SQS is compared with" ;;
     *) echo "packages.sh: $package is not in the list" >&2; exit 2 ;;
   esac

@@ -88,6 +88,26 @@ def answer(connection: http.client.HTTPConnection, path: str = "/_corral/health"
     return response.status, response.read()
 
 
+def test_the_console_over_tls(corral: Corral, about: dict[str, Any]) -> None:
+    """Other machines reach the console with TLS only, and this one without it."""
+    client = secure_client(corral, "corral", about["tlsUrl"])
+    found = client.create_console_link()
+    origin = f"https://{NAME}:{about['consolePort']}"
+    assert found["url"] == f"{origin}/"
+
+    def send(connection: http.client.HTTPConnection, path: str, content: Any, **more: str) -> tuple[http.client.HTTPResponse, Any]:
+        connection.request("POST", path, json.dumps(content), {"origin": origin, "sec-fetch-site": "same-origin", **more})
+        response = connection.getresponse()
+        return response, json.loads(response.read())
+
+    secure = http.client.HTTPSConnection(NAME, about["consolePort"], context=tls(corral))
+    response, session = send(secure, "/session", {"code": found["code"]})
+    assert response.status == 200 and response.headers["set-cookie"].endswith("; Secure")
+    secrets = {"cookie": response.headers["set-cookie"].partition(";")[0], "x-corral-console": session["secret"]}
+    assert send(secure, "/call/ecs/ListTasks", {}, **secrets)[1] == {"taskArns": []}
+    assert answer(http.client.HTTPConnection("127.0.0.1", about["consolePort"], timeout=30), "/")[0] == 200
+
+
 def test_clients_of_aws_over_tls(corral: Corral, about: dict[str, Any]) -> None:
     url = about["tlsUrl"]
     assert url.rpartition(":")[2] != about["url"].rpartition(":")[2]
@@ -168,6 +188,8 @@ def test_plain_http_is_refused_where_other_machines_connect(corral: Corral, abou
     status, body = answer(http.client.HTTPConnection(address, port, timeout=30))
     assert status == 403 and f"with TLS only: use {about['tlsUrl']}" in json.loads(body)["message"]
     assert answer(http.client.HTTPSConnection(address, port, context=tls(corral), timeout=30))[0] == 200
+    status, body = answer(http.client.HTTPConnection(address, about["consolePort"], timeout=30), "/")
+    assert status == 403 and f"use https://{NAME}:{about['consolePort']}." in body.decode()
     upgrade = b"GET /v1/data-channel/x HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
     with socket.create_connection((address, port), 30) as terminal:
         terminal.sendall(upgrade)

@@ -146,9 +146,10 @@ ASKS_NOT = {
     "cloudwatch": """DeleteAlarms DeleteDashboards DisableAlarmActions EnableAlarmActions PutCompositeAlarm PutDashboard
         PutMetricAlarm PutMetricData SetAlarmState TagResource UntagResource""",
     # Sessions cannot create tokens for hosts, accept other machines as hosts, and revoke hosts and tokens.
-    "corral": """AcceptHost CreateConnectCode CreateJoinToken DrainHost ForgetHost InterruptSpotInstance RemoveUser RenameHost
-        ResumeHost RevokeHost RevokeJoinToken RevokeSessions SetGpuFault SetLimits SetUnixAccount SignalTask StopAllTasks
-        UpdateWaitingTasks UpgradeHost""",
+    # The console does for a caller what the caller may do.
+    "corral": """AcceptHost CreateConnectCode CreateConsoleLink CreateJoinToken DrainHost EndConsoleSessions ForgetHost
+        InterruptSpotInstance PeekMessages RemoveUser RenameHost ResumeHost RevokeHost RevokeJoinToken RevokeSessions SetGpuFault
+        SetLimits SetUnixAccount SignalTask StopAllTasks UpdateWaitingTasks UpgradeHost""",
     "ec2": """AllocateAddress AssociateAddress AssociateDhcpOptions AssociateRouteTable AttachInternetGateway AttachVpnGateway
         AuthorizeSecurityGroupEgress AuthorizeSecurityGroupIngress CreateDefaultSubnet CreateDefaultVpc CreateDhcpOptions
         CreateImage CreateInternetGateway CreateKeyPair CreateLaunchTemplate CreateLaunchTemplateVersion CreateNatGateway

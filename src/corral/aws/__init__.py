@@ -21,6 +21,7 @@ The body of an S3 request may be too large for memory. So the server recognises 
 """
 
 from corral.aws.catalogue import SERVICE_BY_SIGNING_NAME
+from corral.aws.console_calls import call_of_console
 from corral.aws.form_encoding import PARAMETERS_MAX
 from corral.aws.http import BODY_MAX_BYTES, Request, Response
 from corral.aws.parse.effort import Effort, effort_of
@@ -31,6 +32,7 @@ from corral.aws.recognition import (
     presumed_protocol,
     recognise,
     recognise_head,
+    recognise_object,
     recognise_unless_form,
     serialize_refusal,
     service_of,
@@ -60,6 +62,7 @@ __all__ = [
     "SecretLookup",
     "WrongResult",
     "begin_verification",
+    "call_of_console",
     "effort_of",
     "expired_token",
     "is_unsigned",
@@ -69,6 +72,7 @@ __all__ = [
     "presumed_protocol",
     "recognise",
     "recognise_head",
+    "recognise_object",
     "recognise_unless_form",
     "serialize_refusal",
     "service_of",

@@ -12,14 +12,18 @@ from corral.aws import s3
 from corral.aws.form_encoding import form_tree
 from corral.aws.http import Request, Response, decompressed_body
 from corral.aws.parse.json_body import check_depth, json_reader, unbounded, value_from_bytes
+from corral.aws.parse.json_body import json_scalar as json_scalar_reader
 from corral.aws.parse.query_form import EC2, QUERY, query_reader
 from corral.aws.parse.rest import rest_json_parser, rest_xml_parser
+from corral.aws.serialize.json_body import json_scalar as json_scalar_writer
 from corral.aws.serialize.json_body import json_writer
 from corral.aws.serialize.rest import ResponseParts, rest_json_writer, rest_xml_writer
 from corral.aws.serialize.xml_body import XML_DECLARATION, XmlWriter, escaped, members_writer
 from corral.aws.shapes import OperationModel, Shape
+from corral.aws.timestamps import TEXT_TIMESTAMP_FORMAT, seconds_from_result, seconds_from_text, text_from_seconds
 from corral.aws.wire_errors import WrongResult, unsupported_protocol
 
+BOTO3 = "boto3"  # the name of the protocol of the console
 PIECE_ITEMS = 500  # a longer list in a result is serialized in pieces of this length
 
 LocatedParams = Mapping[str, str]  # `recognise` has already parsed these: path labels, or the parameters of a form
@@ -88,6 +92,48 @@ def _json_in_pieces(result: Mapping[str, Any], write: Callable[[Any], Any]) -> b
             parts += (b",", piece[piece.index(b"[") + 1 if at else 1 : -2])
         parts.append(b"]")
     return b"".join((b"{", *parts[1:], b"}"))
+
+
+# --- calls of the console ---------------------------------------------------------------------------------------------
+
+
+def _boto3_parser(shape: Shape, readers: dict[Any, Any]) -> Parse:
+    """Return the parser of JSON with the parameters as boto3 takes them, except that a timestamp is a text or a number."""
+    read = json_reader(shape, readers, _boto3_scalar_reader)
+
+    def parse(request: Request, located: LocatedParams) -> dict[str, Any]:
+        value = value_from_bytes(request.body)
+        check_depth(value)
+        params: dict[str, Any] = read(value)
+        return params
+
+    return parse
+
+
+def _boto3_scalar_reader(shape: Shape) -> Callable[[Any], Any]:
+    if shape.type_name != "timestamp":
+        return json_scalar_reader(shape)
+    from_number = json_scalar_reader(shape)
+    return lambda value: seconds_from_text(value, TEXT_TIMESTAMP_FORMAT) if value.__class__ is str else from_number(value)
+
+
+def _boto3_serializer(operation: OperationModel, compiled: CompiledShapes) -> Serialize:
+    """Return the serializer of what boto3 returns, as JSON: a timestamp is a text in ISO 8601, and bytes are in base64."""
+    shape = _output_shape(operation)
+    write = json_writer(shape, compiled.writers, _boto3_scalar_writer) if shape is not None else _empty_writer(operation)
+
+    def serialize(result: Mapping[str, Any], request_id: str) -> Response:
+        return Response(
+            200, [("x-amzn-RequestId", request_id), ("Content-Type", "application/json")], _json_in_pieces(result, write)
+        )
+
+    return serialize
+
+
+def _boto3_scalar_writer(shape: Shape) -> Callable[[Any], Any]:
+    if shape.type_name != "timestamp":
+        return json_scalar_writer(shape)
+    return lambda value: text_from_seconds(seconds_from_result(value), TEXT_TIMESTAMP_FORMAT)
 
 
 # --- query ------------------------------------------------------------------------------------------------------------
@@ -285,6 +331,7 @@ def _empty_writer(operation: OperationModel) -> Callable[[Mapping[str, Any]], di
 
 PROTOCOLS: dict[str, WireProtocol] = {
     "json": WireProtocol(_json_parser, _json_serializer),
+    BOTO3: WireProtocol(_boto3_parser, _boto3_serializer),
     "query": WireProtocol(_query_parser, _query_serializer),
     "ec2": WireProtocol(_ec2_parser, _ec2_serializer),
     "rest-json": WireProtocol(rest_json_parser, _rest_json_serializer),

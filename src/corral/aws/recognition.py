@@ -53,9 +53,9 @@ _COMPILING = Lock()  # several threads compile shapes; a thread must not use a s
 class OperationCodecs:
     """The parser, the constraint check and the serializer of one operation in one protocol. Each is compiled on first use.
 
-    `protocol` is a protocol of the service. `wire` is the protocol of the request and the response. The two are equal, except if
-    the X-Amz-Target header has a prefix of Corral's own (`catalogue.SERVICE_BY_OWN_PREFIX`): then `wire` is `json`. Error codes and
-    constraints are always those of `protocol`.
+    `protocol` is a protocol of the service. `wire` is the protocol of the request and the response. The two are equal, with two
+    exceptions. If the X-Amz-Target header has a prefix of Corral's own (`catalogue.SERVICE_BY_OWN_PREFIX`), `wire` is `json`. In a
+    call of the console (`console_calls.py`), `wire` is `boto3`. Error codes and constraints are always those of `protocol`.
     """
 
     def __init__(self, service: str, name: str, protocol: str, wire: str) -> None:
@@ -228,6 +228,14 @@ def recognise_head(head: Request) -> ApiCall | None:
         return _from_path(head, service)
     except ParseError as error:
         raise to_api_error(error, service.name, "rest-xml") from None
+
+
+def recognise_object(head: Request) -> ApiCall:
+    """Return the API call of a request without a signature whose path is `/BUCKET/KEY`."""
+    try:
+        return _from_path(head, catalogue.SERVICE_BY_NAME["s3"])
+    except ParseError as error:
+        raise to_api_error(error, "s3", "rest-xml") from None
 
 
 def recognise_unless_form(head: Request) -> ApiCall | None:

@@ -33,6 +33,7 @@ MODULES = {
     "hosts.token": "Create, list and revoke tokens with which hosts join.",
     "hosts.join": "Let this machine run tasks of a server on another machine.",
     "hosts.lenders": "List the lenders of machines and their allocations.",
+    "console": "Open the web console.",
     "env": "Print the environment variables for aws and boto3.",
     "aws": "Run the aws command with this Corral.",
     "runs.run": "Run a command as a task and show its output.",

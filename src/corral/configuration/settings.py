@@ -25,6 +25,7 @@ HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
 OUTPUTS_MAX_MIB = 1_000_000_000
 CERTIFICATE_DAYS_MAX = 3_650
 PORT_MAX = 65_535
+CONSOLE_PORT = 4568
 PRICE_MAX = 1_000_000
 TEXT_MAX = 4096
 TEXTS_MAX = 20
@@ -156,6 +157,7 @@ _UP = (
     text(UP, "tls_key", "", r"|/.*", "the absolute path of a file", "the key of tls_certificate"),
     whole(UP, "tls_port", 0, PORT_MAX, "a further port for other machines, such as 443; 0: none"),
     flag(UP, "plain_http", False, "let other machines use plain HTTP, too"),
+    whole(UP, "console_port", CONSOLE_PORT, PORT_MAX, "the port of the web console; 0 chooses a free port at every start"),
 )  # fmt: skip
 
 _JOIN = (

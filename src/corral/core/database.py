@@ -275,6 +275,14 @@ class Database:
         """Whether the last transaction has written rows. Rows that were rolled back to a savepoint may count, too."""
         return self.connection.total_changes != self._changes_before
 
+    def note_statements(self, is_on: bool) -> None:
+        """Note the texts of all statements from the next transaction on, or end this."""
+        self._statements.note(is_on=is_on)
+
+    def take_noted(self) -> set[str]:
+        """Return the texts of the statements of the last transaction, if they are noted."""
+        return self._statements.take_noted()
+
     def free_pages(self) -> None:
         """Free the pages of the database that are in memory. Call this between transactions."""
         self.execute("PRAGMA shrink_memory")

@@ -26,15 +26,18 @@ class Statements:
         self._execute = connection.execute
         self._later: list[LaterRow] = []  # the rows that are not inserted yet. SAVEPOINT is between them if it is not set yet.
         self._has_savepoint = False
+        self._noted: list[set[str]] = []  # while statements are noted: one set, of the texts since the last commit
         self.execute = self._in_order(connection.execute)
         self.executemany = self._in_order(connection.executemany)
 
     def _in_order(self, run: Execute) -> Execute:
-        later, catch_up = self._later, self._catch_up
+        later, catch_up, noted = self._later, self._catch_up, self._noted
 
         def execute(sql: str, values: Any = ()) -> sqlite3.Cursor:
             if later:
                 catch_up()
+            if noted:
+                noted[0].add(sql)
             return run(sql, values)
 
         return execute
@@ -45,6 +48,8 @@ class Statements:
         Rows of one table are inserted together. If rows refer to rows of another table, add those of the other table first.
         """
         self._later.append((into, row))
+        if self._noted:
+            self._noted[0].add(into)
         if not self._connection.in_transaction:
             self._catch_up()
 
@@ -78,6 +83,17 @@ class Statements:
             for at in range(0, len(found), ROWS_AT_ONCE):
                 part = found[at : at + ROWS_AT_ONCE]
                 self._execute(_insertion(into, len(part[0]), len(part)), [value for row in part for value in row])
+
+    def note(self, *, is_on: bool) -> None:
+        """Note the texts of all statements from now on, or end this. Call it in the thread of the lane."""
+        self._noted[:] = [set()] if is_on else []
+
+    def take_noted(self) -> set[str]:
+        """Return the texts of the statements since the last call. Some may have been undone."""
+        if not self._noted:
+            return set()
+        taken, self._noted[0] = self._noted[0], set()
+        return taken
 
     def savepoint(self, *, is_needed: bool) -> None:
         """Set a savepoint before the next statement. It is not needed if the transaction has executed no statement that writes."""

@@ -52,6 +52,15 @@ class Credentials(Struct, frozen=True):
         return f"Credentials({self.session!r})"
 
 
+class ConsoleIdentity(Struct, frozen=True):
+    """The root user or the user whose permissions a session of the console has, and the key with which its link was requested."""
+
+    owner: str  # as in `Principal.owner`
+    access_key_id: str
+    epoch: str  # the session ends when `SessionValidity` no longer has this value
+    region: str
+
+
 class SessionValidity(Struct, eq=False):
     """Decides which sessions are valid. `corral revoke` and a new root key end sessions by changing these values."""
 

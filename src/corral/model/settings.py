@@ -12,7 +12,7 @@ from corral.model.agent_protocol import HostOptions, UpgradeOrder
 from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import TypeMapping
 from corral.model.lender_settings import LenderSettings
-from corral.model.session import SessionValidity
+from corral.model.session import ConsoleIdentity, SessionValidity
 
 
 class ScalingTimes(Struct, frozen=True):
@@ -80,6 +80,14 @@ class StoredSecrets:
 SIMULATED_SECRETS = StoredSecrets()
 
 
+class ConsoleAccess(Struct, eq=False):
+    """The links and the sessions of the console. The process of the server replaces these functions; any thread may call them."""
+
+    port: int = 0
+    create_link: Callable[[ConsoleIdentity], tuple[str, float]] = lambda identity: ("", 0.0)  # its code, and when it expires
+    end_sessions: Callable[[str], int] = lambda owner: 0  # ends the sessions of an owner, and returns their number
+
+
 class ServerFacts(Struct, eq=False):
     """What only the process of the server knows. It fills this in at its start. Simulations leave it empty.
 
@@ -110,6 +118,7 @@ class ServerFacts(Struct, eq=False):
     record_call: Callable[[Any, tuple[str, str], Mapping[str, Any], Mapping[str, Any] | Exception], None] = (
         lambda caller, call, params, outcome: None
     )
+    console: ConsoleAccess = field(default_factory=ConsoleAccess)
     open_door: Callable[[], dict[str, str]] = dict  # opens the door for other machines; returns its `address` and its `pin`
 
 

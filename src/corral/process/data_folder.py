@@ -20,6 +20,7 @@ from corral.core.errors import Refused
 
 DATABASES = ("state.db", "logs.db", "metrics.db")
 CREDENTIALS, SESSIONS, SECRETS = "credentials.json", "sessions.json", "secrets.json"
+CONSOLE = "console.json"  # the sessions of the console (`server/console/sessions.py`)
 KEY_FILES = (CREDENTIALS, SESSIONS, SECRETS)
 CONFIGURATION = "corral.toml"  # written by the user and by `corral up` (`configuration/`)
 CONFIGURATION_NEW = "corral.toml.new"  # exists while corral.toml is replaced
@@ -39,7 +40,7 @@ HOST_FILES = (JOINED, AUTHORITY, "host.key", "host.pem")
 FILES = {
     *HOST_FILES, *(f"{name}.new" for name in HOST_FILES),
     LOCK, BLOBS_LOCK, CONFIGURATION, CONFIGURATION_NEW, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
-    *KEY_FILES, *(name.replace(".json", ".new") for name in (*KEY_FILES, "server.json")),
+    *KEY_FILES, CONSOLE, *(name.replace(".json", ".new") for name in (*KEY_FILES, CONSOLE, "server.json")),
     *(name + end for name in DATABASES for end in ("", "-wal", "-shm", "-journal")),
 }  # fmt: skip
 IGNORED = {"lost+found"}  # the root folder of a file system may contain this

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from corral.access.principals import CallerPolicies
     from corral.store.iam_index import IamIndex
 
-# Operations that no policy decides about, as on AWS: who am I, and a session with the caller's own permissions.
-NEED_NO_POLICY = frozenset({("sts", "GetCallerIdentity"), ("sts", "GetSessionToken")})
+# Operations that no policy decides about, as on AWS: who am I, and a session with the caller's own permissions. A session of the
+# console is one, too.
+NEED_NO_POLICY = frozenset(
+    {("sts", "GetCallerIdentity"), ("sts", "GetSessionToken"), ("corral", "CreateConsoleLink"), ("corral", "EndConsoleSessions")}
+)
 # Kind of a session → the operations of IAM and STS that it may perform
 ASSUMABLE = {USER: frozenset({"AssumeRole"}), FEDERATED_USER: frozenset[str]()}
 CALLERS_MAX = 4_000  # the callers whose policies are kept; ten policies of a user take some 50 KB

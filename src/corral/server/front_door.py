@@ -14,7 +14,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -145,13 +145,66 @@ class FrontDoor:
 
     async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:
         """Handle a request whose head has arrived completely. Raise ClientGone if the client disconnects."""
-        request_id, began_s = self._ids.uuid(), time.perf_counter()
+        request_id = self._ids.uuid()
+
+        async def recognise() -> Exchange:
+            await self._loader.load_model(request)
+            return await self._recognise(request, request_id, receive, connection)
+
+        return await self._perform(recognise, request, request_id, connection)
+
+    async def call(
+        self,
+        service: str,
+        operation: str,
+        identity: aws.Identity,
+        request: aws.Request,
+        receive: Receive,
+        connection: HttpConnection,
+    ) -> aws.Response:
+        """Perform a call of the console, whose body has arrived. Raise an ApiError if the operation does not exist."""
+        from corral.server.console.calls import ConsoleCall  # imported here, because the console is loaded with its first request
+
+        await self._loader.load_service(service)
+        request_id, found = self._ids.uuid(), aws.call_of_console(service, operation, request)
+
+        async def recognise() -> Exchange:
+            return ConsoleCall(request, found, identity, request_id, receive, self._calls)
+
+        return await self._perform(recognise, request, request_id, connection)
+
+    async def check_permission(
+        self, service: str, operation: str, params: dict[str, Any], identity: aws.Identity, request: aws.Request
+    ) -> None:
+        """Raise the access denied error of an operation that the console performs in another way, unless policies allow it."""
+        await self._loader.load_handlers(f"{service}:{operation}")
+        caller = self._caller(identity, request, self._ids.uuid())
+        if caller.is_restricted:
+            await self._permissions.check(caller, Permitted(service, operation, params))
+
+    async def transfer_object(
+        self, identity: aws.Identity, head: aws.Request, receive: Receive, connection: HttpConnection
+    ) -> aws.Response:
+        """Perform a download or an upload of the console. Its path is `/BUCKET/KEY`. Raise an ApiError if it is not valid."""
+        from corral.server.console.calls import ConsoleObject
+
+        await self._loader.load_service("s3")
+        request_id, found = self._ids.uuid(), aws.recognise_object(head)
+
+        async def recognise() -> Exchange:
+            return ConsoleObject(found, head, request_id, receive, connection, self._s3, identity=identity)
+
+        return await self._perform(recognise, head, request_id, connection)
+
+    async def _perform(
+        self, recognise: Callable[[], Awaitable[Exchange]], request: aws.Request, request_id: str, connection: HttpConnection
+    ) -> aws.Response:
+        began_s = time.perf_counter()
         exchange: Exchange | None = None
         caller: Caller | None = None
         action = ""
         try:
-            await self._loader.load_model(request)
-            exchange = await self._recognise(request, request_id, receive, connection)
+            exchange = await recognise()
             try:
                 identity = await exchange.authenticate(self._authentication)
             except ApiError as refusal:
@@ -319,6 +372,20 @@ def _id_prefix(headers: Mapping[str, str]) -> str:
     """Return the beginning of a task id in the header X-Corral-Prefix. Return an empty text if the header has no such value."""
     text = headers.get("x-corral-prefix", "")
     return text if ID_PREFIX.fullmatch(text) else ""
+
+
+class Permitted(Struct, frozen=True):
+    """An operation of which only the permission matters."""
+
+    service: str
+    operation: str
+    params: dict[str, Any]
+
+    def required(self, caller: Caller) -> RequiredOperation:
+        return RequiredOperation(self.service, self.operation, self.params)
+
+    def denied(self, message: str) -> ApiError:
+        return AccessDenied(message)
 
 
 class PublicPage(Struct, eq=False):

@@ -71,6 +71,8 @@ class Lane(Generic[S]):
         self._window = 0.0, 0  # the time of a check of `free_pages`, and the value of `writes` at this time
         self._writes_at_free = 0  # the value of `writes` when pages were freed
         self.transaction_sizes, self.transaction_seconds = Histogram(SIZES), Histogram(DURATIONS_S)
+        # Called after each commit while the store notes statements (`Database.note_statements`), with their texts.
+        self.on_statements: Callable[[set[str]], None] | None = None
         self._publishing: asyncio.Future[Any] | None = None
         self._published_at = -1  # the value of `writes` when the writer was last asked to publish
         self.changes = 0  # the number of committed transactions that may have changed the store
@@ -272,6 +274,8 @@ class Lane(Generic[S]):
         self.writes += outcome.may_have_written
         for fault in outcome.faults:
             log.error("%s", fault)
+        if outcome.statements and self.on_statements is not None:
+            self.on_statements(outcome.statements)
         answers = self._delivery.deliver(outcome)
         if outcome.orders and self._on_orders is not None:
             self._on_orders(outcome.orders)  # orders are sent first, so that hosts start tasks while the responses are sent

@@ -59,9 +59,9 @@ class CallRunner:
         self.memory = memory
         self.audit = audit
         self._decoders: ThreadPoolExecutor | None = None
-        # Restricted caller, operation, region and body of a request → `Lane.writes` when it arrived, when it arrived, and its
-        # response, maybe to come.
-        self._shared: dict[tuple[str, str, str, bytes], tuple[int, float, asyncio.Future[aws.Response]]] = {}
+        # Restricted caller, operation, protocol, region and body of a request → `Lane.writes` when it arrived, when it arrived, and
+        # its response, maybe to come.
+        self._shared: dict[tuple[str, str, str, str, bytes], tuple[int, float, asyncio.Future[aws.Response]]] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # caller → the lock for its large bodies
 
     async def off_loop(self, function: Callable[[], T]) -> T:
@@ -186,7 +186,8 @@ class CallRunner:
             return await lane.read(read, self._settings, self._ids, caller.task_id or caller.principal.arn)
 
         viewer = caller.principal.arn if caller.is_restricted else ""
-        key, writes, now_s = (viewer, call.operation, caller.region, call.request.body), lane.writes, time.monotonic()
+        key = viewer, call.operation, call.codecs.wire, caller.region, call.request.body
+        writes, now_s = lane.writes, time.monotonic()
         shared = self._shared.get(key)
         if shared is None or shared[0] != writes or now_s - shared[1] > SHARED_S:
             if len(self._shared) >= SHARED_MAX:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from corral import aws
+from corral.aws.catalogue import SERVICE_BY_NAME
 from corral.operations.services import SERVICES
 
 TARGETS_MAX = 1_000
@@ -25,10 +26,15 @@ class ServiceLoader:
         if target in self._targets:
             return
         service = aws.service_of(request)
-        if service is not None and service not in self._models.done:
-            await self._models.load(service)
+        if service is not None:
+            await self.load_service(service)
         if target is not None and service is not None and len(self._targets) < TARGETS_MAX:
             self._targets.add(target)
+
+    async def load_service(self, service: str) -> None:
+        """Load the model of a service that Corral serves. Other names are ignored."""
+        if service not in self._models.done and service in SERVICE_BY_NAME:
+            await self._models.load(service)
 
     async def load_handlers(self, action: str) -> None:
         """Load the handlers of the service of an action, for example `ecs:RunTask`. Call this only for verified requests."""

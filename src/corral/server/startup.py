@@ -24,7 +24,7 @@ from corral.audit.trail import AuditTrail
 from corral.aws import Secret
 from corral.blobs import Blobs
 from corral.configuration.file import store_settings
-from corral.configuration.settings import UP, UP_OPTIONS
+from corral.configuration.settings import CONSOLE_PORT, UP, UP_OPTIONS
 from corral.core import ids
 from corral.core.clock import WallClock, WallView
 from corral.core.commands import Command
@@ -62,6 +62,7 @@ from corral.server.authentication import Authentication
 from corral.server.blob_gc import BlobGc, quarantine_of, take_back_quarantined
 from corral.server.clock_watch import ClockWatch, keep_time, open_clock
 from corral.server.configuration import read_configuration
+from corral.server.console.opener import ConsoleOpener
 from corral.server.data_checks import check_node, validate_data
 from corral.server.deleted_folder import EXIT_CODE as DELETED
 from corral.server.deleted_folder import FolderDeleted, stop_tasks, until_deleted
@@ -70,7 +71,14 @@ from corral.server.exit_deadline import EXIT_MAX_S, exit_when_deleted, exit_with
 from corral.server.front_door import FrontDoor
 from corral.server.functions.runner import FunctionRunner
 from corral.server.http.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
-from corral.server.http.listeners import chosen_host, inside_host, listen_for_containers, listeners_on, reachable
+from corral.server.http.listeners import (
+    chosen_host,
+    inside_host,
+    listen_for_console,
+    listen_for_containers,
+    listeners_on,
+    reachable,
+)
 from corral.server.http.request_body import BodyReceiver
 from corral.server.http.server import HttpServer
 from corral.server.insights_writer import InsightsWriter
@@ -115,6 +123,7 @@ class ServerOptions(HostOptions, frozen=True, kw_only=True, rename="kebab"):
     data: str
     host: str = ""  # empty: 127.0.0.1, or with `tls` all addresses
     port: int = 4566
+    console_port: int = CONSOLE_PORT
     account: str = "123456789012"
     alarm_timing: Literal["fast", "aws"] = "fast"
     # Start although state.db has no rows for the existing blobs. Corral moves these blobs to blobs/quarantine.
@@ -165,6 +174,8 @@ async def _serve(options: ServerOptions) -> None:
     if options.tls:
         tls.check()
     listeners = listeners_on(host, options.port, options.tls_port if options.tls else 0)  # before anything is written
+    console_listeners = listen_for_console(host, options.console_port, options.port)
+    console_port = console_listeners[0].getsockname()[1]
     door_listener = _listen_for_hosts(data, options.door) if options.door else None
     lock_folder(data)  # the lock is held until the process ends
     close_to_others(data)
@@ -263,7 +274,7 @@ async def _serve(options: ServerOptions) -> None:
     root = Secret(keys["secret_key"], None, None, root_user(settings.account))
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
              "build": full_version(), "cluster": of_host.cluster, "instanceType": of_host.instance_type,
-             "isolate": settings.isolate, "tlsUrl": "", "tlsPin": "",
+             "isolate": settings.isolate, "tlsUrl": "", "tlsPin": "", "consolePort": console_port,
              "options": {name: getattr(options, name) for name in UP_OPTIONS}}  # fmt: skip
 
     def failing() -> list[dict[str, Any]]:
@@ -328,7 +339,10 @@ async def _serve(options: ServerOptions) -> None:
         open_metrics_page,
         audit,
     )
-    server = HttpServer(front_door, open_data_channel, blobs, limits, clock)
+    names_of_machine = (options.host, *options.tls_names.split(","))
+    open_console = ConsoleOpener(data, settings, lanes, store.iam, names, clock, console_port, names_of_machine)
+    facts.console = open_console.access
+    server = HttpServer(front_door, open_data_channel, lambda: open_console(front_door, server), blobs, limits, clock)
     upgrade_files = UpgradeFiles(configuration.values["upgrade.wheels"])
     door = DoorOpener(
         data, state, store, clock, port, settings.account, configuration.values["hosts.certificate_days"], agents.opened, server,
@@ -343,11 +357,11 @@ async def _serve(options: ServerOptions) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     lenders.start(local_agent.joined)
-    opened = open_tls(data, tls, listeners[0], clock, server) if options.tls else None
+    opened = open_tls(data, tls, listeners[0], console_port, clock, server) if options.tls else None
     if opened is not None:
         about |= opened.about()
         facts.tls_bundle = opened.bundle
-    serving = asyncio.create_task(server.serve(listeners))
+    serving = asyncio.create_task(server.serve(listeners, console_listeners))
     deletion = asyncio.create_task(until_deleted(data, clock))
     _report_stage(options, "it waits for the agent of this machine")
     exit_when_deleted(data, DELETED)

@@ -114,6 +114,15 @@ class Messages:
         )
         return fit_response(rows)
 
+    def peek(self, queue: Queue, count: int, now_ms: int) -> list[QueueMessage]:
+        """The oldest messages of a queue, in whatever state, with bodies, up to the size of one response."""
+        rows = self._database.execute(
+            f"SELECT {MESSAGE_COLUMNS} FROM place JOIN message ON message.id = place.id "
+            "WHERE pile = ? AND place.id >= ? ORDER BY place.id LIMIT ?",
+            (queue.pile, queue.oldest_kept_id(now_ms), count),
+        )
+        return fit_response(rows)
+
     def mark_received(
         self, queue: Queue, found: Sequence[QueueMessage], now_ms: int, until_ms: int, task_id: str | None
     ) -> list[QueueMessage]:

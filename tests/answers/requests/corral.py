@@ -31,6 +31,16 @@ def requests(calls: Calls) -> None:
     calls.of("sqs").send_message(QueueUrl=calls.of("sqs").create_queue(QueueName="answers-own")["QueueUrl"], MessageBody="m")
     workers = calls("DescribeQueueWorkers", queue="answers-own", tasks=[task_id])
     assert len(workers["wakes"]) == 1 and workers["tasks"] == {task_id: {"held": 0, "leaving": False}}
+    text = {"kind": {"DataType": "String", "StringValue": "a"}, "raw": {"DataType": "Binary", "BinaryValue": b"a"}}
+    calls.of("sqs").send_message(QueueUrl="answers-own", MessageBody="late", DelaySeconds=600, MessageAttributes=text)
+    fifo = calls.of("sqs").create_queue(QueueName="answers-own.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    calls.of("sqs").send_message(QueueUrl=fifo, MessageBody="m", MessageGroupId="g", MessageDeduplicationId="d")
+    calls("PeekMessages", queue="answers-own", maxMessages=1)
+    calls.twice("PeekMessages", SAME, queue="answers-own")
+    assert [each["state"] for each in calls("PeekMessages", queue=fifo)["messages"]] == ["visible"]
+    calls.refused("PeekMessages", "QueueNotFoundException", queue="none")
+    calls.twice("CreateConsoleLink", OTHER)
+    calls.twice("EndConsoleSessions", SAME)
     calls("DescribeLogStates", group="/none", streams=["a"])
     calls.of("logs").create_log_group(logGroupName="/answers-own")
     calls.of("logs").create_log_stream(logGroupName="/answers-own", logStreamName="a")
@@ -106,6 +116,7 @@ def refusals(calls: Calls, gpu: str, task: str, waiting: str) -> None:
         ("GetHistory", {"latest": True}),
         ("ListOutputFiles", {"task": "none"}),
         ("ListRuns", {"maxWaiting": -1}),
+        ("PeekMessages", {"queue": "answers-own", "maxMessages": 0}),
         ("RevokeSessions", {}),
         ("SetGpuFault", {"gpu": gpu, "xid": 0}),
         ("SetLimits", {"subject": "everyone", "limits": {"gpus": -1}}),

@@ -42,7 +42,15 @@ _JSON = Bounds((256 * KIB, 2 * MIB), ((b"[", 4_000, 25_000), (b",", 4_000, 50_00
 _XML = Bounds((64 * KIB, 256 * KIB), ((b"=", 1_000, 6_000), (b"<", 1_000, 40_000)))
 _FORM = Bounds((256 * KIB, inf), ((b"&", 1_000, inf), (b"%", 10_000, inf)))
 _CBOR = Bounds((UNCOUNTED_MAX_BYTES, 256 * KIB))  # each byte can be a value
-_BOUNDS = {"json": _JSON, "rest-json": _JSON, "rest-xml": _XML, "query": _FORM, "ec2": _FORM, "smithy-rpc-v2-cbor": _CBOR}
+_BOUNDS = {
+    "json": _JSON,
+    "boto3": _JSON,
+    "rest-json": _JSON,
+    "rest-xml": _XML,
+    "query": _FORM,
+    "ec2": _FORM,
+    "smithy-rpc-v2-cbor": _CBOR,
+}
 
 
 def effort_of(protocol: str, body: bytes) -> Effort:

@@ -40,7 +40,7 @@ CONNECTIONS_MAX = 64  # `corral logs -f` has a long poll for each task and for e
 QUICK_S = 1.0  # the timeout of requests with `quick`
 ATTEMPTS = 3  # a request is sent at most this often, if the server does not respond or is overloaded
 # Their status is 404
-NOT_FOUND = tuple(f"{kind}NotFoundException" for kind in ("Gpu", "Group", "Host", "Instance", "Task", "Token", "User"))
+NOT_FOUND = tuple(f"{kind}NotFoundException" for kind in ("Gpu", "Group", "Host", "Instance", "Queue", "Task", "Token", "User"))
 NOT_AUTHORIZED = "is not authorized to perform"
 UNKNOWN_OPERATION = ("UnknownOperationException", "SerializationException", "InvalidAction")  # from servers other than Corral
 PROXY_VARIABLES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")

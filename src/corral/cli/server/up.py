@@ -41,6 +41,7 @@ def _absolute(context: click.Context, parameter: click.Parameter, value: str | N
 @click.command(short_help="Start Corral on this machine.")
 @click.option("--detach", "-d", is_flag=True, help="Run in the background, and return when Corral accepts requests.")
 @click.option("--port", type=click.IntRange(0, 65535), show_default="4566", envvar="CORRAL_PORT", help="0 chooses a free port.")
+@click.option("--console-port", type=click.IntRange(0, 65535), show_default="4568", help="The port of the web console.")
 @click.option("--host", show_default="127.0.0.1, or with --tls all addresses", help="The address to listen on.")
 @click.option("--tls/--no-tls", default=None, help="Serve other machines, with TLS.")
 @click.option("--tls-names", metavar="NAMES", help="Further names of this machine for its certificate: box1,box1.lab.example")

@@ -19,7 +19,7 @@ from corral.audit.trail import AuditTrail
 from corral.core.clock import Clock
 from corral.core.errors import ApiError
 from corral.core.ids import Ids
-from corral.server.audit.rules import CallKind, kind_of, names_in, rules_of
+from corral.server.audit.rules import DATA_OF, CallKind, kind_of, names_in, rules_of
 
 log = logging.getLogger("corral.audit")
 
@@ -87,7 +87,7 @@ class Audit:
 
     def _concerns(self, call: CallName) -> bool:
         kind = kind_of(*call)
-        return kind is CallKind.MANAGEMENT or (kind is CallKind.DATA and call[0] in self._data_services)
+        return kind is CallKind.MANAGEMENT or (kind is CallKind.DATA and DATA_OF.get(call, call[0]) in self._data_services)
 
     def _denied(self, request: aws.Request, caller: Caller, call: CallName, params: Params, error: ApiError) -> None:
         """Record the first denial at once. Equal ones within a minute are counted, and recorded when the minute is over."""

@@ -24,6 +24,7 @@ READS = re.compile(
 # Operations about data. Those that do not read are recorded only if corral.toml names their service in [audit] data.
 DATA = {
     "cloudwatch": re.compile("PutMetricData"),
+    "corral": re.compile("PeekMessages"),
     "ecs": re.compile("Submit.*"),  # the reports of agents
     "lambda": re.compile("Invoke.*"),
     "logs": re.compile("PutLogEvents"),
@@ -31,6 +32,8 @@ DATA = {
     "sns": re.compile("Publish.*"),
     "sqs": re.compile("(ChangeMessageVisibility|DeleteMessage|ReceiveMessage|SendMessage).*"),
 }
+# Operations of Corral's own about the data of another service.
+DATA_OF = {("corral", "PeekMessages"): "sqs"}
 # Members that may contain secrets although the model does not mark them: the value of a variable, a parameter of a template, the
 # text of a template, user data, code, and the content of a message or an object.
 SECRETS = frozenset({"Body", "Message", "MessageBody", "ParameterValue", "TemplateBody", "UserData", "ZipFile"})

@@ -225,6 +225,7 @@ class HttpProtocol(asyncio.Protocol):
     peer_name = ""  # see peers.py
     address = ""  # the client's address; it is set before for a client that reaches the server through a Unix socket
     is_secure = False  # the client's connection has TLS
+    is_for_console = False  # the client has connected to the port of the console
     take_tls: Callable[[HttpProtocol, bytes], None] | None = None  # takes over a connection that begins with TLS (see outside.py)
     is_write_paused = False
     _is_read_paused = False

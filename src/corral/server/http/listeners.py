@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from ipaddress import ip_address
 
+from corral.configuration.settings import CONSOLE_PORT
 from corral.core.errors import Refused
 from corral.model.container_network import GATEWAY as CONTAINERS_GATEWAY
 from corral.process.listener import listen
@@ -12,6 +13,7 @@ from corral.server.http.outside import PLAIN_ONLY, is_loopback
 
 ADVICE = "Choose another port with --port."
 TLS_PORT_ADVICE = "Choose another port with --tls-port; ports below 1024 need root."
+CONSOLE_PORT_ADVICE = "Choose another port with --console-port."
 ALL_ADDRESSES = "0.0.0.0"
 
 
@@ -35,19 +37,33 @@ def chosen_host(host: str, *, tls: bool, plain_http: bool) -> str:
     return host
 
 
-def listeners_on(host: str, port: int, tls_port: int = 0) -> list[socket.socket]:
+def listeners_on(host: str, port: int, tls_port: int = 0, advice: str = ADVICE) -> list[socket.socket]:
     """Listen on the address `host`. If it is neither loopback nor all addresses, also listen on loopback. Return the sockets.
 
     Tasks need loopback, because AWS SDKs fetch credentials over plain HTTP only from loopback addresses. `tls_port` is a further
     port on `host`.
     """
-    found = [listen(host, port, ADVICE)]
+    found = [listen(host, port, advice)]
     address, port = found[0].getsockname()[:2]
     if not ip_address(address).is_loopback and not ip_address(address).is_unspecified:
-        found.append(listen("127.0.0.1", port, ADVICE))
+        found.append(listen("127.0.0.1", port, advice))
     if tls_port and tls_port != port:
         found.append(listen(host, tls_port, TLS_PORT_ADVICE))
     return found
+
+
+def listen_for_console(host: str, port: int, api_port: int) -> list[socket.socket]:
+    """Listen on the port of the console.
+
+    If the default port is in use, for example by another Corral, choose a free port. Another port must be free. If the API has a
+    free port of its own choice (`api_port` is 0), the console has one, too.
+    """
+    if port != CONSOLE_PORT:
+        return listeners_on(host, port, advice=CONSOLE_PORT_ADVICE)
+    try:
+        return listeners_on(host, port if api_port else 0)
+    except Refused:
+        return listeners_on(host, 0)
 
 
 def listen_for_containers(port: int) -> socket.socket | None:

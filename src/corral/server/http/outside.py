@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from ipaddress import IPv6Address, ip_address
 
 from msgspec import Struct
@@ -28,13 +29,15 @@ class OutsideRules(Struct, frozen=True):
     take: Callable[[socket.socket, bytes, TlsClient], None]
     plain_http: bool  # --plain-http
     url: str  # of this server, with TLS
+    console_url: str  # of its console, with TLS
 
     def apply(self, protocol: HttpProtocol, here: str) -> None:
         """Apply the rules to a new connection to the address `here` of this server."""
         if here not in PLAIN_ONLY:
             protocol.take_tls = self.take_tls
             if not self.plain_http and not is_loopback(here):
-                protocol.serve, protocol.upgrade = self.refuse_plain, None
+                url = self.console_url if protocol.is_for_console else self.url
+                protocol.serve, protocol.upgrade = partial(_refuse_plain, url), None
 
     def take_tls(self, protocol: HttpProtocol, data: bytes) -> None:
         """Hand a connection over to the process that ends TLS. `data` is all that has arrived."""
@@ -42,14 +45,15 @@ class OutsideRules(Struct, frozen=True):
         if not transport.is_closing():
             client = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
             transport.abort()  # this closes only the descriptor of the transport
-            self.take(client, data, TlsClient(protocol.peer_name, protocol.address))
+            self.take(client, data, TlsClient(protocol.peer_name, protocol.address, protocol.is_for_console))
 
-    async def refuse_plain(self, connection: HttpConnection) -> None:
-        """Refuse a request without TLS. The connection closes, so that the client sends no other request with credentials."""
-        error = PlainHttpRefused(f"This server answers other machines with TLS only: use {self.url}.")
-        response = aws.serialize_refusal(connection.request, error, "")
-        connection.keep_alive = False
-        await connection.respond(response.status, response.headers, response.body)
+
+async def _refuse_plain(url: str, connection: HttpConnection) -> None:
+    """Refuse a request without TLS. The connection closes, so that the client sends no other request with credentials."""
+    error = PlainHttpRefused(f"This server answers other machines with TLS only: use {url}.")
+    response = aws.serialize_refusal(connection.request, error, "")
+    connection.keep_alive = False
+    await connection.respond(response.status, response.headers, response.body)
 
 
 def is_loopback(address: str) -> bool:

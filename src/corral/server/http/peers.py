@@ -25,6 +25,7 @@ class TlsClient(NamedTuple):
 
     peer_name: str
     address: str
+    is_for_console: bool = False  # the client has connected to the port of the console
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:

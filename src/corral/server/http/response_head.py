@@ -16,12 +16,12 @@ def response_head(status: int, headers: Headers, size: int, date: str, *, keep_a
     """Return the head of a response, and whether the connection stays open after the response.
 
     `date` is the line of the header Date. Content-Length (`size`) is added, with two exceptions. It is not added if the handler has
-    already set it, as handlers do for HEAD, or if the status is in WITHOUT_LENGTH.
+    already set it, as handlers do for HEAD, or Transfer-Encoding, or if the status is in WITHOUT_LENGTH.
     """
     lines, has_length = [_status_line(status), date], status in WITHOUT_LENGTH
     for name, value in headers:
         name = name.lower()
-        if name == "content-length":
+        if name in ("content-length", "transfer-encoding"):
             has_length = True
         elif name == "connection":
             keep_alive = False  # handlers set only `Connection: close`

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -20,22 +21,32 @@ from corral.server.http.connection_limits import ConnectionLimits, Place
 from corral.server.http.open_connections import OpenConnections
 from corral.server.http.outside import OutsideRules
 from corral.server.http.peers import RemoteHost, TlsClient
-from corral.server.http.request_body import end_body
+from corral.server.http.request_body import Receive, end_body
 from corral.server.http.response_sender import Sender
 
 if TYPE_CHECKING:
+    from corral.server.console.console import Console
     from corral.server.exec.data_channel import DataChannel
 
 SECOND_S = 1.0
 GRACE_S = 3.0  # how long requests may take after `exit`
 NO_BLOBS = nullcontext()  # for a response whose body is not in blobs
 
+# Returns the response. None: it was sent already.
+Respond = Callable[[aws.Request, Receive, HttpConnection], Awaitable[aws.Response | None]]
+
 
 class HttpServer:
     def __init__(
-        self, front_door: FrontDoor, sessions: Callable[[], DataChannel], blobs: Blobs, limits: ConnectionLimits, clock: Clock
+        self,
+        front_door: FrontDoor,
+        sessions: Callable[[], DataChannel],
+        console: Callable[[], Console],
+        blobs: Blobs,
+        limits: ConnectionLimits,
+        clock: Clock,
     ) -> None:
-        """`sessions` returns what serves websockets. It is called with each websocket."""
+        """`sessions` returns what serves websockets, and `console` what serves the console. They are called for each request."""
         self._front_door = front_door
         self._sessions = sessions
         self._blobs = blobs
@@ -45,16 +56,23 @@ class HttpServer:
         self._open = OpenConnections(clock.wall_s())
         self._of_hosts: dict[str, WeakSet[socket.socket]] = {}  # host id → the connections through its gateway
         self._exit_requested = asyncio.Event()
+        self._console = console
+        self.before_exit: list[Callable[[], None]] = []  # they end responses that would not end by themselves
         self.outside: OutsideRules | None = None  # None: TLS is not served, and all connections are plain
 
     def exit(self) -> None:
         """Make `serve` stop listening. Requests that have already arrived get a response, if they end within GRACE_S."""
         self._exit_requested.set()
 
-    async def serve(self, sockets: Sequence[socket.socket]) -> None:
+    async def serve(self, sockets: Sequence[socket.socket], console_sockets: Sequence[socket.socket]) -> None:
         """Serve until `exit` is called. Once a second, update the Date header and close the connections of slow clients."""
         names = PeerNames()
-        acceptors = [Acceptor(each, self._limits, names.name, self._accepted, self._open.run) for each in sockets]
+        for_console = partial(self._accepted, is_for_console=True)
+        acceptors = [
+            Acceptor(each, self._limits, names.name, accepted, self._open.run)
+            for all_, accepted in ((sockets, self._accepted), (console_sockets, for_console))
+            for each in all_
+        ]
         while not self._exit_requested.is_set():
             self._open.set_date(self._clock.wall_s())
             for connection in tuple(self._open.connections):
@@ -65,6 +83,8 @@ class HttpServer:
                     await self._exit_requested.wait()
         for acceptor in acceptors:
             acceptor.close()
+        for close in self.before_exit:
+            close()
         await self._shut_down()
 
     async def adopt(self, connection: socket.socket, host: RemoteHost) -> None:
@@ -80,7 +100,7 @@ class HttpServer:
         """Serve a connection with TLS. `connection` is the Unix socket that leads to the process that ends TLS."""
 
         def make() -> HttpProtocol:
-            protocol = self._protocol(client.peer_name, client.address)
+            protocol = self._protocol(client.peer_name, client.address, is_for_console=client.is_for_console)
             protocol.is_secure = True
             return protocol
 
@@ -95,22 +115,31 @@ class HttpServer:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _accepted(self, peer_name: str, here: str) -> HttpProtocol:
+    def _accepted(self, peer_name: str, here: str, *, is_for_console: bool = False) -> HttpProtocol:
         """Return the protocol of a connection to the address `here` of this server."""
-        protocol = self._protocol(peer_name)
+        protocol = self._protocol(peer_name, is_for_console=is_for_console)
         if self.outside is not None:
             self.outside.apply(protocol, here)
         return protocol
 
-    def _protocol(self, peer_name: str, address: str = "") -> HttpProtocol:
+    def _protocol(self, peer_name: str, address: str = "", *, is_for_console: bool = False) -> HttpProtocol:
         protocol = HttpProtocol(self._open, self._limits, self._respond, self._websocket)
+        if is_for_console:
+            protocol.is_for_console, protocol.serve, protocol.upgrade = True, self._respond_in_console, None
         protocol.peer_name, protocol.address = peer_name, address
         return protocol
 
     async def _respond(self, connection: HttpConnection) -> None:
-        request = connection.request
+        await self._send(self._front_door.respond, connection)
+
+    async def _respond_in_console(self, connection: HttpConnection) -> None:
+        await self._send(self._console().respond, connection)
+
+    async def _send(self, respond: Respond, connection: HttpConnection) -> None:
         try:
-            response = await self._front_door.respond(request, connection.receive, connection)
+            response = await respond(connection.request, connection.receive, connection)
+            if response is None:
+                return
             # No other coroutine has run since the rows of the response body were read, so the files of the response body still
             # exist. `reading` protects these files from deletion, also while `end_body` waits for the client.
             with self._blobs.reading([each.blob for each in response.stream]) if response.stream else NO_BLOBS:

@@ -50,7 +50,9 @@ class OpenTls(Struct, frozen=True):
         return {"tlsUrl": self.url, "tlsPin": self.pin}
 
 
-def open_tls(data: Path, choice: TlsChoice, listener: socket.socket, clock: Clock, server: HttpServer) -> OpenTls:
+def open_tls(
+    data: Path, choice: TlsChoice, listener: socket.socket, console_port: int, clock: Clock, server: HttpServer
+) -> OpenTls:
     """Start to serve TLS. `listener` listens on the port of the API."""
     from corral.server.door.authority import Authority
     from corral.server.tls.certificate import GivenCertificate, OwnCertificate
@@ -67,7 +69,7 @@ def open_tls(data: Path, choice: TlsChoice, listener: socket.socket, clock: Cloc
     certificate.renew(now_s)
     front = TlsFront(folder, certificate, clock, server.adopt_tls)
     url = https_url(certificate.shown_name, choice.port or port)
-    server.outside = OutsideRules(front.take, choice.plain_http, url)
+    server.outside = OutsideRules(front.take, choice.plain_http, url, https_url(certificate.shown_name, console_port))
     front.open()
     return OpenTls(front, url, certificate.trust.bundle, certificate.trust.pin)
 

@@ -2,6 +2,7 @@
 
 from corral.aws.handlers import handlers_in
 from corral.services.corral import (
+    console,
     gpu_faults,
     history,
     hosts,
@@ -10,6 +11,7 @@ from corral.services.corral import (
     lenders,
     limits,
     people,
+    queue_peek,
     runs,
     server,
     signals,
@@ -23,5 +25,5 @@ HANDLERS = handlers_in("corral", globals())
 STEPS = {"UpdateWaitingTasks": waiting_tasks.update_waiting_tasks, "SetGpuFault": gpu_faults.set_gpu_fault}
 LANES = {"DescribeLogStates": "logs"}
 READS_FLEET = frozenset({"GetStatus", "DescribeUsage", "DescribeHosts", "DescribeGpus", "ListRuns", "DescribeInstances"})
-HEAVY = READS_FLEET | {"DescribeQueueWorkers", "GetHistory", "ListTaskNames", "GetUsage", "ListOutputFiles"}
+HEAVY = READS_FLEET | {"DescribeQueueWorkers", "GetHistory", "ListTaskNames", "GetUsage", "ListOutputFiles", "PeekMessages"}
 QUICK = frozenset({"DescribeLogStates", "GetMetricsToken"})

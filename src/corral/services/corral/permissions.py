@@ -15,6 +15,7 @@ from corral.core.transactions import Tx
 from corral.model.agent_protocol import DEFAULT_CLUSTER
 from corral.operations.listings import Listed
 from corral.services.corral.limits import concerns
+from corral.services.corral.queue_peek import queue_name
 from corral.services.ecs.lookup import arn, short
 from corral.store import Store
 from corral.store.task_history import HistoryFilter
@@ -33,6 +34,8 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         arns = [f"arn:aws:ec2:{here}:instance/{params.get('instance', '')}"]
     elif operation == "DescribeQueueWorkers":
         arns = [f"arn:aws:sqs:{here}:{params.get('queue', '')}"]
+    elif operation == "PeekMessages":  # the permission of ReceiveMessage, so that a policy about the queue need not name both
+        return on_resources("sqs:ReceiveMessage", [f"arn:aws:sqs:{here}:{queue_name(params.get('queue') or '')}"], {})
     return on_resources(f"corral:{operation}", arns, {})
 
 

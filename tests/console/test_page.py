@@ -1,0 +1,333 @@
+"""The pages of the console in a real browser: one server, one browser and one session for all flows.
+
+Whatever the browser prints as an error fails the test in which it happens, and so does a dialog that a name has opened.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Error, Page, expect, sync_playwright
+
+from harness import Corral, container, eventually
+
+AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+DEADLINE_MS = 60_000
+# The browser itself prints errors of the network: the server is down, or another test has changed the networks of the machine.
+# They are no errors of the page, which continues.
+NETWORK = "net::ERR_"
+PATHS = ("", "tasks", "batch", "services", "groups", "queues", "buckets", "stacks", "metrics", "logs", "cost")
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+class Console:
+    """The page in the browser, and the server behind it."""
+
+    def __init__(self, corral: Corral, page: Page) -> None:
+        self.corral, self.page = corral, page
+        self.errors: list[str] = []
+        page.on("console", lambda message: self._note(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+
+    def _note(self, text: str) -> None:
+        if NETWORK not in text:
+            self.errors.append(text)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.corral.console_port}/"
+
+    def open(self, path: str) -> None:
+        self.page.goto(f"{self.url}#/{path}")
+        expect(self.page.locator("main h1")).to_be_visible()
+
+    def press(self, name: str, confirm: str | None = None) -> None:
+        """Press a button, and the button of its dialog."""
+        self.page.get_by_role("button", name=name, exact=True).click()
+        if confirm:
+            dialog = self.page.get_by_role("dialog")
+            dialog.get_by_role("button", name=confirm, exact=True).click()
+            expect(dialog).to_have_count(0)
+
+    def restart_server(self) -> None:
+        """Kill the server while the page is open. The page says so, and continues by itself when the server has started again."""
+        connection = self.page.locator("#connection")
+        self.corral.kill("corral.server")
+        expect(connection).to_contain_text("does not answer")
+        self.corral.start()
+        expect(connection).to_have_text("live")
+
+    @contextmanager
+    def downloaded(self, name: str) -> Iterator[list[bytes]]:
+        content: list[bytes] = []
+        with self.page.expect_download() as download:
+            yield content
+        assert download.value.suggested_filename == name
+        content.append(Path(download.value.path()).read_bytes())
+
+
+@pytest.fixture(scope="module")
+def opened(corral: Corral) -> Iterator[Console]:
+    chromium = shutil.which("chromium")
+    assert chromium, "chromium is missing: `make test-packages` installs it"
+    expect.set_options(timeout=DEADLINE_MS)
+    with sync_playwright() as playwright:
+        # A machine without user namespaces and a small /dev/shm must do.
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        )
+        page = browser.new_context(color_scheme="light", viewport={"width": 1280, "height": 900}).new_page()
+        page.set_default_timeout(DEADLINE_MS)
+        console = Console(corral, page)
+        link = corral.own("CreateConsoleLink")
+        for timeout_ms in (DEADLINE_MS / 4, DEADLINE_MS):  # if another test changes networks now, the browser gives up requests
+            with suppress(Error, AssertionError):
+                page.goto("about:blank")
+                page.goto(f"{console.url}#{link['code']}")
+                expect(page.locator("#identity")).to_contain_text("root", timeout=timeout_ms)
+                break
+        expect(page.locator("#identity")).to_contain_text("root")
+        console.errors.clear()
+        assert link["code"] not in page.url  # neither the address nor the history has the code
+        yield console
+        browser.close()
+
+
+@pytest.fixture
+def console(opened: Console) -> Iterator[Console]:
+    yield opened
+    errors, opened.errors = opened.errors, []
+    assert not errors
+
+
+def test_see_a_task_wait_read_why_stop_the_holder_and_watch_it_start(console: Console) -> None:
+    page, ecs = console.page, console.corral.client("ecs")
+    ecs.register_task_definition(
+        family="holder", containerDefinitions=[container(["sh", "-c", f"exec sleep 600 # {EVIL}"], gpus=2)]
+    )
+    [holder] = ecs.run_task(taskDefinition="holder")["tasks"]
+    console.open("")
+    gpus = page.get_by_role("region", name="GPUs", exact=True)
+    expect(gpus.get_by_role("link", name="holder")).to_have_count(2)
+
+    console.press("Run …")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Command", exact=True).first.fill("sleep 600")
+    dialog.get_by_role("textbox", name="Name", exact=True).fill("waiter")
+    expect(dialog.locator(".same code")).to_have_text("corral run -d -g 1 -n waiter -- sh -c 'sleep 600'")
+    dialog.get_by_role("button", name="Run", exact=True).click()
+    why = page.locator("main [role=status]")
+    expect(why).to_contain_text("Place 1 in line. holder hold")
+    expect(why).to_contain_text("needs 1 GPU")
+    waiter = page.url
+
+    console.open("")
+    line = page.get_by_role("region", name="Waiting line", exact=True).first
+    expect(line.get_by_role("row", name="waiter")).to_contain_text("needs 1 GPU")
+    gpus.get_by_role("link", name="holder").first.click()
+    expect(page.locator("main h1")).to_have_text("holder")
+    expect(page.get_by_text(f"sh -c exec sleep 600 # {EVIL}")).to_be_visible()
+    console.restart_server()
+    console.press("Stop", confirm="Stop")
+    expect(page.locator("main .head .state")).to_contain_text("STOPPED")
+
+    page.goto(waiter)
+    expect(page.locator("main .head .state")).to_have_text("RUNNING")
+    console.press("Stop", confirm="Stop")
+    expect(page.locator("main .head .state")).to_contain_text("STOPPED")
+    assert ecs.describe_tasks(tasks=[holder["taskArn"]])["tasks"][0]["lastStatus"] == "STOPPED"
+
+
+def test_follow_a_log_with_a_progress_bar(console: Console, tmp_path: Path) -> None:
+    page, ecs = console.page, console.corral.client("ecs")
+    script = (
+        f"printf '\\033[31mred\\033[0m first\\n'; printf '10%% done\\r'; until test -e {tmp_path}/go; do sleep 0.1; done; "
+        f"printf '20%% done\\r'; until test -e {tmp_path}/end; do sleep 0.1; done; printf '100%% done\\r\\nlast {EVIL}\\n'"
+    )
+    ecs.register_task_definition(family="bar", containerDefinitions=[container(["sh", "-c", script], log_prefix="bar")])
+    task = ecs.run_task(taskDefinition="bar")["tasks"][0]["taskArn"].rpartition("/")[2]
+    console.open(f"tasks/default/{task}")
+    rows = page.locator(".lines .row")
+    expect(rows).to_have_text(["red first", "10% done"])
+    expect(rows.first.locator("span.c1")).to_have_text("red")
+    (tmp_path / "go").touch()
+    expect(rows).to_have_text(["red first", "20% done"])  # drawn over the 10%
+    console.restart_server()
+    (tmp_path / "end").touch()
+    expect(rows).to_have_text(["red first", "100% done", f"last {EVIL}"])
+    page.get_by_label("Search in the log").fill("LAST")
+    expect(page.locator(".lines mark")).to_have_text("last")
+    expect(page.locator(".log-bar output")).to_have_text("1 of 1 in 3 lines")
+
+
+def test_a_log_of_100_000_lines(console: Console) -> None:
+    page, ecs = console.page, console.corral.client("ecs")
+    numbers = container(["seq", "-f", "line %06.0f", "0", "99999"], log_prefix="long")
+    ecs.register_task_definition(family="long", containerDefinitions=[numbers])
+    task = ecs.run_task(taskDefinition="long")["tasks"][0]["taskArn"].rpartition("/")[2]
+    console.open(f"logs/%2Ftests/long%2Fmain%2F{task}")
+    rows = page.locator(".lines .row")
+    expect(page.locator(".log-bar output")).to_have_text("100,000 lines")
+    expect(rows.last).to_have_text("line 099999")
+    assert rows.count() < 200  # only the lines in sight are elements
+    page.get_by_label("Search in the log").fill("line 04200")
+    expect(page.locator(".row.current")).to_have_text("line 042000")
+    expect(page.locator(".log-bar output")).to_have_text("1 of 10 in 100,000 lines")
+    page.keyboard.press("Enter")
+    expect(page.locator(".row.current")).to_have_text("line 042001")
+
+
+def test_retry_the_failed_children_of_an_array(console: Console, tmp_path: Path) -> None:
+    page, batch = console.page, console.corral.client("batch")
+    batch.create_compute_environment(computeEnvironmentName="here", type="UNMANAGED", tags={"corral:cluster": "default"})
+    eventually(lambda: batch.describe_compute_environments()["computeEnvironments"][0]["status"] == "VALID", "the environment")
+    batch.create_job_queue(jobQueueName="q", priority=1, computeEnvironmentOrder=[{"order": 1, "computeEnvironment": "here"}])
+    command = [
+        "sh",
+        "-c",
+        f'echo "index $AWS_BATCH_JOB_ARRAY_INDEX"; test "$AWS_BATCH_JOB_ARRAY_INDEX" != 2 || test -e {tmp_path}/fixed',
+    ]
+    needs = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "64"}]
+    batch.register_job_definition(
+        jobDefinitionName="parts", type="container",
+        containerProperties={"image": "corral/host", "command": command, "resourceRequirements": needs},
+    )  # fmt: skip
+    array = batch.submit_job(jobName="parts", jobQueue="q", jobDefinition="parts", arrayProperties={"size": 4})["jobId"]
+    console.open(f"batch/job/{array}")
+    squares = page.get_by_role("list", name="Children of the array")
+    expect(squares.get_by_role("link", name="child 2: FAILED, exit code 1")).to_be_visible()
+    expect(squares.locator(".SUCCEEDED")).to_have_count(3)
+    (tmp_path / "fixed").touch()
+    console.press("Retry 1 failed …", confirm="Retry 1 failed")
+    expect(page.locator("main .head .state")).to_have_text("SUCCEEDED")
+    assert array not in page.url
+    expect(page.locator(".lines .row")).to_have_text(["index 2"])
+
+
+def test_upload_preview_and_download(console: Console, tmp_path: Path) -> None:
+    page = console.page
+    console.open("buckets")
+    page.get_by_role("button", name="Create …").click()
+    page.get_by_role("dialog").get_by_role("textbox", name="Name", exact=True).fill("data")
+    page.get_by_role("dialog").get_by_role("button", name="Create", exact=True).click()
+    expect(page.locator("main h1")).to_have_text("data")
+
+    text = f"<script>alert(1)</script> {EVIL}\n"
+    (tmp_path / f"{EVIL}.txt").write_text(text)
+    (tmp_path / "square.png").write_bytes(png())
+    page.get_by_label("Upload files").set_input_files([tmp_path / f"{EVIL}.txt", tmp_path / "square.png"])
+    page.get_by_role("link", name=f"{EVIL}.txt").click()
+    expect(page.locator(".preview pre")).to_have_text(text)
+    with console.downloaded(f"{EVIL}.txt".replace("<", "_").replace(">", "_")) as content:
+        console.press("Download")
+    assert content == [text.encode()]
+
+    console.open("buckets/data/square.png")
+    image = page.get_by_role("img", name="Preview of square.png")
+    expect(image).to_be_visible()
+    assert image.evaluate("async image => { await image.decode(); return image.naturalWidth }") == 8
+    console.restart_server()
+    console.press("Delete", confirm="Delete")
+    expect(page.get_by_role("link", name=f"{EVIL}.txt")).to_be_visible()
+    expect(page.get_by_role("link", name="square.png")).to_have_count(0)
+
+
+def test_scale_a_group_and_see_the_activity(console: Console) -> None:
+    page = console.page
+    console.corral.group("workers")
+    console.open("groups/workers")
+    page.get_by_role("button", name="Scale …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("spinbutton", name="Desired instances").fill("1")
+    command = "aws autoscaling set-desired-capacity --auto-scaling-group-name workers --desired-capacity 1"
+    expect(dialog.locator(".same code")).to_have_text(command)
+    dialog.get_by_role("button", name="Scale", exact=True).click()
+    activities = page.get_by_role("region", name="Scaling activities").first
+    expect(activities.get_by_role("row", name="Launching a new EC2 instance")).to_contain_text("Successful")
+    expect(page.get_by_role("region", name="Instances", exact=True).first).to_contain_text("g5.xlarge")
+    console.corral.client("autoscaling").set_desired_capacity(AutoScalingGroupName="workers", DesiredCapacity=0)
+    expect(activities.get_by_role("row", name="Terminating EC2 instance")).to_be_visible()
+
+
+def test_look_at_messages_of_a_queue(console: Console) -> None:
+    sqs = console.corral.client("sqs")
+    url = sqs.create_queue(QueueName="letters")["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody=EVIL)
+    console.open("queues/letters")
+    console.press("Look at messages")
+    expect(console.page.locator("main pre")).to_have_text(EVIL)
+    [message] = sqs.receive_message(QueueUrl=url, AttributeNames=["All"])["Messages"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+def test_draw_a_metric(console: Console) -> None:
+    cloudwatch, page = console.corral.client("cloudwatch"), console.page
+    cloudwatch.put_metric_data(Namespace="Training", MetricData=[{"MetricName": "loss", "Value": 0.5, "Unit": "None"}])
+    console.open("metrics")
+    page.get_by_label("Namespace").select_option("Training")
+    page.get_by_role("checkbox", name="Draw loss").check()
+    expect(page.get_by_role("img", name="Chosen metrics. loss: 0.5 to 0.5, last 0.5")).to_be_visible()
+    console.press("Clear")
+    expect(page.get_by_role("checkbox", name="Draw loss")).not_to_be_checked()
+    expect(page.get_by_text("Choose up to 6 metrics below.")).to_be_visible()
+
+
+def test_the_keyboard_alone(console: Console) -> None:
+    page = console.page
+    console.open("tasks")
+    page.get_by_role("link", name="Skip to the content").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    expect(page.locator("main h1")).to_have_text("Tasks and runs")
+    page.get_by_role("button", name="Run …").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_label("Command", exact=True).first).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+def test_everybody_can_use_the_pages(console: Console, scheme: Any, width: int) -> None:
+    """No page has a serious finding of axe-core, and on a phone none is wider than the screen."""
+    assert AXE.exists(), "axe-core is missing: `make tests/console/node_modules/.installed` installs it"
+    page = console.page
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.evaluate(AXE.read_text())
+    inner = ("groups/workers", "queues/letters", "buckets/data", "batch/q", "tasks/default/" + any_task(console.corral))
+    for path in (*PATHS, *inner):
+        page.evaluate("path => { location.hash = '#/' + path }", path)
+        expect(page.locator(f"main .page[data-key='#/{path}'] h1")).to_be_visible()
+        expect(page.get_by_text("Loading …")).to_have_count(0)
+        run = "axe.run({resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
+        found = page.evaluate(f"async () => (await {run}).violations")
+        serious = [
+            (each["id"], [node["html"] for node in each["nodes"]][:3])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert not serious, path
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than {width} pixels"
+
+
+def any_task(corral: Corral) -> str:
+    return str(corral.own("GetHistory", name="holder")["tasks"][0]["taskArn"]).rpartition("/")[2]
+
+
+def png() -> bytes:
+    """Return an image of 8 by 8 pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + bytes([200, 30, 30] * 8) for _ in range(8))
+    head = struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
