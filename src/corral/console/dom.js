@@ -37,6 +37,15 @@ function append(element, children) {
 // Give `parent` the children `fresh`, and keep the elements that it has where they are alike: the focus, the selection, the scroll
 // position and open details stay. Elements with `data-key` are matched by it; an element with `data-keep` manages its own children.
 export function update(parent, fresh) {
+  if (
+    fresh.length === 1 &&
+    fresh[0].nodeType === Node.TEXT_NODE &&
+    parent.firstChild?.nodeType === Node.TEXT_NODE &&
+    !parent.firstChild.nextSibling
+  ) {
+    change(parent.firstChild, fresh[0]);
+    return;
+  }
   const keyed = new Map();
   for (const child of parent.children) if (child.dataset.key) keyed.set(child.dataset.key, child);
   let at = parent.firstChild;
@@ -92,10 +101,13 @@ function change(old, node) {
     if (old.data !== node.data) old.data = node.data;
     return;
   }
-  const own = old.tagName === "DETAILS" ? ["open"] : []; // the person opens and closes them
-  for (const { name, value } of [...node.attributes])
-    if (!own.includes(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
-  for (const { name } of [...old.attributes]) if (!own.includes(name) && !node.hasAttribute(name)) old.removeAttribute(name);
+  const isOwn = (name) => name === "open" && old.tagName === "DETAILS"; // the person opens and closes them
+  for (const { name, value } of node.attributes) {
+    if (!isOwn(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  if (old.attributes.length > node.attributes.length) {
+    for (const { name } of [...old.attributes]) if (!isOwn(name) && !node.hasAttribute(name)) old.removeAttribute(name);
+  }
   for (const name of old.handlers ?? []) old[name] = null;
   for (const name of node.handlers ?? []) old[name] = node[name];
   old.handlers = node.handlers;
@@ -107,7 +119,7 @@ function change(old, node) {
     }
     return;
   }
-  update(old, [...node.childNodes]);
+  if (old.firstChild || node.firstChild) update(old, [...node.childNodes]);
 }
 
 function mounted(node) {
