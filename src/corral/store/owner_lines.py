@@ -18,24 +18,20 @@ UNUSED = -inf  # the level of an owner who has used no GPU
 class OwnerLines:
     """The lines of one owner with the same priority."""
 
-    __slots__ = ("_sorted", "level", "lines", "owner", "priority")
+    __slots__ = ("level", "lines", "owner", "priority", "sorted")
 
     def __init__(self, priority: float, owner: str, level: float) -> None:
         self.priority = priority  # negated, as in ranks
         self.owner = owner
         self.level = level
         self.lines: dict[Line, None] = {}
-        self._sorted: list[Line] | None = None
-
-    def changed(self) -> None:
-        """Sort the lines again at the next use, because one of them is new or has another first claim."""
-        self._sorted = None
+        self.sorted: list[Line] | None = None  # by their first claims; None: a line is new, or has another first claim
 
     def in_order(self) -> list[Line]:
         """Return the lines, sorted by their first claims."""
-        found = self._sorted
+        found = self.sorted
         if found is None:
-            found = self._sorted = sorted(self.lines, key=first_claim)
+            found = self.sorted = sorted(self.lines, key=first_claim)
         return found
 
 

@@ -142,10 +142,11 @@ class PoolIndex:
         return found
 
     def turns(self) -> Iterator[Claim]:
-        passed, lines = set[Peers](), self.waiting_lines
-        if lines.is_contested and (yield from lines.turns(passed)):
+        lines, passed = self.waiting_lines, set[Peers]()
+        if len(lines.owners) > 1 and (yield from lines.turns(passed)):
             return
-        heads = [claim for claim in self.heads() if not passed or self._peers[_peers_key(claim)] not in passed]  # a heap
+        left = [claim for claim in self.heads() if self._peers[_peers_key(claim)] not in passed] if passed else None
+        heads = self.heads()[:] if left is None else left  # sorted, so it is a heap
         version, may_differ = lines.version, False  # `may_differ`: a change may have replaced claims in `heads`
         while heads:
             claim = heads[0]
@@ -160,13 +161,12 @@ class PoolIndex:
             heappop(heads)
             yield claim
             if lines.version != version:
-                version, may_differ = lines.version, True
-                successor = self.first_peer(claim)
-                if successor is not None and successor is not claim:
+                version, may_differ = lines.version, bool(heads)
+                if (successor := self.first_peer(claim)) is not None and successor is not claim:
                     heappush(heads, successor)
 
     def first_peer(self, claim: Claim) -> Claim | None:
-        peers = self._peers.get(_peers_key(claim))
+        peers = self._peers.get(claim[3] if claim[4] is None else (claim[3], claim[4]))
         return None if peers is None else peers.first or self.waiting_lines.first_of(peers)
 
     def head(self, demand: Demand) -> Claim | None:
@@ -186,7 +186,7 @@ class PoolIndex:
         return self.waiting_lines.count()
 
     def ranked(self, claim: Claim) -> Claim:
-        return self.waiting_lines.ranked(claim)
+        return claim if len(self.waiting_lines.owners) < 2 else self.waiting_lines.ranked(claim)
 
     def is_open(self, claim: Claim) -> bool:
         return self.waiting_lines.is_open(claim)

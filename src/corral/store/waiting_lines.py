@@ -231,7 +231,7 @@ class WaitingLines:
         if not is_first:
             return False
         self.version += 1
-        line.group.changed()
+        line.group.sorted = None
         if claim.owner in self._allowances:
             changes_ranks |= self.reopen(claim.owner)
         if peers.only is line:
@@ -244,7 +244,7 @@ class WaitingLines:
         return True
 
     def remove(self, claim: Claim) -> bool:
-        peers = self.peers[claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)]
+        peers = self.peers[claim[3] if claim[4] is None else (claim[3], claim[4])]
         line = peers.lines[self.owners[claim[5]][claim[0][0]]]
         was_first = line.remove(claim)
         peers.count -= 1
@@ -252,7 +252,7 @@ class WaitingLines:
         if not was_first:
             return False
         self.version += 1
-        line.group.changed()
+        line.group.sorted = None
         peers.first = None
         if not line:
             self._drop_line(line, claim)
@@ -347,7 +347,7 @@ class WaitingLines:
             self._join_order(group)
         line = peers.lines[group] = Line(peers, group)
         group.lines[line] = None
-        group.changed()
+        group.sorted = None
         peers.only = line if len(peers.lines) == 1 else None
         return line, is_second
 
