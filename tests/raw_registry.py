@@ -6,7 +6,7 @@ import http.client
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -75,7 +75,10 @@ class Registry:
         chunked = body is not None and not isinstance(body, bytes)
         if chunked:
             sent["Transfer-Encoding"] = "chunked"
-        self.connection.request(method, path, body, sent, encode_chunked=chunked)
+        with suppress(
+            ConnectionResetError, BrokenPipeError
+        ):  # the server may refuse a layer and close before the layer is complete
+            self.connection.request(method, path, body, sent, encode_chunked=chunked)
         answer = self.connection.getresponse()
         found = {name.lower(): value for name, value in answer.getheaders()}
         assert found["docker-distribution-api-version"] == "registry/2.0"

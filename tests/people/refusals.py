@@ -18,8 +18,10 @@ IN_FLIGHT = 4
 TARGET_MAX = 50_000  # characters of a URL; the HTTP parser refuses longer ones before anything is recognised
 FAILURES_MAX = 5
 TYPED = ("query", "ec2", "rest-xml")  # protocols whose requests cannot be serialized from values of the wrong types
-# Who am I, a session with the caller's own permissions, and DeleteObjects, whose response has an error for each key.
-ALLOWED = frozenset({"sts:GetCallerIdentity", "sts:GetSessionToken", "s3:DeleteObjects"})
+# Who am I, sessions with the caller's own permissions, and DeleteObjects, whose response has an error for each key.
+ALLOWED = frozenset(
+    {"sts:GetCallerIdentity", "sts:GetSessionToken", "s3:DeleteObjects", "corral:CreateConsoleLink", "corral:EndConsoleSessions"}
+)
 
 
 @dataclass

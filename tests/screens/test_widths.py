@@ -33,7 +33,7 @@ SENTENCES = {
     "token", "user", "connect",
 }  # fmt: skip
 # These commands print what another program prints, or text for programs. Such lines are not broken.
-UNCHANGED = {"aws", "env", "exec", "run", "rerun", "logs", "login", "metrics", "completion"}
+UNCHANGED = {"aws", "console", "env", "exec", "run", "rerun", "logs", "login", "metrics", "completion"}
 
 
 class Screen(NamedTuple):
