@@ -19,6 +19,8 @@ Messages are JSON on a link (`node/link.py`). Each message is a `ToCore` or a `T
                     {"execute": Execute}        run a command inside a living run (ExecuteCommand)
                     {"signal": SignalOrder}     send a signal to the processes of living runs
                     {"gpu_fault": GpuFaultOrder}  a fault of a simulated GPU, or the end of a fault
+                    {"pause": PauseOrder}       pause a living run, or continue it; sent again after each `welcome` until a report
+                                                has the number of the order (`Observed.pause`)
                     {"samples_at_once": bool}   send samples of GPUs at once, or collect them (`CollectedSamples`)
                     {"accounts": [names]}       the Unix accounts of all users: answer with those that this host has, and that runs
                                                 may use there; sent when the set changes
@@ -97,6 +99,19 @@ class SignalOrder(Struct, frozen=True):
     signal: str  # one of `model/run_signals.py`
 
 
+class PauseOrder(Struct, frozen=True):
+    """Pause a living run, or continue it. The host answers each order once it is carried out or has failed (`RunPause`).
+
+    To pause a run is to move the state of its processes on GPUs to the memory of the host, and to stop its processes. The number of
+    an order is greater than those of earlier orders for the run. The host ignores an order with a smaller number than the last one,
+    and answers a repeated one again.
+    """
+
+    run_id: str  # of the attempt
+    number: int
+    paused: bool
+
+
 class AccountsOrder(Struct, frozen=True):
     """The Unix accounts of all users: the host answers with those that it has, and that runs may use there."""
 
@@ -117,7 +132,7 @@ class UpgradeOrder(Struct, frozen=True):
 
 # A StartOrder starts a run, the id of a run stops it, a RunSpec asks for health checks of a run, a ImagePush ends the wait of runs
 # for this image, and None discards earlier orders.
-Order = StartOrder | str | RunSpec | ImagePush | SignalOrder | GpuFaultOrder | AccountsOrder | UpgradeOrder | None
+Order = StartOrder | str | RunSpec | ImagePush | SignalOrder | GpuFaultOrder | PauseOrder | AccountsOrder | UpgradeOrder | None
 
 
 class HostOrders(Struct):
@@ -127,7 +142,7 @@ class HostOrders(Struct):
     stop: list[str] = field(default_factory=list)  # the ids of the runs to stop
     check: list[RunSpec] = field(default_factory=list)
     pushed: list[ImagePush] = field(default_factory=list)
-    once: list[SignalOrder | GpuFaultOrder | AccountsOrder | UpgradeOrder] = field(
+    once: list[SignalOrder | GpuFaultOrder | PauseOrder | AccountsOrder | UpgradeOrder] = field(
         default_factory=list
     )  # orders that are sent once, if the agent is connected
     replaces_earlier: bool = False  # True: do not send earlier orders that are still queued (see `Tx.reset_orders`)
@@ -301,6 +316,7 @@ class ToAgent(Struct, frozen=True):
     execute: Execute | None = None
     signal: SignalOrder | None = None
     gpu_fault: GpuFaultOrder | None = None
+    pause: PauseOrder | None = None
     upgrade: UpgradeOrder | None = None
     samples_at_once: bool | None = None
     accounts: list[str] | None = None

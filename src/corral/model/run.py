@@ -106,6 +106,20 @@ class LogTarget(Struct, frozen=True):
         return ROOT if self.group in (RUN_LOG_GROUP, BATCH_LOG_GROUP) else self.owner
 
 
+class RunPause(Struct, frozen=True):
+    """The answer of a host to a `PauseOrder`: whether the run is paused after it.
+
+    If the order has failed, the run is as it was before, and `why_not` says why. A paused run has no memory on a GPU, except the
+    little that the driver leaves there, so other runs can have its GPUs.
+    """
+
+    number: int  # of the order
+    paused: bool
+    why_not: str = ""  # why the order has failed; empty: it is carried out
+    moved_bytes: int = 0  # the memory of GPUs that is in the memory of the host now, or was there until now
+    took_s: float = 0.0  # how long it took
+
+
 class Observed(Struct, frozen=True):
     """The state of a run, as its host reports it. The run is alive while `stopped_at_s` is None."""
 
@@ -119,6 +133,7 @@ class Observed(Struct, frozen=True):
     # The value of NVIDIA_VISIBLE_DEVICES in the image. The run waits until the core sends an order with GPUs.
     asks_gpus: str | None = None
     about: dict[str, Any] | None = None  # imageDigest, networkBindings...; None: the core does not change the stored values
+    pause: RunPause | None = None  # the answer to the last order to pause or continue the run; None: there is none since its start
 
 
 class Usage(Struct, frozen=True):
