@@ -18,7 +18,8 @@ from corral.model.settings import HistorySettings, OutputSettings, ScalingTimes,
 UP, SCALING, HISTORY, OUTPUTS, RUN, COST, INSTANCE_TYPES = "up", "scaling", "history", "outputs", "run", "cost", "instance-types"
 JOIN, HOSTS, CLUSTERS, UPGRADE, LENDERS = "join", "hosts", "clusters", "upgrade", "lenders"
 SHIP, SHARED_FOLDERS, AUDIT = "ship", "shared-folders", "audit"
-USAGE, SHARES = "usage", "shares"
+USAGE, SHARES, TURNS = "usage", "shares", "turns"
+TURNS_MAX = 100
 IDLE_MAX_S = 30 * 86_400
 TIME_MAX_S = 48 * 3600  # as long as UpdateTaskProtection can protect a task
 HISTORY_DAYS_MAX, HISTORY_TASKS_MAX = 3_650, 100_000_000
@@ -231,6 +232,8 @@ _SHARES = (
          "after how long the use of GPUs counts half in the line"),
 )  # fmt: skip
 
+_TURNS = (whole(TURNS, "most_per_gpu", 4, TURNS_MAX, "how many tasks at most take turns on one GPU (`corral run --turns`)"),)
+
 _DATA_SERVICES = ("cloudwatch", "lambda", "logs", "s3", "sns", "sqs")
 _AUDIT = (
     ConfigurationSetting(
@@ -240,7 +243,22 @@ _AUDIT = (
     ),
 )  # fmt: skip
 
-_ALL = (*_UP, *_JOIN, *_HOSTS, *_SCALING, *_HISTORY, *_OUTPUTS, *_RUN, *_SHIP, *_UPGRADE, *_COST, *_USAGE, *_SHARES, *_AUDIT)
+_ALL = (
+    *_UP,
+    *_JOIN,
+    *_HOSTS,
+    *_SCALING,
+    *_HISTORY,
+    *_OUTPUTS,
+    *_RUN,
+    *_SHIP,
+    *_UPGRADE,
+    *_COST,
+    *_USAGE,
+    *_SHARES,
+    *_TURNS,
+    *_AUDIT,
+)
 SETTINGS: dict[str, ConfigurationSetting] = {setting.name: setting for setting in _ALL}
 TABLES = (*dict.fromkeys(setting.table for setting in SETTINGS.values()), INSTANCE_TYPES, CLUSTERS, LENDERS)
 HAND_WRITTEN = (INSTANCE_TYPES, CLUSTERS, LENDERS)  # tables whose keys are names: `server/configuration.py` reads them

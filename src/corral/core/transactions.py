@@ -22,7 +22,16 @@ from corral.core.database import CommitFailed as CommitFailed
 from corral.core.database import Handover
 from corral.core.ids import Ids
 from corral.core.outbox import NewHandover
-from corral.model.agent_protocol import AccountsOrder, GpuFaultOrder, ImagePush, Order, SignalOrder, StartOrder, UpgradeOrder
+from corral.model.agent_protocol import (
+    AccountsOrder,
+    GpuFaultOrder,
+    ImagePush,
+    Order,
+    PauseOrder,
+    SignalOrder,
+    StartOrder,
+    UpgradeOrder,
+)
 from corral.model.run import RunSpec
 from corral.model.settings import Settings
 
@@ -200,7 +209,7 @@ class Tx(Struct, Generic[S]):
         """Tell the agent of a host that Corral's registry has a new image or tag. Runs that wait for it pull it at once."""
         self._orders.append((host_id, pushed))
 
-    def order_once(self, host_id: str, order: SignalOrder | GpuFaultOrder | AccountsOrder | UpgradeOrder) -> None:
+    def order_once(self, host_id: str, order: SignalOrder | GpuFaultOrder | PauseOrder | AccountsOrder | UpgradeOrder) -> None:
         """Send an order that is not repeated if the agent of the host disconnects."""
         self._orders.append((host_id, order))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from corral.model.instance import ec2_id
 from corral.model.task import Demand, PlacementRules
@@ -163,6 +164,13 @@ class Reservation(Struct, frozen=True):
     claim: Claim
     wanted: dict[str, Demand]  # id of each reserved slot → what the claim will use there
     opening: Opening | None = None  # when the claim can start on one of these slots; None: this is unknown
+    # Slot id → GPUs that older paused tasks wait for, to continue on them. If `wanted` is empty, `claim` is the first of them.
+    kept: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def keep(self, demand: Demand) -> Reservation:
+        """Return the reservation with the GPUs of a paused task, which is behind `claim` or is `claim` itself."""
+        slot_id = demand.rules.slot_id if demand.rules is not None else ""
+        return replace(self, kept={**self.kept, slot_id: self.kept.get(slot_id, frozenset()).union(demand.own_gpus)})
 
 
 class SlotGroup(Protocol):
@@ -273,6 +281,8 @@ class Pool(FreeSlots, Protocol):
         ...
 
     def slot(self, slot_id: str) -> Slot: ...
+
+    def __contains__(self, slot_id: str) -> bool: ...
 
     def slots(self) -> Iterable[Slot]: ...
 

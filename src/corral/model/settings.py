@@ -140,6 +140,7 @@ class Settings(Struct, frozen=True):
     history: HistorySettings = field(default_factory=HistorySettings)  # from corral.toml
     outputs: OutputSettings = field(default_factory=OutputSettings)  # from corral.toml
     usage: UsageSettings = field(default_factory=UsageSettings)  # from corral.toml
+    turns_max: int = 4  # from corral.toml: so many tasks at most take turns on one GPU
     half_life_s: float = 7 * 86_400.0  # from corral.toml: use of GPUs this long ago counts half in the line
     gpu_hour_price: float = 0.0  # from corral.toml: the price of a GPU-hour of this machine in US dollars; 0: it has no price
     lost_after: dict[str, float] = field(default_factory=dict)  # from corral.toml: cluster → when a silent host of it is lost

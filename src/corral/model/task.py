@@ -8,6 +8,7 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from corral.model.pause import Pause, PausePhase
 from corral.model.run import RunState, attempt_id
 
 INDEX_VARIABLE = "CORRAL_INDEX"  # contains the index of a member of an array
@@ -68,6 +69,9 @@ class PlacementRules(Struct, frozen=True):
     depends_on_tasks: bool = False  # True: the start or stop of another task can change which container instances are allowed
     instance_group: str = ""  # only the instances of this Auto Scaling group are allowed; empty: all instances are allowed
     account: str = ""  # only hosts with this Unix account are allowed; empty: all hosts are allowed
+    # A paused task that waits to continue needs exactly these GPUs of this slot, and nothing else.
+    slot_id: str = ""
+    gpu_ids: tuple[str, ...] = ()
 
 
 class Demand(Struct, frozen=True):
@@ -91,6 +95,11 @@ class Demand(Struct, frozen=True):
     def idle_gpus(self) -> int:
         """The number of idle GPUs that an instance must have, or ALL_GPUS. A demand that shares a GPU needs no idle GPU."""
         return 0 if self.gpu_memory_mib else self.gpus
+
+    @property
+    def own_gpus(self) -> tuple[str, ...]:
+        """The GPUs of a paused task that waits to continue. Empty: the demand is not that of a paused task."""
+        return self.rules.gpu_ids if self.rules is not None else ()
 
     @property
     def least_gpus(self) -> int:
@@ -149,6 +158,10 @@ class ContainerRules(Struct, frozen=True):
     restart: RestartPolicy | None = None
 
 
+def demand_to_return(scope: str, slot_id: str, gpu_ids: tuple[str, ...]) -> Demand:
+    return Demand(len(gpu_ids), rules=PlacementRules(scope, slot_id=slot_id, gpu_ids=gpu_ids))
+
+
 class Task(Changeable, frozen=True):
     id: str
     region: str
@@ -176,6 +189,18 @@ class Task(Changeable, frozen=True):
     time_limit_s: float | None = None  # maximum time from its start to its stop
     launch_type: str = "EC2"
     owner: str = ""  # see `model/principal.py`
+    pause: Pause | None = None  # None: it was never paused, and lends its GPUs to no other claim
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the task holds no GPUs, because it is paused."""
+        return self.pause is not None and self.pause.phase is PausePhase.PAUSED
+
+    @property
+    def demand_to_return(self) -> Demand:
+        """What a paused task needs to continue. It has kept its CPU units and its memory."""
+        assert self.pause is not None and self.instance_id is not None
+        return demand_to_return(f"{self.region}/{self.cluster}", self.instance_id, self.pause.gpu_ids)
 
     @property
     def program_owner(self) -> str:

@@ -15,8 +15,9 @@ from corral.decide.placement.place import serve
 from corral.fleet import instances
 from corral.fleet.shares import look_again, update_allowances, update_line
 from corral.model.placement import INSTANCE, JOB, TASK, Claim, Placement
+from corral.reconcile.preemptions import make_room, return_to_line
+from corral.services.ecs import pauses
 from corral.services.ecs.launch import fetch_roaming
-from corral.services.ecs.task_progress import place_waiting_task
 from corral.store import Store
 
 Grant = Callable[[Tx[Store], Claim, Placement], None]
@@ -31,7 +32,7 @@ def _batch(module: str) -> ModuleType:
 
 
 # Kind of claim → the function that gives the capacity to such a claim. `_serve` adds the function for jobs.
-GRANTS: dict[str, Grant] = {TASK: place_waiting_task, INSTANCE: instances.grant}
+GRANTS: dict[str, Grant] = {TASK: pauses.grant, INSTANCE: instances.grant}
 
 
 def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
@@ -76,6 +77,8 @@ def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
 
 
 def _grant(tx: Tx[Store], pool_name: str, left: int, grants: Mapping[str, Grant]) -> int:
+    if tx.store.tasks.with_pause:
+        return_to_line(tx, pool_name)
     update_line(tx, pool_name)
     while left > 0:
         for claim, placement in serve(tx.store.fleet.pool(pool_name), tx.now_s):
@@ -86,6 +89,7 @@ def _grant(tx: Tx[Store], pool_name: str, left: int, grants: Mapping[str, Grant]
                 break
         if left > 0 and not fetch_roaming(tx, pool_name):
             look_again(tx, pool_name)
+            make_room(tx, pool_name)
             break
         left -= 1  # `fetch_roaming` has moved a claim to this pool from another pool, which counts as one claim
     return left

@@ -24,7 +24,7 @@ from corral.audit.trail import AuditTrail
 from corral.aws import Secret
 from corral.blobs import Blobs
 from corral.configuration.file import store_settings
-from corral.configuration.settings import CONSOLE_PORT, UP, UP_OPTIONS
+from corral.configuration.settings import CONSOLE_PORT, TURNS, UP, UP_OPTIONS
 from corral.core import ids
 from corral.core.clock import WallClock, WallView
 from corral.core.commands import Command
@@ -214,6 +214,7 @@ async def _serve(options: ServerOptions) -> None:
         usage=configuration.usage,
         lost_after=configuration.lost_after,
         half_life_s=configuration.half_life_s,
+        turns_max=configuration.values[f"{TURNS}.most_per_gpu"],
         gpu_hour_price=float(configuration.values["cost.gpu_hour"]),
         blobs_folder=str(data / "blobs"),
         audit_folder=str(data / AUDIT),

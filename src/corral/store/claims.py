@@ -15,16 +15,17 @@ import orjson
 from corral.core.database import Database
 from corral.model.instance import cluster_of_pool, is_host_pool
 from corral.model.placement import Claim
-from corral.model.task import Demand
+from corral.model.task import Demand, demand_to_return
 from corral.store.fleet import Fleet
 from corral.store.owner_lines import UNUSED
-from corral.store.task_rows import placement_rules_of
+from corral.store.task_rows import pause_of, placement_rules_of
 
 CLAIMS = (  # every claim with the resources that it needs
     "SELECT claim.number, claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, "
-    "task.gpu_memory_mib, roams, longest, claim.owner "
+    "task.gpu_memory_mib, roams, longest, claim.owner, task.pause, task.instance_id, task.region || '/' || task.cluster "
     "FROM claim JOIN task ON task.id = claim.id WHERE kind = 'task' UNION ALL "
-    "SELECT claim.number, claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0, roams, NULL, claim.owner "
+    "SELECT claim.number, claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0, roams, NULL, claim.owner, "
+    "NULL, NULL, NULL "
     "FROM claim JOIN instance ON instance.id = claim.id WHERE kind = 'instance'"
 )
 
@@ -44,8 +45,11 @@ class Claims:
     def rebuild(self) -> None:
         self._last_number = self._database.execute("SELECT coalesce(max(number), 0) FROM claim").fetchone()[0]
         for row in self._database.execute(CLAIMS).fetchall():
-            number, pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, gpu_memory_mib, roams, longest_s, owner = row
+            number, pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, gpu_memory_mib, roams, longest_s, owner, *paused = row
             demand = Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules), (), gpu_memory_mib)
+            pause, slot_id, scope = paused
+            if pause is not None and slot_id is not None:  # the task is placed already, and waits to continue
+                demand = demand_to_return(scope, slot_id, pause_of(pause).gpu_ids)
             claim = Claim(tuple(orjson.loads(rank)), kind, id, demand, longest_s, owner)
             self._fleet.add_claim(pool, claim)
             self._waiting[kind, id] = number, pool, claim

@@ -11,6 +11,7 @@ from corral.model.instance import Instance, InstanceState
 from corral.model.placement import Links, Slot
 from corral.model.task import Demand
 from corral.store.instance_attributes import built_in_attributes, host_attributes, host_options, launch_attributes
+from corral.store.task_rows import pause_of
 
 HOLD_PREFIX = "corral.hold."  # the instance attribute `corral.hold.<GPU id>` reserves that GPU; its value is the reason
 
@@ -111,6 +112,9 @@ def _count_tasks(database: Database, slot: Slot) -> None:
         "sum(memory_mib) FROM task WHERE instance_id = ? AND state IN ('PENDING', 'RUNNING') GROUP BY 1, 2, 3, 4",
         (slot.id,),
     )
+    sql = "SELECT pause FROM task WHERE instance_id = ? AND pause IS NOT NULL AND state != 'STOPPED'"
+    paused = database.execute(sql, (slot.id,))
+    slot.memory_mib -= sum([pause_of(text).held_mib for (text,) in paused.fetchall()])
     for group, state, desired, launch_type, count, used_cpu, used_memory in rows:
         slot.cpu_units -= used_cpu
         slot.memory_mib -= used_memory

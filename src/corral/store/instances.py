@@ -27,12 +27,15 @@ COLUMNS = (
     "id, region, cluster, type, state, gpus, cpu_units, memory_mib, created_at, host_id, status, terminated_at, details, "
     "group_name, joins, launched_at, launch_reason, end_reason, owner"
 )
-# WITH_LIMIT is the condition for placed tasks that have a time limit, either their own or that of a Batch job (`Task.limit_s`).
-# LIMITS reads these tasks. LEASED_WITH_LIMIT reads the GPUs that they lease.
-WITH_LIMIT = "state IN ('PENDING', 'RUNNING') AND (time_limit IS NOT NULL OR json_extract(details, '$.attemptTimeout') IS NOT NULL)"
+# WITH_LIMIT is the condition for placed tasks that have a time limit, either their own or that of a Batch job (`Task.limit_s`), and
+# that are not paused. LIMITS reads these tasks. LEASED_WITH_LIMIT reads the GPUs that they lease.
+WITH_LIMIT = (
+    "state IN ('PENDING', 'RUNNING') AND (time_limit IS NOT NULL OR json_extract(details, '$.attemptTimeout') IS NOT NULL) "
+    "AND coalesce(json_extract(pause, '$.phase'), '') != 'paused'"
+)
 LIMITS = (
     "SELECT pool, instance_id, id, coalesce(started_at, placed_at) + coalesce(time_limit, json_extract(details, "
-    f"'$.attemptTimeout')), cpu_units, memory_mib FROM task WHERE {WITH_LIMIT}"
+    f"'$.attemptTimeout')) + coalesce(json_extract(pause, '$.paused_s'), 0), cpu_units, memory_mib FROM task WHERE {WITH_LIMIT}"
 )
 LEASED_WITH_LIMIT = (
     "SELECT run.task_id, gpu_id, lease.memory_mib FROM lease JOIN run ON run.id = lease.run_id "

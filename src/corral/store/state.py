@@ -189,6 +189,9 @@ class Store(Database):
         "WHERE mode = 'shared';\n"
         "CREATE TRIGGER lease_is_final BEFORE UPDATE ON lease\nBEGIN\n"
         "    SELECT RAISE(ABORT, 'a lease cannot be changed');\nEND;\n",
+        # 16: paused tasks, and tasks that lend their GPUs.
+        "ALTER TABLE task ADD COLUMN pause TEXT;\n"
+        "CREATE INDEX task_with_pause ON task (instance_id) WHERE pause IS NOT NULL AND state != 'STOPPED';\n",
     )
 
     @staticmethod

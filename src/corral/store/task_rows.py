@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
+import msgspec
 import orjson
 from msgspec.structs import fields
 
 from corral.core.database import Row
+from corral.model.pause import Pause
 from corral.model.run import RunState
 from corral.model.task import Demand, PlacementRules, Run, Task, TaskState
 
@@ -17,7 +19,7 @@ from corral.model.task import Demand, PlacementRules, Run, Task, TaskState
 TASK_FIELDS = (
     "id", "region", "cluster", "definition_arn", "pool", "state", "desired", "created_at_s", "version", "instance_id",
     "placed_at_s", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason", "family", "group", "started_by",
-    "details", "plain", "time_limit_s", "launch_type", "owner", "gpus", "cpu_units", "memory_mib", "rules",
+    "details", "plain", "time_limit_s", "launch_type", "owner", "pause", "gpus", "cpu_units", "memory_mib", "rules",
     "gpu_memory_mib",
 )  # fmt: skip
 RUN_FIELDS = (
@@ -26,6 +28,7 @@ RUN_FIELDS = (
 )  # fmt: skip
 assert set(TASK_FIELDS[:-5]) | {"demand", "runs"} == {field.name for field in fields(Task)}
 assert set(RUN_FIELDS) == {field.name for field in fields(Run)}
+_PAUSES = msgspec.json.Decoder(Pause)
 COLUMNS = {"group": "task_group", "time_limit_s": "time_limit"}  # field → column, if their names differ
 TASK_COLUMNS, RUN_COLUMNS = (
     ", ".join(COLUMNS.get(field, field.replace("_at_s", "_at")) for field in names) for names in (TASK_FIELDS, RUN_FIELDS)
@@ -42,7 +45,7 @@ def values_of_task(task: Task) -> tuple[Any, ...]:
         task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state._value_, task.desired._value_,
         task.created_at_s, task.version, task.instance_id, task.placed_at_s, task.started_at_s, task.stopping_at_s,
         task.stopped_at_s, task.stop_code, task.stopped_reason, task.family, task.group, task.started_by,
-        dumps(task.details), task.plain, task.time_limit_s, task.launch_type, task.owner,
+        dumps(task.details), task.plain, task.time_limit_s, task.launch_type, task.owner, pause_text(task.pause),
         task.demand.gpus, task.demand.cpu_units, task.demand.memory_mib, _rules_text(task.demand.rules),
         task.demand.gpu_memory_mib,
     )  # fmt: skip
@@ -58,7 +61,7 @@ def values_of_run(run: Run) -> tuple[Any, ...]:
 
 
 # Positions of the columns that need a conversion, and functions that return values in the order of the fields of Task and Run.
-_STATE, _DESIRED, _DETAILS, _PLAIN, _ASK = map(TASK_FIELDS.index, ("state", "desired", "details", "plain", "gpus"))
+_STATE, _DESIRED, _DETAILS, _PLAIN, _PAUSE, _ASK = map(TASK_FIELDS.index, ("state", "desired", "details", "plain", "pause", "gpus"))
 _IN_TASK = itemgetter(*map((*TASK_FIELDS, "demand", "runs").index, Task.__struct_fields__))
 _ESSENTIAL, _RUN_STATE, _GPU_IDS, _WAITS, _ABOUT = map(RUN_FIELDS.index, ("essential", "state", "gpu_ids", "waits", "about"))
 _IN_RUN = itemgetter(*map(RUN_FIELDS.index, Run.__struct_fields__))
@@ -71,6 +74,8 @@ def task_of(row: Row, runs: Sequence[Row]) -> Task:
     found[_STATE], found[_DESIRED] = TASK_STATES[found[_STATE]], TASK_STATES[found[_DESIRED]]
     found[_DETAILS] = orjson.loads(found[_DETAILS])
     found[_PLAIN] = bool(found[_PLAIN])
+    if found[_PAUSE] is not None:
+        found[_PAUSE] = pause_of(found[_PAUSE])
     return Task(*_IN_TASK(found))
 
 
@@ -95,6 +100,14 @@ def placement_rules_of(text: str | None) -> PlacementRules | None:
         return None
     scope, member_of, distinct, strategy, *others = orjson.loads(text)
     return PlacementRules(scope, tuple(member_of), distinct, tuple((kind, of) for kind, of in strategy), *others)
+
+
+def pause_text(pause: Pause | None) -> str | None:
+    return None if pause is None else msgspec.json.encode(pause).decode()
+
+
+def pause_of(text: str) -> Pause:
+    return _PAUSES.decode(text)
 
 
 def dumps(value: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from corral.core.database import Database, Row
 from corral.model.histogram import WAITS_S, Histogram
+from corral.model.pause import Pause
 from corral.model.placement import TASK, Claim, Ending, Placement, Rank, Shares
 from corral.model.principal import ROOT
 from corral.model.run import RunState
@@ -33,6 +34,7 @@ from corral.store.task_rows import (
     RUN_COLUMNS,
     TASK_COLUMNS,
     dumps,
+    pause_text,
     task_of,
     values_of_run,
     values_of_task,
@@ -72,6 +74,11 @@ class Tasks:
         self.history = TaskHistory(database)
         self.listing = TaskListing(database)
         placed = database.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')") if self._caches else ()
+        # Unfinished tasks that were paused, or that lend their GPUs or take turns.
+        self.with_pause: set[str] = set()
+        if self._caches:
+            sql = "SELECT id FROM task WHERE pause IS NOT NULL AND state != 'STOPPED'"
+            self.with_pause.update(task_id for (task_id,) in database.execute(sql))
         # Committed tasks that are placed and have not stopped. Other threads may read this set.
         self.live = {task_id for (task_id,) in placed}
         self.placements = Histogram(WAITS_S)  # the time from the request of a task to its placement, since the start of the server
@@ -121,6 +128,8 @@ class Tasks:
             self._insert_later(INSERT_RUN, values_of_run(run))
         self._evict_on_rollback(task.id)
         self._cache(task)
+        if task.pause is not None:
+            self._note_pause(task.id)
         if task.owner != ROOT:
             self.owners.set(task.id, task.owner)
         if task.started_by is not None:
@@ -171,11 +180,54 @@ class Tasks:
         if (claim := self._claims.get(TASK, task.id)) is not None:
             self._claims.change(claim, claim._replace(owner=owner))
         if task.instance_id is not None and task.state is not TaskState.STOPPED:
-            leasing = [run for run in task.runs if run.gpu_ids and run.state is not RunState.STOPPED]
+            leasing = [] if task.is_paused else [run for run in task.runs if run.gpu_ids and run.state is not RunState.STOPPED]
             self._uses.release(task, self._uses.leased(leasing), now_s)
             self._uses.hold_runs(task.but(owner=owner), leasing, now_s)
             self._uses.add_memory(task.owner, -task.demand.memory_mib)
             self._uses.add_memory(owner, task.demand.memory_mib)
+
+    def set_pause(self, task: Task, pause: Pause, now_s: float) -> Task:
+        """Write what is known of the pauses of a task. Its GPUs become free when it is paused, and are leased again afterwards."""
+        assert task.instance_id is not None
+        self._evict_on_rollback(task.id)
+        sql = "UPDATE task SET pause = ?, version = version + 1 WHERE id = ? AND version = ?"
+        moved = self._execute(sql, (pause_text(pause), task.id, task.version))
+        if moved.rowcount == 0:
+            raise Conflict(task.id)
+        if task.pause is None:
+            self._note_pause(task.id)
+        after = task.but(pause=pause, version=task.version + 1)
+        more_mib = pause.held_mib - (task.pause.held_mib if task.pause is not None else 0)
+        gpu_ids: list[str] = []
+        if after.is_paused != task.is_paused:
+            leasing = [run for run in task.runs if run.gpu_ids and run.state is not RunState.STOPPED]
+            gpu_ids = [gpu_id for run in leasing for gpu_id in run.gpu_ids]
+            leases = [(gpu_id, run.id) for run in leasing for gpu_id in run.gpu_ids]
+            if after.is_paused:
+                leased = self._uses.leased(leasing)
+                self._executemany("DELETE FROM lease WHERE gpu_id = ? AND run_id = ?", leases)
+                self._uses.release(task, leased, now_s)
+            else:
+                values = [(*lease, "exclusive", task.instance_id) for lease in leases]
+                self._executemany(f"{INSERT_LEASE} VALUES (?, ?, ?, ?)", values)
+                self._uses.hold_runs(task, leasing, now_s)
+        if not self._fleet.pool(task.pool).slot(task.instance_id).positions.keys() >= set(gpu_ids):
+            self._instances.renew_slot(task.instance_id)  # some of these GPUs are not available to tasks any more
+        elif after.is_paused:
+            self._fleet.give(task.pool, task.instance_id, gpu_ids, 0, -more_mib)
+        elif gpu_ids or more_mib:
+            self._fleet.take(task.pool, task.instance_id, gpu_ids, 0, more_mib)
+        if task.limit_s is not None:
+            self._change_ending(task, after, task.instance_id, task.limit_s)
+        return self._cache(after)
+
+    def _note_pause(self, task_id: str) -> None:
+        self.with_pause.add(task_id)
+        self._undo_log.on_rollback(partial(self.with_pause.discard, task_id))
+
+    def _forget_pause(self, task_id: str) -> None:
+        self.with_pause.discard(task_id)
+        self._undo_log.on_rollback(partial(self.with_pause.add, task_id))
 
     def move_claim(self, task: Task, pool: str) -> None:
         """Move the claim of a task to another pool. The claim keeps its rank."""
@@ -270,8 +322,10 @@ class Tasks:
             if before.owner != ROOT:
                 self.owners.drop(before.id)
             self.leaving.drop(before.id)
-            if before.instance_id is None and self._claims.get(TASK, before.id) is not None:
+            if (before.instance_id is None or before.pause is not None) and self._claims.get(TASK, before.id) is not None:
                 self._claims.remove(TASK, before.id)
+            if before.pause is not None:
+                self._forget_pause(before.id)
         if before.instance_id is not None and (freed or shares or ended):
             self._give_back(before, before.instance_id, freed, shares, ended=ended)
             if ended:
@@ -299,13 +353,15 @@ class Tasks:
             self._instances.renew_slot(instance_id)
             gpu_ids, shares = (), ()
         cpu_units, memory_mib = (task.demand.cpu_units, task.demand.memory_mib) if ended else (0, 0)
+        if ended and task.pause is not None:
+            memory_mib += task.pause.held_mib
         self._fleet.give(task.pool, instance_id, gpu_ids, cpu_units, memory_mib, shares)
 
     def _change_ending(self, before: Task, after: Task, instance_id: str, limit_s: float) -> None:
         """Update the time limit in the fleet index, if the task has started, has other GPUs, or has stopped."""
-        if after.state is TaskState.STOPPED:
+        if after.state is TaskState.STOPPED or after.is_paused:
             self._fleet.drop_ending(before.pool, instance_id, before.id)
-        elif (ending := _ending(after, limit_s)) != _ending(before, limit_s):
+        elif (ending := _ending(after, limit_s)) != _ending(before, limit_s) or before.is_paused:
             self._fleet.put_ending(before.pool, instance_id, ending)
 
     def _change_run(self, task: Task, was: Run, run: Run, now_s: float) -> tuple[str, ...]:
@@ -460,6 +516,8 @@ class Tasks:
 def _ending(task: Task, limit_s: float) -> Ending:
     since_s = task.started_at_s if task.started_at_s is not None else task.placed_at_s
     assert since_s is not None, "a placed task has the time of its placement"
+    if task.pause is not None:
+        since_s += task.pause.paused_s
     gpu_ids: list[str] = []
     shares: list[tuple[str, int]] = []
     for run in task.runs:

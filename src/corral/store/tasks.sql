@@ -32,6 +32,7 @@ CREATE TABLE task (
     rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: none
     launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),
     owner          TEXT NOT NULL CHECK (owner != ''),
+    pause          TEXT,                    -- JSON: see model/pause.py; NULL: it was never paused, and lends no GPUs
     CHECK ((state = 'PROVISIONING') <= (instance_id IS NULL)),
     CHECK ((state IN ('PENDING', 'RUNNING')) <= (instance_id IS NOT NULL)),
     CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
@@ -44,6 +45,7 @@ CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family) WHERE la
 CREATE INDEX task_of_instance ON task (instance_id) WHERE state IN ('PENDING', 'RUNNING');
 CREATE INDEX task_of_definition ON task (definition_arn);
 CREATE INDEX task_stopped ON task (stopped_at) WHERE state = 'STOPPED';
+CREATE INDEX task_with_pause ON task (instance_id) WHERE pause IS NOT NULL AND state != 'STOPPED';
 
 -- Tasks that a reconciler has chosen to stop, but that may still process SQS messages. They receive no further messages.
 CREATE TABLE leaving_task (

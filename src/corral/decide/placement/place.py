@@ -14,10 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from corral.decide.placement.backfill import place_before
 from corral.decide.placement.gpu_choice import gpus_for, most_gpu_memory
 from corral.decide.placement.reservations import reserve
-from corral.decide.placement.slot_fit import allowed_slots, amounts, best_fit, covers, gpu_needs, has_gpus, is_open, is_unsorted
+from corral.decide.placement.slot_fit import (
+    allowed_slots,
+    amounts,
+    best_fit,
+    covers,
+    gpu_needs,
+    has_gpus,
+    is_open,
+    is_unsorted,
+    unkept_part,
+)
 from corral.decide.placement.strategies import first_choice, matching, names_gpu_model, select, select_by_attributes, usable_part
 from corral.model.placement import Claim, Placement, Pool, Reservation, Slot, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
@@ -62,19 +74,21 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
                 if claim.demand in refused and ends_at_s >= refused[claim.demand]:
                     continue
             if unfit is not None:
-                reservation, unfit = reserve(pool, unfit), None
+                reservation, unfit = _with_reservation(pool, unfit, reservation), None
                 reserved = {} if reservation is None else reservation.wanted
             found = _find(pool, claim.demand, reservation, claim.id, ends_at_s)
             if found is not None:
                 granted = True
-                overtaken = reservation is not None
+                overtaken = bool(reserved)
                 yield pool.ranked(claim), found
                 if reservation is not None and reservation.opening is not None and found.slot_id == reservation.opening.slot_id:
-                    reservation = reserve(pool, reservation.claim)  # the placed claim can use a part of `opening.spare`
+                    reservation = _reserve_again(pool, reservation)  # the placed claim can use a part of `opening.spare`
                 continue
             if refused is not None:
                 refused[claim.demand] = -inf if reservation is None or reservation.opening is None else ends_at_s
-            if reservation is None:
+            if claim.demand.own_gpus:
+                reservation = (reservation or Reservation(claim, {})).keep(claim.demand)
+            elif not reserved:
                 unfit = claim
         # Try again in two cases. A placement of a younger claim can move the reservation to another slot, and the slot that was
         # reserved before becomes available. A placed task can also satisfy the constraint of an older claim that waits for a task
@@ -93,6 +107,16 @@ def _is_moved(pool: Pool, claim: Claim, reserved: dict[str, Demand]) -> bool:
     """Whether a claim would not reserve the same slots again."""
     after = reserve(pool, claim)
     return after is None or after.wanted != reserved
+
+
+def _reserve_again(pool: Pool, before: Reservation) -> Reservation | None:
+    return _with_reservation(pool, before.claim, replace(before, wanted={}, opening=None))
+
+
+def _with_reservation(pool: Pool, claim: Claim, before: Reservation | None) -> Reservation | None:
+    """Reserve slots for the oldest claim that does not fit. Older paused tasks keep their GPUs."""
+    found = reserve(pool, claim)
+    return before if found is None else found if before is None else replace(found, kept=before.kept)
 
 
 def room_for_newcomer(
@@ -194,7 +218,7 @@ def place_on(pool: Pool, demand: Demand, slot_id: str, now_s: float, *, longest_
                 return _behind_older_claims(pool, demand, now_s) or before
         text = f"the free capacity of the host is reserved for {reservation.claim.name}, which is ahead in line"
         return Unplaceable("GPU" if demand.gpus else "MEMORY", text)
-    return _behind_older_claims(pool, demand, now_s) or Placement(slot_id, gpus_for(slot, demand))
+    return _behind_older_claims(pool, demand, now_s) or Placement(slot_id, gpus_for(unkept_part(slot, reservation), demand))
 
 
 def _behind_older_claims(pool: Pool, demand: Demand, now_s: float) -> Unplaceable | None:
@@ -218,7 +242,8 @@ def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> 
     reservation = standing_reservation(pool) if claim is None else _reservation_for(pool, _older(pool, claim))
     if reservation is not None and placement.slot_id in reservation.wanted:
         return ()
-    return tuple(gpu_id for gpu_id in pool.slot(placement.slot_id).gpus if gpu_id not in placement.gpu_ids)
+    free = unkept_part(pool.slot(placement.slot_id), reservation).gpus
+    return tuple(gpu_id for gpu_id in free if gpu_id not in placement.gpu_ids)
 
 
 class UnmetDemand(NamedTuple):
@@ -358,7 +383,13 @@ def _older(pool: Pool, claim: Claim) -> list[Claim]:
 
 def _reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None:
     """Return the reservation for the first of these claims that can reserve a slot. Call this only if none of them fits now."""
-    return next((reservation for head in waiting if (reservation := reserve(pool, head)) is not None), None)
+    kept: Reservation | None = None
+    for head in waiting:
+        if head.demand.own_gpus:
+            kept = (kept or Reservation(head, {})).keep(head.demand)
+        elif (found := reserve(pool, head)) is not None:
+            return found if kept is None else replace(found, kept=kept.kept)
+    return kept
 
 
 def _what_rules_leave(pool: Pool, rules: PlacementRules, free_gpus: str) -> str:
@@ -420,17 +451,36 @@ def _why_draining(pool: Pool) -> str:
 
 
 def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str = "", ends_at_s: float = inf) -> Placement | None:
+    if demand.own_gpus:
+        return _place_back(pool, demand)
     if demand.nodes:
         from corral.decide.placement.multi_node import place_together
 
-        return place_together(pool, demand, reservation)
+        together = place_together(pool, demand, reservation)
+        return None if together is None or any(_takes_kept(each, reservation) for each in together.nodes) else together
     slot_id = best_fit(pool, demand, reservation) if demand.rules is None else _preferred(pool, demand, reservation, seed)
     if slot_id is not None:
-        slot = pool.slot(slot_id)
+        slot = unkept_part(pool.slot(slot_id), reservation)
         return Placement(slot_id, gpus_for(slot if slot.gpu_models is None else usable_part(slot, demand), demand))
     if reservation is None or reservation.opening is None:
         return None
-    return place_before(pool, demand, reservation.opening, ends_at_s)
+    before = place_before(pool, demand, reservation.opening, ends_at_s)
+    return None if before is None or _takes_kept(before, reservation) else before
+
+
+def _place_back(pool: Pool, demand: Demand) -> Placement | None:
+    """Return the placement of a paused task if all its GPUs are free. It also continues on a host that is draining."""
+    assert demand.rules is not None
+    slot_id, gpu_ids = demand.rules.slot_id, demand.own_gpus
+    if slot_id not in pool:
+        return None
+    slot = pool.slot(slot_id)
+    return Placement(slot_id, gpu_ids) if slot.connected and set(slot.gpus) >= set(gpu_ids) else None
+
+
+def _takes_kept(placement: Placement, reservation: Reservation | None) -> bool:
+    kept = reservation.kept.get(placement.slot_id) if reservation is not None else None
+    return kept is not None and not kept.isdisjoint(placement.gpu_ids)
 
 
 def _preferred(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str) -> str | None:

@@ -27,6 +27,8 @@ def reserve(pool: Pool, claim: Claim) -> Reservation | None:
     instances have returned the GPUs of its host.
     """
     demand = claim.demand
+    if demand.own_gpus:  # a paused task keeps only its own GPUs (`Reservation.kept`)
+        return None
     if demand.nodes:
         from corral.decide.placement.multi_node import reserve_together  # imported here, because few jobs have several nodes
 

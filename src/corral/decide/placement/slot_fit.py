@@ -5,6 +5,8 @@ A reservation keeps the free resources of one or more slots for an older claim, 
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from corral.decide.placement.gpu_choice import fullest_shared, shared_gpu
 from corral.decide.placement.strategies import names_gpu_model, select, usable_part
 from corral.model.placement import FreeSlots, Pool, Reservation, Slot
@@ -22,9 +24,8 @@ def best_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
         for slot_ids in group.fitting(demand.memory_mib, demand.cpu_units):
             if reservation is None:
                 return slot_ids[0]
-            for slot_id in slot_ids[: len(reservation.wanted) + 1]:  # at least one of these slots is not reserved
-                older = reservation.wanted.get(slot_id)
-                if older is None or leaves_enough(pool.slot(slot_id), demand, older):
+            for slot_id in slot_ids[: len(reservation.wanted) + len(reservation.kept) + 1]:  # at least one of them is not reserved
+                if _is_left(pool.slot(slot_id), demand, reservation):
                     return slot_id
     return None
 
@@ -57,8 +58,21 @@ def is_open(pool: Pool, slot_id: str, demand: Demand, reservation: Reservation |
         has_gpus(usable_part(slot, demand), demand) and slot.memory_mib >= demand.memory_mib and slot.cpu_units >= demand.cpu_units
     ):
         return False
-    older = None if reservation is None else reservation.wanted.get(slot_id)
-    return older is None or leaves_enough(slot, demand, older)
+    return reservation is None or _is_left(slot, demand, reservation)
+
+
+def _is_left(slot: Slot, demand: Demand, reservation: Reservation) -> bool:
+    """Whether a demand that fits on a slot takes nothing that is reserved for older claims."""
+    older = reservation.wanted.get(slot.id)
+    if older is not None and not leaves_enough(slot, demand, older):
+        return False
+    return slot.id not in reservation.kept or has_gpus(usable_part(unkept_part(slot, reservation), demand), demand)
+
+
+def unkept_part(slot: Slot, reservation: Reservation | None) -> Slot:
+    """Return a slot without the free GPUs for which older paused tasks wait."""
+    kept = reservation.kept.get(slot.id) if reservation is not None else None
+    return slot if kept is None else replace(slot, gpus=[gpu_id for gpu_id in slot.gpus if gpu_id not in kept])
 
 
 def has_gpus(slot: Slot, demand: Demand) -> bool:

@@ -75,7 +75,9 @@ def advance(task: Task, seen: tuple[Run, ...], now_s: float, rules: Mapping[str,
     changes: dict[str, Any] = {}
     runs, stopping = seen, task.desired is TaskState.STOPPED
     if not stopping and not task.plain:
-        runs = _resolve(_restart(seen, rules), rules, now_s)
+        # A container of a paused task has no GPUs with which it could restart.
+        is_paused = task.pause is not None and task.pause.is_active
+        runs = _resolve(seen if is_paused else _restart(seen, rules), rules, now_s)
     if task.state is TaskState.PENDING and _is_up(runs):
         changes |= {"state": TaskState.RUNNING, "started_at_s": max([run.started_at_s or 0.0 for run in runs]) or now_s}
     if not stopping:
@@ -157,7 +159,12 @@ def _is_up(runs: tuple[Run, ...]) -> bool:
 
 
 def _limit_s(task: Task) -> float:
-    return float("inf") if task.started_at_s is None or task.time_limit_s is None else task.started_at_s + task.time_limit_s
+    """Return when the time limit of a task is over. The time in which it is paused does not count."""
+    if task.started_at_s is None or task.time_limit_s is None:
+        return float("inf")
+    if task.pause is None:
+        return task.started_at_s + task.time_limit_s
+    return float("inf") if task.pause.is_active else task.started_at_s + task.time_limit_s + task.pause.paused_s
 
 
 def _restart(runs: tuple[Run, ...], rules: Mapping[str, ContainerRules]) -> tuple[Run, ...]:

@@ -66,7 +66,12 @@ def _is_too_long(tx: Tx[Store], job: Job) -> bool:
     """Return whether the time limit of an attempt has passed. If not, schedule `follow` for the end of the time limit."""
     if job.spec.timeout_s is None or job.started_at_s is None:
         return False
-    deadline_s = job.started_at_s + job.spec.timeout_s
+    task, paused_s = tx.store.tasks.get(job.task_id) if job.task_id else None, 0.0
+    if task is not None and task.pause is not None:
+        if task.pause.is_active:
+            return False  # this function is called again when the task continues
+        paused_s = task.pause.paused_s
+    deadline_s = job.started_at_s + job.spec.timeout_s + paused_s
     if deadline_s > tx.now_s:
         tx.due(f"job:{job.id}", deadline_s)
     return deadline_s <= tx.now_s

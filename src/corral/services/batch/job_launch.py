@@ -15,9 +15,11 @@ from corral.core.transactions import Tx
 from corral.model.agent_protocol import HostOptions
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import STARTED_BY, Job, JobKind, JobSpec, NodeGroup
+from corral.model.pause import PREEMPTIBLE_TAG, TURNS_TAG, PauseTagError, pause_of_tags
 from corral.services.batch.environments import pool_of
 from corral.services.batch.errors import ClientException
 from corral.services.batch.job_definitions import definition_of
+from corral.services.batch.job_queues import find_queue
 from corral.services.batch.node_addresses import main_node_address, node_address
 from corral.services.batch.task_documents import task_properties
 from corral.services.ecs.launch import LaunchRequest
@@ -56,8 +58,12 @@ def launch_request(
         if len(_cache) >= CACHED_REQUESTS_MAX:
             del _cache[next(iter(_cache))]
         found = _cache[key] = _Cached(spec, environment, _base_request(tx, job, environment, group))
+    request = found.request
+    if request.pause is not None and (queue := find_queue(tx, job.region, job.queue)) is not None:
+        scheduling_priority = spec.priority if queue.policy_arn else 0
+        request = replace(request, pause=request.pause.but(priority=(0.0, float(queue.priority), float(scheduling_priority))))
     started_by = f"{STARTED_BY}{job.id}" if node is None else f"{STARTED_BY}{job.id}#{node}"
-    return replace(found.request, started_by=started_by, job_environment=job_environment(tx, job, environment.name, node, hosts))
+    return replace(request, started_by=started_by, job_environment=job_environment(tx, job, environment.name, node, hosts))
 
 
 def job_environment(tx: Tx[Store], job: Job, environment: str, node: int | None, hosts: Hosts) -> dict[str, str]:
@@ -124,7 +130,13 @@ def _base_request(tx: Tx[Store], job: Job, environment: ComputeEnvironment, grou
                 **task.get("networkConfiguration", {}),
             }
         }
+    given = {**definition.document.get("tags", {}), **spec.tags}
+    try:
+        pause = pause_of_tags({key: given[key] for key in (PREEMPTIBLE_TAG, TURNS_TAG) if key in given}, (0.0,))
+    except PauseTagError as error:
+        raise ClientException(str(error)) from error
     return LaunchRequest(
+        pause=pause,
         owner=job.owner,
         region=job.region,
         cluster=environment.cluster,

@@ -10,6 +10,7 @@ from corral.services.corral import (
     joining,
     lenders,
     limits,
+    pauses,
     people,
     queue_peek,
     runs,

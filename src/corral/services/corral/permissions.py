@@ -20,7 +20,10 @@ from corral.services.ecs.lookup import arn, short
 from corral.store import Store
 from corral.store.task_history import HistoryFilter
 
-TASKS = {"ListOutputFiles": "task", "RevokeSessions": "task", "SignalTask": "task", "UpdateWaitingTasks": "tasks"}
+TASKS = {
+    **dict.fromkeys(("DescribeTaskPause", "ListOutputFiles", "PauseTask", "ResumeTask", "RevokeSessions", "SignalTask"), "task"),
+    "UpdateWaitingTasks": "tasks",
+}
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:

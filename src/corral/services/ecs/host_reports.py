@@ -20,6 +20,7 @@ from corral.model.run import Observed, RunState, run_of_attempt
 from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
 from corral.model.task import Run, Task, TaskState
 from corral.services.ecs.gpu_assignment import give_spare_gpus
+from corral.services.ecs.pauses import apply_answers, order_pauses_again
 from corral.services.ecs.task_progress import apply_progress, check_health, start_run, start_runs, stop_runs
 from corral.services.ecs.task_spec import rules_by_container, spec_of
 from corral.store import Store
@@ -69,6 +70,7 @@ def hello(tx: Tx[Store], message: Hello) -> None:
         else:
             stop_runs(tx, after, stoppable(after.runs, rules_by_container(tx, after)))
         _restore_health_checks(tx, after)
+        order_pauses_again(tx, after)
     tx.store.hosts.set_old_runs(message.host_id, set(alive) - _current(tx, message.host_id, alive))
     wake_pools(tx, message.host_id)
     host_changed(tx, message.host_id)
@@ -108,6 +110,9 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
         _stop_old(tx, host_id, old, ended)
     for task, of_task in by_task.values():
         apply_reports(tx, task, of_task)
+        if task.pause is not None:
+            answers = {run_id: each.pause for run_id, each in of_task.items() if each.pause is not None}
+            apply_answers(tx, task.id, answers)
         for observed in of_task.values():
             if observed.asks_gpus is not None and observed.stopped_at_s is None:
                 given = give_spare_gpus(tx, task.id, observed.run_id, observed.asks_gpus)

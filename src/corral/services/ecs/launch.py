@@ -26,6 +26,7 @@ from corral.fleet.task_interfaces import placed_details
 from corral.fleet.unix_accounts import account_of
 from corral.model.allocation import is_allocation_cluster
 from corral.model.instance import cluster_of_pool, is_host_pool
+from corral.model.pause import PREEMPTIBLE_TAG, TURNS_TAG, Pause, PauseTagError, pause_of_tags
 from corral.model.placement import INSTANCE, TASK, Claim, Placement, Rank, Unplaceable
 from corral.model.queue_options import NO_OPTIONS, QueueOptions
 from corral.model.task import PASSED_FROM, RANDOM, Demand, PlacementRules, Task, TaskState
@@ -75,6 +76,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     only_in_docker: bool = False  # the creator may not run on the host (`host_access.is_kept_from_host`)
     as_account: bool = False  # also if `only_in_docker`, processes may run as the Unix account of the owner
     passed_from: str = ""  # see `Deployment.passed_from`
+    pause: Pause | None = None  # of tasks of Batch jobs, whose tags are not those of the tasks
 
 
 class LaunchFailure(Struct, frozen=True):
@@ -283,6 +285,9 @@ def _add_task(
     runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
     if found is None:
         task = prototype.but(id=task_id, runs=runs)
+        if rank is not None and task.pause is not None and task.pause.turn_s:
+            rank = None  # it gets its claim when fewer tasks take turns on a GPU than may do so (`reconcile/preemptions.py`)
+            tx.mark(f"pool:{task.pool}")
         tx.store.tasks.add(task, rank, roams=roams, longest_s=longest_s)
         use_private_objects(tx, task)
         if rank is not None:
@@ -290,6 +295,8 @@ def _add_task(
             update_line(tx, task.pool)
             look_again(tx, task.pool)
             own, pool = tx.store.claims.get(TASK, task_id), tx.store.fleet.pool(task.pool)
+            if tx.store.tasks.with_pause:
+                tx.mark(f"pool:{task.pool}")  # running tasks may make room for it
             if own is not None and (heads := pool.heads()) and heads[-1] > pool.ranked(own):
                 # Its priority, the level of its owner, or its id if the ranks are equal, puts it before another claim, which may
                 # have reserved a slot.
@@ -322,11 +329,12 @@ def _with_provider(prototype: Task, provider: str | None) -> Task:
 def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
     """Return the task to launch, without ids."""
     family, capacity = spec.document["family"], request.capacity
-    limit_s = None
+    limit_s, pause = None, request.pause
     if request.tags:
         limit_s = time_limit_s(request.tags)
         fence_s(request.tags)  # raises an error if the value of the tag is not valid
         wants_gpu_indexes(request.tags, tx.settings.gpu_ids)  # raises an error if the value of the tag is not valid
+        pause = _pause(request)
     if tx.store.limits.of:
         given_s = limit_s if limit_s is not None else request.attempt_timeout_s
         allowed_s = limited_time_s(tx, request.owner, given_s)
@@ -353,7 +361,19 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
         time_limit_s=limit_s,
         launch_type=capacity.launch_type,
         owner=request.owner,
+        pause=pause,
     )
+
+
+def _pause(request: LaunchRequest) -> Pause | None:
+    """Return whether the new tasks lend their GPUs or take turns. Tasks of Batch jobs have the tags of the job."""
+    if request.pause is not None:
+        return request.pause
+    tags = {tag["key"]: tag.get("value", "") for tag in request.tags if tag["key"] in (PREEMPTIBLE_TAG, TURNS_TAG)}
+    try:
+        return pause_of_tags(tags, (float(request.options.priority),)) if tags else None
+    except PauseTagError as error:
+        raise InvalidParameterException(str(error)) from error
 
 
 def _details(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:

@@ -21,6 +21,8 @@ SHORT = 8  # digits of a task id that the command line shows
 def why_queued(tx: Tx[Store], task: Task) -> str:
     """Return why a task has no claim yet: each thing that holds it back."""
     queued = tx.store.task_queue.get(task.id)
+    if task.pause is not None and task.pause.turn_s and (queued is None or queued.state is QueueState.ADMITTED):
+        return f"{tx.settings.turns_max} tasks take turns on each GPU already (turns.most_per_gpu in corral.toml)"
     if queued is None:  # the task has got its resources since the snapshot of this reader began
         return ""
     reasons = [f"held: `corral release {task.id[:SHORT]}` releases it"] if queued.held else []

@@ -11,7 +11,7 @@ from corral.fleet.private_environments import use_private_objects
 from corral.model.queue_options import REQUEUE_OF_TAG, REQUEUE_TAG, REQUEUED_AS_TAG, queue_options
 from corral.model.task import Task, TaskState
 from corral.model.task_queue import QueuedTask, QueueState
-from corral.services.ecs.task_queue import REQUEUED_AS, TIMES
+from corral.services.ecs.task_queue import FIRST_SUBMITTED, REQUEUED_AS, TIMES
 from corral.services.ecs.task_spec import spec_of
 from corral.store import Store
 
@@ -28,6 +28,9 @@ def requeue(tx: Tx[Store], task: Task, queued: QueuedTask, not_before_s: float) 
     changed = {REQUEUE_TAG: str(queued.requeues - 1), REQUEUE_OF_TAG: queued.chain}
     details = {name: value for name, value in task.details.items() if name not in ENDED_MEMBERS}
     details["tags"] = _with_tags(tags, changed)
+    pause = task.pause.fresh() if task.pause is not None and task.pause.lends_something else None
+    if task.pause is not None and task.pause.claim:  # it was stopped for another claim, so it keeps its place in line
+        details.setdefault(FIRST_SUBMITTED, task.created_at_s)
     fresh = spec_of(tx, task).runs
     successor = Task(
         id=task_id,
@@ -51,6 +54,7 @@ def requeue(tx: Tx[Store], task: Task, queued: QueuedTask, not_before_s: float) 
         time_limit_s=task.time_limit_s,
         launch_type=task.launch_type,
         owner=task.owner,
+        pause=pause,
     )
     tx.store.tasks.add(successor)
     use_private_objects(tx, successor)

@@ -96,8 +96,12 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
         # of the time limit to a later time. Then a reserved slot has room for the oldest claim later, and more of the younger
         # claims can end before that time (`decide/placement/backfill.py`).
         extends = before.limit_s is not None and before.started_at_s != progress.task.started_at_s
-        if pool.peers_depending_on_tasks or frees or extends:
+        # A task that has started may make room for others, or its turn has begun.
+        lends = before.pause is not None and progress.task.state is not before.state
+        if pool.peers_depending_on_tasks or frees or extends or lends:
             tx.mark(f"pool:{before.pool}")
+    elif stopped and before.pause is not None:
+        tx.mark(f"pool:{before.pool}")  # another task may take turns now
     if frees:
         held_less(tx)
     if stopped and before.state is not TaskState.STOPPED:
@@ -123,6 +127,9 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
     if task.desired is TaskState.STOPPED:
         return task
     stopping = task.but(desired=TaskState.STOPPED, stopping_at_s=tx.now_s, stop_code=code.value, stopped_reason=reason)
+    if task.is_paused and tx.store.claims.get(TASK, task.id) is not None:
+        tx.store.claims.remove(TASK, task.id)  # it does not continue
+        tx.mark(f"pool:{task.pool}")
     if task.state is TaskState.PROVISIONING:
         runs = tuple(run.but(state=RunState.STOPPED, waits=False) for run in task.runs)
         in_line = tx.store.claims.get(TASK, task.id) is not None

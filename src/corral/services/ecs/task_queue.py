@@ -48,6 +48,8 @@ from corral.store import Store
 TIMES = "start-times:"  # the key of the reconciler that gives claims to tasks whose start time has come
 ARRAYS = "old-arrays:"  # the key of the reconciler that deletes old arrays
 REQUEUED_AS = "requeuedAs"  # the member of Task.details with the id of the task that replaces a failed task
+# The member of Task.details of a task that replaces one which was stopped for another claim: when the first of them was requested.
+FIRST_SUBMITTED = "firstSubmittedAt"
 ARRAY_VARIABLE = "CORRAL_ARRAY_ID"
 
 Tag = Mapping[str, str]
@@ -290,7 +292,8 @@ def settle(tx: Tx[Store], queued: QueuedTask) -> QueueState:
 def rank_of(task: Task, priority: int) -> Rank:
     """Return the rank of a task's claim. The members of an array with the same age are served in the order of their indexes."""
     index = task.array_index
-    return claim_rank(task.created_at_s, priority, order=() if index is None else (index,))
+    since_s = float(task.details.get(FIRST_SUBMITTED, task.created_at_s))
+    return claim_rank(since_s, priority, order=() if index is None else (index,))
 
 
 def _priority(task: Task) -> int:
@@ -352,6 +355,23 @@ def _with_time_limit(tx: Tx[Store], task: Task) -> Task:
     after = task.but(time_limit_s=limit_s, plain=spec.is_plain and limit_s is None)
     tx.mark(f"pool:{task.pool}")  # with a shorter time limit, it may start before a large task that waits
     return tx.store.tasks.change_waiting(task, after, longest_time_of(after, spec))
+
+
+def may_take_turns(tx: Tx[Store], task: Task) -> bool:
+    """Whether a task that takes turns has no claim yet, and nothing but the number of such tasks holds it back."""
+    queued = tx.store.task_queue.get(task.id)
+    return tx.store.claims.get(TASK, task.id) is None and (queued is None or queued.state is QueueState.ADMITTED)
+
+
+def requeue_once(tx: Tx[Store], task: Task) -> None:
+    """Replace a task after its end, once more than its tags say. It is about to be stopped for a claim with a higher priority."""
+    if (task.started_by or "").startswith((STARTED_BY_SERVICE, STARTED_BY_BATCH)):
+        return  # its service or its job starts another one
+    queued = tx.store.task_queue.get(task.id)
+    if queued is None:
+        tx.store.task_queue.add(QueuedTask(task.id, task.id, QueueState.ADMITTED, requeues=1))
+    else:
+        tx.store.task_queue.change(queued.but(requeues=queued.requeues + 1))
 
 
 def forbid_requeue(tx: Tx[Store], task: Task) -> None:

@@ -39,8 +39,9 @@ SEES = [
 # the whole account (ecs:PutAccountSettingDefault). The settings of the registry belong to the root user.
 USES = [
     "application-autoscaling:*", "autoscaling:*", "batch:*", "cloudformation:*", "cloudtrail:LookupEvents", "cloudwatch:*",
-    "corral:DescribeLimits", "corral:DescribeLogStates", "corral:DescribeUsage", "corral:GetHistory",
-    "corral:ListOutputFiles", "corral:ListTaskNames", "corral:SignalTask", "corral:UpdateWaitingTasks", "ec2:*", "ecr:*",
+    "corral:DescribeLimits", "corral:DescribeLogStates", "corral:DescribeUsage", "corral:DescribeTaskPause",
+    "corral:GetHistory", "corral:ListOutputFiles", "corral:ListTaskNames", "corral:PauseTask", "corral:ResumeTask",
+    "corral:SignalTask", "corral:UpdateWaitingTasks", "ec2:*", "ecr:*",
     "ecs:C*", "ecs:D*", "ecs:E*",
     "ecs:G*", "ecs:L*", "ecs:PutAttributes", "ecs:PutClusterCapacityProviders", "ecs:R*", "ecs:S*", "ecs:T*", "ecs:U*",
     "lambda:*", "logs:*", "s3:*", "secretsmanager:*", "sns:*", "sqs:*", "ssm:*",
