@@ -127,6 +127,25 @@ def test_a_claim_with_a_higher_priority_takes_the_gpu_and_gives_it_back() -> Non
     assert not world.waits(waiting)
 
 
+def test_younger_tasks_leave_the_gpus_of_a_task_that_returns() -> None:
+    world = PauseWorld(4, ann=[])
+    [large] = world.submit("ann", gpus=2, tags=PREEMPTIBLE)
+    own = set(world.task(large).runs[0].gpu_ids)
+    others = world.submit("ann", count=2)
+    world.pause(large)
+    world.answer()
+    taking = world.submit("ann", count=2)
+    assert {gpu_id for each in taking for gpu_id in world.task(each).runs[0].gpu_ids} == own
+    world.resume(large)
+    world.end(taking[0])
+    [younger] = world.submit("ann")
+    assert world.waits(younger), "the free GPU is one of those for which an older task waits"
+    world.end(others[0])
+    assert not world.waits(younger) and own.isdisjoint(world.task(younger).runs[0].gpu_ids)
+    world.end(taking[1])
+    assert world.phase(large) == "resuming"
+
+
 def test_a_claim_with_the_same_priority_takes_nothing() -> None:
     world = PauseWorld(1, ann=[])
     [lender] = world.submit("ann", tags=PREEMPTIBLE + URGENT)
