@@ -57,8 +57,10 @@ def why_not_back(tx: Tx[Store], pool_name: str, demand: Demand) -> str:
     slot_id = demand.rules.slot_id if demand.rules is not None else ""
     if slot_id not in pool or not (slot := pool.slot(slot_id)).connected:
         return "its host is not connected"
-    missing = [gpu_id for gpu_id in demand.own_gpus if gpu_id not in slot.gpus]
     its = "its GPU is" if len(demand.own_gpus) == 1 else "its GPUs are"
+    missing = [gpu_id for gpu_id in demand.own_gpus if gpu_id not in slot.gpus]
+    if not missing:
+        return f"{its} free"
     holders = [task_id for task_ids in tx.store.hosts.holders_of(missing).values() for task_id in task_ids]
     names = [task.label for task_id in dict.fromkeys(holders) if (task := tx.store.tasks.get(task_id)) is not None]
     if names:
@@ -66,4 +68,4 @@ def why_not_back(tx: Tx[Store], pool_name: str, demand: Demand) -> str:
     reasons = [slot.withheld[gpu_id] for gpu_id in missing if gpu_id in slot.withheld]
     if reasons:
         return f"{its} not available: {', '.join(dict.fromkeys(reasons))}"
-    return f"{its} not free" if missing else f"{its} free"
+    return f"{its} not free"
