@@ -51,14 +51,8 @@ def show(data: DataFolder, cluster: str | None, as_json: bool, given: str) -> No
     files = _output_files(endpoint, run)
     pause = _pause(endpoint, run)
     if as_json:
-        print_json(
-            {
-                **run.task,
-                **({"pause": pause} if pause else {}),
-                **({"gpuLoad": load.described()} if load else {}),
-                **({"outputFiles": files} if files else {}),
-            }
-        )
+        facts = {"pause": pause, "gpuLoad": load.described() if load else None, "outputFiles": files}
+        print_json({**run.task, **{name: value for name, value in facts.items() if value}})
         return
     width = screen_width()
     for label, text in _lines(run, load, files, pause):
