@@ -33,6 +33,8 @@ def resume(data: DataFolder, wait: bool, cluster: str | None, as_json: bool, giv
         shown = ", ".join(f"{tasks.label(task)} is {tasks.state(task)}" for _, task in found[:SHOWN_MAX])
         raise CliError(f"{shown}: `corral resume` continues only paused tasks.")
     rows = [change(endpoint, "ResumeTask", of_cluster, task) for of_cluster, task in paused]
+    # The scheduler has served their claims since then.
+    rows = [row if "error" in row else change(endpoint, "DescribeTaskPause", *of) for row, of in zip(rows, paused)]
     if wait:
         clusters = {tasks.id_of(task): of_cluster for of_cluster, task in paused}
         rows = wait_while(endpoint, rows, clusters, lambda row: row["returns"] or row["phase"] == RESUMING)

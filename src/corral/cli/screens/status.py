@@ -77,7 +77,7 @@ def status(data: DataFolder, as_json: bool) -> None:
         )
     if page.get("paused"):
         print_line()
-        print_table(_paused_rows(page["paused"], parsed_date(date)), optional=("MEMORY",), folded=("PAUSED",))
+        print_table(_paused_rows(page["paused"], parsed_date(date)), folded=("PAUSED",))
     if page["waiting"]:
         print_line()
         print_table(_waiting_rows(page, parsed_date(date)), folded=("WAITING",))
@@ -244,7 +244,6 @@ def _paused_rows(paused: Sequence[dict[str, Any]], now: datetime | None) -> list
             "PAUSED": claimant(task),
             "STATE": task["state"],
             "SINCE": ago(datetime.fromtimestamp(task["sinceS"], UTC), now),
-            "MEMORY": size(task["hostMemoryMiB"]) if task.get("hostMemoryMiB") else "",
             "REASON": short_reason(shorten_ids(task["reason"])),
         }
         for task in paused
