@@ -46,6 +46,7 @@ AWS = str(Path(sys.executable).with_name("aws"))
 PADDING = "-" * 8192  # room for the command line of a fork
 MODULES = {  # the interpreter for a module
     "corral.server": "server", "corral.backup": "server", "corral.node": "node", "corral.node.spawner": "node",
+    "corral.node.pause_program": "node",
 }  # fmt: skip
 
 # Imports only what is built into the interpreter: this script runs once per command.

@@ -141,6 +141,15 @@ def test_see_a_task_wait_read_why_stop_the_holder_and_watch_it_start(console: Co
 
     page.goto(waiter)
     expect(page.locator("main .head .state")).to_have_text("RUNNING")
+    console.press("Pause", confirm="Pause")
+    expect(page.locator("main .head .state")).to_have_text("PAUSED")
+    expect(why).to_contain_text("1 GiB in the memory of the host")
+    console.open("")
+    paused = page.get_by_role("region", name="Paused tasks", exact=True).first
+    expect(paused.get_by_role("row", name="waiter")).to_contain_text("PAUSED")
+    page.goto(waiter)
+    console.press("Resume", confirm="Resume")
+    expect(page.locator("main .head .state")).to_have_text("RUNNING")
     console.press("Stop", confirm="Stop")
     expect(page.locator("main .head .state")).to_contain_text("STOPPED")
     assert ecs.describe_tasks(tasks=[holder["taskArn"]])["tasks"][0]["lastStatus"] == "STOPPED"

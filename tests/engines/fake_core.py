@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from corral.model.agent_protocol import Ack, Hello, Orders, Report, ToCore
+from corral.model.agent_protocol import Ack, Hello, Orders, PauseOrder, Report, ToCore
 from corral.model.gpu_metrics import GpuSample
-from corral.model.run import Observed, RunSpec
+from corral.model.run import Observed, RunPause, RunSpec
 from corral.node import link
 from corral.node.link import Link
 from engines.nodes import NodeFolder
@@ -85,6 +85,17 @@ class FakeCore:
     def order(self, *start: RunSpec, stop: list[str] | None = None, check: list[RunSpec] | None = None) -> None:
         assert self._link is not None
         self._link.send_message({"orders": Orders(list(start), stop or [], check or [])})
+
+    def pause(self, run_id: str, number: int, *, paused: bool) -> None:
+        assert self._link is not None
+        self._link.send_message({"pause": PauseOrder(run_id, number, paused)})
+
+    def answered(self, run_id: str, number: int) -> RunPause:
+        """Wait for the answer to an order to pause or continue a run."""
+        self.until(lambda: (pause := self.runs[run_id].pause) is not None and pause.number >= number, f"answer {number}")
+        pause = self.runs[run_id].pause
+        assert pause is not None and pause.number == number
+        return pause
 
     def name_accounts(self, *names: str) -> None:
         assert self._link is not None

@@ -95,7 +95,7 @@ def test_the_sampler_samples_again_after_an_error(tmp_path: Path, monkeypatch: p
         return cast("GpuHealth", result)
 
     async def check() -> None:
-        gpus = SimpleNamespace(devices=lambda: GPUS, sample=lambda live, ours: [], health=health)
+        gpus = SimpleNamespace(devices=lambda: GPUS, sample=lambda live, ours, paused: [], health=health)
         engine = SimpleNamespace(observe=dict, roots=set)
         reports = SimpleNamespace(faults_changed=lambda faults: None, sampled=lambda samples, at_s, matter: None)
         faults = GpuFaults(tmp_path / "gpu_faults.json", "boot")

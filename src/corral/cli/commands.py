@@ -42,6 +42,8 @@ MODULES = {
     "runs.exec": "Run a command in a running task.",
     "runs.wait": "Wait until tasks have stopped.",
     "runs.stop": "Stop tasks.",
+    "runs.pause": "Pause running tasks, so that others get their GPUs.",
+    "runs.resume": "Let paused tasks continue.",
     "runs.set": "Change tasks that wait: priority, time limit, GPUs, hold.",
     "runs.release": "Let held tasks start.",
     "runs.history": "List the runs that have ended.",

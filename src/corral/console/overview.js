@@ -147,6 +147,7 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
           : h("p", { class: "empty" }, "No host yet."),
       ),
     ),
+    line?.paused?.length ? part("paused", [line], () => section("Paused tasks", {}, drawPaused(line.paused))) : null,
     part("line", [line], () => section("Waiting line", {}, drawLine(line?.waiting ?? []))),
     part("day", [day], () =>
       section(
@@ -404,6 +405,21 @@ function drawLine(waiting) {
     ],
     waiting,
     { key: (claim) => claim.task ?? claim.job ?? claim.instance, label: "Waiting line", empty: "Nothing waits." },
+  );
+}
+
+// Tasks whose memory is in the memory of the host. Others have their GPUs.
+function drawPaused(paused) {
+  return table(
+    [
+      ["Name", (task) => claimLink(task), "name"],
+      ["State", (task) => state(task.state)],
+      ["Why, and what it waits for", (task) => reason(task.reason, (id) => link("tasks", task.cluster || "-", id)), "wide"],
+      ["Since", (task) => ago(task.sinceS), "nowrap"],
+      ["Owner", (task) => task.owner, "nowrap"],
+    ],
+    paused,
+    { key: (task) => task.task, label: "Paused tasks", empty: "No task is paused." },
   );
 }
 

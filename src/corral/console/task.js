@@ -3,7 +3,7 @@
 import { action } from "/static/actions.js";
 import { all, call } from "/static/api.js";
 import { link } from "/static/app.js";
-import { awsCommand, commandBox } from "/static/commands.js";
+import { awsCommand, commandBox, quote } from "/static/commands.js";
 import { facts, h, reason, section, state } from "/static/dom.js";
 import { clock, duration, label, last, seconds, short, until } from "/static/format.js";
 import { graph, readMetrics } from "/static/graph.js";
@@ -172,7 +172,18 @@ function drawTask({ task: found, run, metrics: use, events = [] }, id, log) {
   const waiting = run?.state === "WAITING",
     over = found.lastStatus === "STOPPED";
   const gpuIds = (found.containers ?? []).flatMap((one) => one.gpuIds ?? []);
-  const shown = run?.held ? "HELD" : waiting ? "WAITING" : over ? (isFailed(found) ? "FAILED" : "SUCCEEDED") : found.lastStatus;
+  const paused = !over && PAUSED.includes(run?.state);
+  const shown = run?.held
+    ? "HELD"
+    : waiting
+      ? "WAITING"
+      : over
+        ? isFailed(found)
+          ? "FAILED"
+          : "SUCCEEDED"
+        : paused
+          ? run.state
+          : found.lastStatus;
   return [
     h("p", { class: "path" }, h("a", { href: link("tasks") }, "Tasks"), ` / ${cluster}`),
     h(
@@ -181,7 +192,7 @@ function drawTask({ task: found, run, metrics: use, events = [] }, id, log) {
       h("div", {}, h("h1", {}, name), h("p", {}, state(shown, over ? `STOPPED · ${codes(found)}` : shown), " ", h("code", {}, id))),
       h("div", { class: "buttons" }, actions(found, run, cluster, id, name, definition)),
     ),
-    waiting
+    waiting || paused
       ? h(
           "p",
           {
@@ -190,7 +201,7 @@ function drawTask({ task: found, run, metrics: use, events = [] }, id, log) {
             "data-key": "why",
             style: { padding: "8px 12px", display: "block", whiteSpace: "normal", fontSize: "13px", marginBottom: "14px" },
           },
-          h("b", {}, run.held ? "Held. " : run.place ? `Place ${run.place} in line. ` : "Waiting. "),
+          h("b", {}, paused ? "Paused. " : "", run.held ? "Held. " : run.place ? `Place ${run.place} in line. ` : paused ? "" : "Waiting. "),
           reason(run.reason, (one) => link("tasks", cluster, one)),
           run.startsAtS ? ` Expected start: ${clock(run.startsAtS)} (${until(run.startsAtS)}).` : "",
         )
@@ -219,6 +230,7 @@ function drawTask({ task: found, run, metrics: use, events = [] }, id, log) {
           ["Host", run?.host],
           ["Waited", found.waitingSeconds ? duration(found.waitingSeconds) : null],
           ["Ran", ran(found)],
+          ["Paused", found.pausedSeconds ? duration(found.pausedSeconds) : paused ? `since ${clock(run.sinceS)}` : null],
           ["Launch type", found.launchType],
           ["Job", found.jobId ? h("a", { href: link("batch", "job", found.jobId) }, found.jobId) : batchJob(found)],
         ]),
@@ -271,6 +283,8 @@ function drawTask({ task: found, run, metrics: use, events = [] }, id, log) {
         ),
   ];
 }
+
+const PAUSED = ["PAUSING", "PAUSED", "RESUMING"];
 
 const isFailed = (found) => found.failed ?? (found.containers ?? []).some(({ exitCode }) => exitCode) ?? false;
 
@@ -414,6 +428,30 @@ function actions(found, run, cluster, id, name, definition) {
               ...(gpus === String(run.needs.gpus) ? {} : { gpus }),
             });
             return tasks[0]?.place ? `${name} has place ${tasks[0].place} in line.` : `${name} is changed.`;
+          },
+        })
+      : null,
+    !waiting && !over && !PAUSED.includes(run?.state) && found.lastStatus === "RUNNING"
+      ? action("Pause", {
+          title: `Pause ${name}?`,
+          question: "Its processes stop, what they have on GPUs moves to the memory of the host, and its GPUs become free.",
+          fields: [{ name: "reason", label: "Reason", hint: "Lists show it while the task is paused." }],
+          command: ({ reason: why }) => `corral pause ${why ? `--reason ${quote(why)} ` : ""}${short(id)}`,
+          run: async ({ reason: why }) => {
+            await call("corral", "PauseTask", { task: id, cluster, ...(why ? { reason: why } : {}) });
+            return `${name} is being paused.`;
+          },
+        })
+      : null,
+    run?.state === "PAUSED"
+      ? action("Resume", {
+          main: true,
+          title: `Let ${name} continue?`,
+          question: "It continues as soon as its own GPUs are free.",
+          command: () => `corral resume ${short(id)}`,
+          run: async () => {
+            const { waitsFor } = await call("corral", "ResumeTask", { task: id, cluster });
+            return waitsFor ? `${name} waits for its GPUs.` : `${name} continues.`;
           },
         })
       : null,

@@ -8,6 +8,7 @@ import { needs, outcome } from "/static/overview.js";
 import { runButton } from "/static/run.js";
 
 const PAGE = 200;
+const PAUSED = ["PAUSING", "PAUSED", "RESUMING"];
 const choice = { cluster: "default", show: "all", name: "", rows: PAGE };
 
 export function tasks() {
@@ -40,7 +41,9 @@ function drawList(page, { clusters = [choice.cluster], runs, history }) {
   };
   const wanted = choice.name.toLowerCase();
   const fits = (row) => !wanted || `${label(row)} ${row.task ?? row.taskArn}`.toLowerCase().includes(wanted);
-  const running = choice.show === "all" || choice.show === "running" ? (runs?.running ?? []).filter(fits) : [];
+  const placed = (runs?.running ?? []).filter(fits);
+  const paused = (run) => PAUSED.includes(run.state);
+  const running = choice.show === "paused" ? placed.filter(paused) : ["all", "running"].includes(choice.show) ? placed : [];
   const waiting = choice.show === "all" || choice.show === "waiting" ? (runs?.waiting ?? []).filter(fits) : [];
   const ended = ["all", "ended", "failed"].includes(choice.show) ? (history?.tasks ?? []).filter(fits) : [];
   const rows = [...running.map(unended), ...waiting.map(unended), ...ended.map(stopped)];
@@ -57,6 +60,7 @@ function drawList(page, { clusters = [choice.cluster], runs, history }) {
           "p",
           {},
           `${plural(counts.RUNNING ?? 0, "task")} running, ${counts.WAITING ?? 0} waiting`,
+          placed.some(paused) ? `, ${placed.filter(paused).length} paused` : "",
           counts.jobs ? `, ${plural(counts.jobs, "Batch job")} in line` : "",
         ),
       ),
@@ -76,7 +80,7 @@ function drawList(page, { clusters = [choice.cluster], runs, history }) {
           h(
             "select",
             { onchange: change("show") },
-            ["all", "running", "waiting", "ended", "failed"].map((one) =>
+            ["all", "running", "paused", "waiting", "ended", "failed"].map((one) =>
               h("option", { value: one, selected: one === choice.show }, one),
             ),
           ),

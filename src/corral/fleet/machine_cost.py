@@ -1,8 +1,8 @@
 """Computes the GPU-hours of tasks that ran on this machine itself, and their cost. `corral cost` shows this report.
 
 Tasks on EC2 instances are left out, because `instance_cost.py` reports the hours of instances. A task uses its GPUs from its
-placement until it has stopped. If a task shares a GPU, it uses a part of the GPU: its memory divided by the GPU's memory. The price
-is the setting `cost.gpu_hour` of corral.toml.
+placement until it has stopped, except while it is paused. If a task shares a GPU, it uses a part of the GPU: its memory divided by
+the GPU's memory. The price is the setting `cost.gpu_hour` of corral.toml.
 """
 
 from __future__ import annotations
@@ -92,10 +92,19 @@ def _tasks(tx: Tx[Store], since_s: float) -> Iterator[TaskTime]:
         gpu_ids = {gpu_id for container in record.containers for gpu_id in container.gpu_ids}
         if record.on_host and gpu_ids and record.placed_at_s is not None:
             began_s = max(record.placed_at_s, since_s)
-            seconds = max(0.0, record.stopped_at_s - began_s)
+            seconds = _seconds(record.placed_at_s, began_s, record.stopped_at_s, record.paused_s)
             yield TaskTime(region, name, began_s, seconds, gpus(gpu_ids, record.gpu_memory_mib), record.owner)
     for task in tx.store.tasks.with_gpus_of_hosts():
-        began_s = max(task.placed_at_s or tx.now_s, since_s)
+        placed_s = task.placed_at_s or tx.now_s
+        began_s = max(placed_s, since_s)
         gpu_ids = {gpu_id for run in task.runs for gpu_id in run.gpu_ids}
-        seconds = max(0.0, tx.now_s - began_s)
+        seconds = _seconds(placed_s, began_s, tx.now_s, task.pause.lost_s(tx.now_s) if task.pause is not None else 0.0)
         yield TaskTime(task.region, task.name, began_s, seconds, gpus(gpu_ids, task.demand.gpu_memory_mib), task.owner)
+
+
+def _seconds(placed_s: float, began_s: float, until_s: float, paused_s: float) -> float:
+    """Return how long a task had its GPUs since `began_s`. If it was placed before, its pauses count in proportion."""
+    whole_s, seconds = until_s - placed_s, until_s - began_s
+    if seconds <= 0 or whole_s <= 0:
+        return 0.0
+    return max(0.0, seconds - paused_s * seconds / whole_s)

@@ -1,4 +1,4 @@
-"""The metrics that Corral itself publishes: queues, clusters, services and GPUs.
+"""The metrics that Corral itself publishes: queues, clusters, services, paused tasks and GPUs.
 
 GPU metrics have the names that NVIDIA's DCGM uses. They are published in two namespaces: `Corral/GPU` and COLLECTOR_NAMESPACE. On
 ECS, the CloudWatch agent reads metrics from NVIDIA's exporter and writes them to COLLECTOR_NAMESPACE.
@@ -139,6 +139,31 @@ def cluster_points(percentages: Mapping[str, float], region: str, cluster: str, 
     for name, percent in percentages.items():
         metric = Metric(region, "AWS/ECS", name, (("ClusterName", cluster),))
         yield Point(metric, at_s, _weighted(percent, seconds), "Percent", 1)
+
+
+# Paused tasks
+
+
+def paused_tasks(tx: Tx[Store]) -> dict[tuple[str, str, str], int]:
+    """Return how many tasks are paused in each cluster: (region, cluster, "") → number, and (region, cluster, task id) → 1."""
+    found: dict[tuple[str, str, str], int] = {}
+    for task_id in tx.store.tasks.with_pause:
+        task = tx.store.tasks.get(task_id)
+        if task is not None and task.pause is not None and task.pause.is_active:
+            of_cluster = task.region, task.cluster, ""
+            found[of_cluster] = found.get(of_cluster, 0) + 1
+            found[task.region, task.cluster, task.id] = 1
+    return found
+
+
+def paused_points(number: int, key: tuple[str, str, str], at_s: float, seconds: float) -> Iterator[Point]:
+    """Yield the datapoint of `paused_tasks`. Its sum is the time in seconds that the tasks were paused."""
+    region, cluster, task_id = key
+    dimensions: Dimensions = (("ClusterName", cluster), *((("TaskId", task_id),) if task_id else ()))
+    yield Point(Metric(region, GPU_NAMESPACE, "PausedSeconds", dimensions), at_s, _weighted(number, seconds), "Seconds", 1)
+
+
+# Use of clusters and services
 
 
 def utilizations(tx: Tx[Store], measured: Sequence[Measured]) -> Utilization:

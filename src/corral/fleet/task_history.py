@@ -73,6 +73,7 @@ def _description(tx: Tx[Store], stored: StoredTask, hosts: HostNames) -> dict[st
         "gpuUse": gpu_use_description(record.gpu_use),
         "waitingSeconds": _seconds(record.created_at_s, record.placed_at_s or record.stopped_at_s),
         "wallSeconds": _seconds(record.started_at_s, record.stopped_at_s),
+        "pausedSeconds": round(record.paused_s, 3) or None,
         "git": next((tag["value"] for tag in record.tags if tag["key"] == GIT_TAG), None),
         "hadEnvironment": record.had_environment,
         "owner": record.owner,

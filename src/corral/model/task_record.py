@@ -81,6 +81,7 @@ class TaskRecord(Struct, frozen=True, array_like=True):
     on_host: bool = True  # False: the task ran on an EC2 instance
     instance_id: str | None = None
     owner: str = ROOT
+    paused_s: float = 0.0  # how long the task was paused
 
 
 def task_record(task: Task, gpu_use: GpuUse | None) -> TaskRecord:
@@ -94,6 +95,7 @@ def task_record(task: Task, gpu_use: GpuUse | None) -> TaskRecord:
         task.stop_code, task.stopped_reason, tuple([_container(run) for run in task.runs]), details.get("tags") or [], overrides,
         had_environment, job.get("AWS_BATCH_JOB_ARRAY_INDEX"), job.get("AWS_BATCH_JOB_ATTEMPT"), gpu_use,
         demand.gpu_memory_mib, is_host_pool(task.pool), task.instance_id, task.owner,
+        task.pause.lost_s(task.stopped_at_s) if task.pause is not None else 0.0,
     )  # fmt: skip
 
 
@@ -111,7 +113,8 @@ def is_failure(task: Task) -> bool:
 def _reached_limit(task: Task) -> bool:
     if task.time_limit_s is None or task.started_at_s is None or task.stopping_at_s is None:
         return False
-    return task.stop_code == StopCode.USER and task.stopping_at_s >= task.started_at_s + task.time_limit_s
+    paused_s = task.pause.lost_s(task.stopping_at_s) if task.pause is not None else 0.0
+    return task.stop_code == StopCode.USER and task.stopping_at_s >= task.started_at_s + task.time_limit_s + paused_s
 
 
 def _container(run: Run) -> ContainerRecord:

@@ -25,7 +25,7 @@ from corral.node import link, node_folder
 from corral.node.agent import Agent
 from corral.node.docker_engine import DockerEngine
 from corral.node.engine_router import EngineRouter
-from corral.node.gpus import detect, find_devices
+from corral.node.gpus import detect, find_devices, kind_of
 from corral.node.gpus_flag import parse_gpus_flag
 from corral.node.hold import Hold
 from corral.node.host import kernel_boot_id, this_host
@@ -66,7 +66,7 @@ async def serve(data: Path, options: AgentOptions, boot_id: str) -> Path | None:
     host = this_host(data, boot_id, RandomIds(), machine)
     gpus = detect(options.gpus, host.host_id, options.only_gpus)
     log.info("host %s: %s", host.host_id, gpus.note)
-    kind = "none" if not gpus.devices() else "simulated" if gpus.devices()[0].simulated else "real"
+    kind = kind_of(gpus)
     record, gateway = None, None
     if is_joined:  # imported here because these modules would cost each agent memory
         from corral.node import server_access

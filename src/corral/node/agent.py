@@ -48,7 +48,7 @@ from corral.node import node_folder
 from corral.node.engine import CannotExecute, Engine, Known
 from corral.node.gpu_faults import GpuFaults
 from corral.node.gpu_sampler import GpuSampler
-from corral.node.gpus import Gpus
+from corral.node.gpus import Gpus, kind_of
 from corral.node.health_checks import HealthChecks
 from corral.node.hold import LEAVE_MAX_S, Hold
 from corral.node.host import Host
@@ -58,6 +58,7 @@ from corral.node.inotify import FolderWatch
 from corral.node.kept_outputs import SWEEP_S, KeptOutputs
 from corral.node.link import Connect, Link, Message
 from corral.node.log_shipper import LogShipper
+from corral.node.pauses import Pauses
 from corral.node.procfs import boot_s
 from corral.node.report_builder import ReportBuilder
 from corral.node.usage import UsageHistory, usage_of
@@ -102,15 +103,16 @@ class Agent:
         self._engine = engine
         self._watch = FolderWatch(data / "output")
         self._shipper = LogShipper(data / "output", WallView(clock))
-        self._reports = ReportBuilder(engine.observe, self._shipper)
+        self._pauses = Pauses(data, host.boot_id, kind_of(gpus), engine, self._pause_changed)
+        self._reports = ReportBuilder(engine.observe, self._shipper, self._pauses.answers)
         self._kept = KeptOutputs(data, clock)
         self._clock = clock
         self._usage_history = UsageHistory()
         self._background: set[asyncio.Task[None]] = set()
-        self._checks = HealthChecks(data, os.environ, clock, self._on_verdict)
+        self._checks = HealthChecks(data, os.environ, clock, self._on_verdict, self._pauses.holds)
         self._wake = asyncio.Event()
         faults = GpuFaults(data / "gpu_faults.json", host.boot_id)
-        self._sampler = GpuSampler(gpus, engine, faults, self._reports, self._wake)
+        self._sampler = GpuSampler(gpus, engine, faults, self._reports, self._wake, self._pauses.paused)
         self._written = False  # an output file was written to since the last report
         self._reported_at = 0.0
         self._logs_at = 0.0
@@ -132,6 +134,7 @@ class Agent:
         sampler: asyncio.Task[None] | None = None
         try:
             await self._engine.open(self._engine_changed)
+            self._pauses.open()
             await self._sampler.sample()  # sample before the first hello, because the hello contains the foreign processes
             sampler = asyncio.create_task(self._sampler.run())
             self._spawn(self._sweep_outputs())
@@ -158,6 +161,7 @@ class Agent:
             if is_folder_gone:
                 await self._end_runs()
             await self._checks.close()
+            await self._pauses.close()
             await self._engine.close(quit=True, remove=is_folder_gone)
 
     async def _end_runs(self) -> None:
@@ -329,6 +333,7 @@ class Agent:
         for run_id in kept:
             if run_id not in large:
                 self._kept.finish(run_id)
+        self._pauses.forget(run_ids)
         self._engine.forget([run_id for run_id in run_ids if run_id not in large] if large else run_ids)
         if large:
             self._spawn(self._forget_large(large))
@@ -375,6 +380,9 @@ class Agent:
             self._spawn(self._execute(message.execute))
         elif message.signal is not None:
             self._engine.signal(message.signal.runs, message.signal.signal)
+        elif message.pause is not None:
+            if not self._is_leaving():
+                self._pauses.order(message.pause)
         elif message.gpu_fault is not None:
             self._sampler.set_fault(message.gpu_fault)
         elif message.upgrade is not None:
@@ -436,10 +444,18 @@ class Agent:
 
     def _engine_changed(self, runs: list[Known]) -> None:
         self._reports.changed(runs)
+        self._pauses.ended(run.observed.run_id for run in runs if not run.alive)
         self._checks.changed(runs)
         self._wake.set()
         if any(run.gpu_ids for run in runs):
             self._sampler.gpu_used.set()
+
+    def _pause_changed(self, run_id: str) -> None:
+        self._reports.on_pause(run_id)
+        if (run := self._engine.observe().get(run_id)) is not None:
+            self._checks.changed([run])
+        self._sampler.gpu_used.set()
+        self._wake.set()
 
     def _on_verdict(self, run_id: str, verdict: Health) -> None:
         self._reports.on_verdict(run_id, verdict)
@@ -468,6 +484,8 @@ class Agent:
     async def _execute(self, order: Execute) -> None:
         core = self._core
         try:
+            if self._pauses.holds(order.run.run_id):
+                raise CannotExecute("the container is paused")
             await self._engine.execute(order, self._connect_session)
         except CannotExecute as error:
             if core is not None:

@@ -37,9 +37,10 @@ from corral.node.docker_network_watch import NetworkWatch
 from corral.node.docker_networks import NAMES as NETWORKS
 from corral.node.docker_options import LABEL_RUN
 from corral.node.docker_past_events import resolve_missing
+from corral.node.docker_pauses import PausedContainers
 from corral.node.docker_runs import DockerRun, DockerRuns
 from corral.node.docker_task_resources import TaskResources, network_facts
-from corral.node.engine import CannotExecute, Changed, Known
+from corral.node.engine import CannotExecute, Changed, Known, PauseTarget
 from corral.node.exec_sessions import ExecSessions
 from corral.node.fences import FencedContainer
 from corral.node.host_mounts import HostMounts
@@ -73,7 +74,7 @@ class DockerEngine:
         self._images = EngineImages(self._api, data / "images.json", environment, clock)
         self._resources = TaskResources(self._api, host_id, unreachable)
         self._runs = DockerRuns(data, clock)
-        self._mounts = HostMounts(data)
+        self._mounts, self._paused = HostMounts(data), PausedContainers(data, self._api)
         self._launcher = DockerLauncher(
             self._api, self._images, self._resources, self._runs, self._mounts, clock, host_id, has_gpus=gpus != "none"
         )
@@ -153,13 +154,7 @@ class DockerEngine:
     def fenced(self) -> list[FencedContainer]:
         """Return the fences of the containers of an earlier agent."""
         path = self.host.removeprefix("unix://")
-        return [
-            FencedContainer(
-                run_id, run.record.fence_s, run.record.stop_grace_s, path, docker_options.container_name(self._host_id, run_id)
-            )
-            for run_id, run in self._runs.by_id.items()
-            if run.known.alive and run.record.fence_s is not None and path != self.host
-        ]
+        return self._runs.fenced(path, self._host_id) if path != self.host else []
 
     def stop(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:
@@ -172,7 +167,8 @@ class DockerEngine:
     def signal(self, run_ids: Iterable[str], name: str) -> None:
         for run_id in run_ids:
             run = self._runs.by_id.get(run_id)
-            if run is not None and run.is_alive and run.known.observed.started_at_s is not None:
+            is_running = run is not None and run.is_alive and run.known.observed.started_at_s is not None
+            if run is not None and is_running and not self._paused.signal(run, name):
                 self._spawn(self._signal(run, name))
 
     def image_pushed(self, pushed: ImagePush) -> None:
@@ -192,6 +188,9 @@ class DockerEngine:
             await self._sessions.begin(replace(order, command=command, run=here), self._environment, connect)
         except (OSError, ValueError) as error:
             raise CannotExecute(f"the command cannot be started: {error}") from None
+
+    def pause_target(self, run_id: str) -> PauseTarget | None:
+        return self._paused.target(self._runs.by_id.get(run_id))
 
     def observe(self) -> Mapping[str, Known]:
         return {run_id: run.known for run_id, run in self._runs.by_id.items()}
@@ -285,6 +284,7 @@ class DockerEngine:
 
     async def _end(self, run: DockerRun) -> None:
         """Send the stop signal of the image (by default SIGTERM). After the grace period, send SIGKILL until the container ends."""
+        await self._paused.end(run)
         await self._signal(run, run.stop_signal)
         wait_s = run.record.stop_grace_s
         while run.is_alive:

@@ -22,8 +22,9 @@ from corral.core.clock import Clock
 from corral.model.run import Observed, RunSpec
 from corral.node.docker_api import DockerApi
 from corral.node.docker_logs import OutputFile
-from corral.node.docker_options import LABEL_CONTAINER, LABEL_TASK, RunRecord, read_record
+from corral.node.docker_options import LABEL_CONTAINER, LABEL_TASK, RunRecord, container_name, read_record
 from corral.node.engine import Changed, Known
+from corral.node.fences import FencedContainer
 
 CONTAINER_LOST = "the Docker engine no longer knows this container"
 
@@ -149,6 +150,14 @@ class DockerRuns:
 
     def has(self, run_id: str) -> bool:
         return run_id in self.by_id or run_id in self.forgotten
+
+    def fenced(self, engine: str, host_id: str) -> list[FencedContainer]:
+        """Return the fences of the runs that have not ended. `engine` is the path of the socket of their engine."""
+        return [
+            FencedContainer(run_id, run.record.fence_s, run.record.stop_grace_s, engine, container_name(host_id, run_id))
+            for run_id, run in self.by_id.items()
+            if run.known.alive and run.record.fence_s is not None
+        ]
 
     def living_tasks(self) -> set[str]:
         """Return the ids of tasks with a run that has not ended."""

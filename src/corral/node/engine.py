@@ -19,6 +19,8 @@ from corral.model.agent_protocol import Execute, ImagePush
 from corral.model.run import Observed, RunSpec
 from corral.node.link import Connect
 
+NOT_STARTED = "the run has not started yet"
+
 
 class Known(Struct, frozen=True):
     """The state of a run in the engine, and the facts about it that a later agent needs."""
@@ -31,6 +33,15 @@ class Known(Struct, frozen=True):
     @property
     def alive(self) -> bool:
         return self.observed.stopped_at_s is None
+
+
+class PauseTarget(Struct, frozen=True):
+    """How the pause program finds the processes of a living run."""
+
+    engine: str = ""  # the path of the socket of the Docker engine; empty: the run is a process
+    container: str = ""  # the id of the container
+    sessions: tuple[str, ...] = ()  # the lock files of the sessions of ECS Exec in the run
+    why_not: str = ""  # why the run cannot be paused or continued now
 
 
 class CannotExecute(Exception):
@@ -84,6 +95,10 @@ class Engine(Protocol):
 
         Raises CannotExecute if the command cannot be started.
         """
+        ...
+
+    def pause_target(self, run_id: str) -> PauseTarget | None:
+        """Return how to find the processes of a run. Return None if the run is unknown, is being stopped, or has ended."""
         ...
 
     def answered(self, sent_boot_s: float) -> None:

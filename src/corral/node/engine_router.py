@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from corral.model.agent_protocol import Execute, ImagePush
 from corral.model.run import RunSpec
 from corral.node.docker_engine import DockerEngine
-from corral.node.engine import Changed, Known
+from corral.node.engine import Changed, Known, PauseTarget
 from corral.node.link import Connect
 from corral.node.process_engine import ProcessEngine
 
@@ -75,6 +75,9 @@ class EngineRouter:
     async def execute(self, order: Execute, connect: Connect) -> None:
         engine = self._docker if order.run.run_id in self._docker.observe() else self._process
         await engine.execute(order, connect)
+
+    def pause_target(self, run_id: str) -> PauseTarget | None:
+        return self._docker.pause_target(run_id) or self._process.pause_target(run_id)
 
     def answered(self, sent_boot_s: float) -> None:
         self._process.answered(sent_boot_s)

@@ -38,6 +38,9 @@ class ExecSessions:
     def pids(self) -> set[int]:
         return {relay.pid for relay in self._relays.values()}
 
+    def locks_of(self, run_id: str) -> tuple[str, ...]:
+        return tuple(self._of_run.get(run_id, ()))
+
     async def begin(self, order: Execute, environment: Mapping[str, str], connect: Connect) -> None:
         """Start a session. Raises OSError or ValueError if the relay cannot be started. `connect` opens a link to the server."""
         run_id, lock = order.run.run_id, await lock_of(str(self._data / "sessions" / order.session_id), order.run.account)

@@ -32,11 +32,18 @@ class FencedContainer:
 
 
 class Fences:
-    """`end` ends a run that is a process. `at` starts a timer of the spawner."""
+    """`end` ends a run that is a process. `at` starts a timer of the spawner.
 
-    def __init__(self, folder: Path, at: Callable[[float, Callable[[], None]], None], end: Callable[[str], None]) -> None:
+    `end_pause` ends the pause of a container, and returns whether there was one.
+    """
+
+    def __init__(
+        self, folder: Path, at: Callable[[float, Callable[[], None]], None], end: Callable[[str], None],
+        end_pause: Callable[[str], bool] = lambda run_id: False,
+    ) -> None:  # fmt: skip
         self._at = at
         self._end = end
+        self._end_pause = end_pause
         self._processes: dict[str, float] = {}  # run id → seconds
         self.containers: dict[str, FencedContainer] = {}
         self._is_checking = False
@@ -76,17 +83,23 @@ class Fences:
             del self._processes[run_id]
             self._end(run_id)
         for each in self.containers.values():
-            if each.ended_at_boot_s is None and silent_s >= each.after_s and _signal(each, "SIGTERM"):
+            if each.ended_at_boot_s is None and silent_s >= each.after_s and self._terminate(each):
                 each.ended_at_boot_s, each.kill_at_boot_s = now_s, now_s + each.grace_s
-            elif each.ended_at_boot_s is not None and now_s >= each.kill_at_boot_s and _signal(each, "SIGKILL"):
+            elif each.ended_at_boot_s is not None and now_s >= each.kill_at_boot_s and _post(each, "kill?signal=SIGKILL"):
                 each.kill_at_boot_s = now_s + REPEAT_S
         if self._processes or self.containers:
             self._check_later()
 
+    def _terminate(self, container: FencedContainer) -> bool:
+        """Send SIGTERM. Continue a paused container first, so that it receives the signal."""
+        if self._end_pause(container.run_id):
+            _post(container, "unpause")
+        return _post(container, "kill?signal=SIGTERM")
 
-def _signal(container: FencedContainer, name: str) -> bool:
-    """Send a signal to a container by the API of its engine. Return False if the engine does not accept the request now."""
-    head = f"POST /containers/{container.name}/kill?signal={name} HTTP/1.1\r\nHost: docker\r\nContent-Length: 0\r\n"
+
+def _post(container: FencedContainer, what: str) -> bool:
+    """Send a request to the engine of a container. Return False if the engine does not accept it now."""
+    head = f"POST /containers/{container.name}/{what} HTTP/1.1\r\nHost: docker\r\nContent-Length: 0\r\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as connection:
         try:
             connection.connect(container.engine)

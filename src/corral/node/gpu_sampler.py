@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -28,8 +28,14 @@ log = logging.getLogger("corral.node")
 
 
 class GpuSampler:
-    def __init__(self, gpus: Gpus, engine: Engine, gpu_faults: GpuFaults, reports: ReportBuilder, wake: asyncio.Event) -> None:
-        """The samples and faults are for the next report. `wake` is set if it must be sent at once."""
+    def __init__(
+        self, gpus: Gpus, engine: Engine, gpu_faults: GpuFaults, reports: ReportBuilder, wake: asyncio.Event,
+        paused: Callable[[], Collection[str]] = tuple,
+    ) -> None:  # fmt: skip
+        """The samples and faults are for the next report. `wake` is set if it must be sent at once. `paused` returns the runs that
+        are paused: others may have their GPUs.
+        """
+        self._paused = paused
         self._gpus = gpus
         self._engine = engine
         self._gpu_faults = gpu_faults
@@ -71,9 +77,11 @@ class GpuSampler:
             return
         before = self._pinned()
         live = {gpu_id: {run_id: pid for run_id, pid in runs.items() if pid is not None} for gpu_id, runs in before.items()}
-        ours = {run.observed.pid for run in self._engine.observe().values() if run.alive and run.observed.pid is not None}
+        mains = {run_id: run.observed.pid for run_id, run in self._engine.observe().items() if run.alive}
+        ours = {pid for pid in mains.values() if pid is not None}
+        paused = {pid for run_id in self._paused() if (pid := mains.get(run_id)) is not None}
         loop = asyncio.get_running_loop()
-        samples, health = await loop.run_in_executor(None, _read_gpus, self._gpus, live, ours | self._engine.roots())
+        samples, health = await loop.run_in_executor(None, _read_gpus, self._gpus, live, ours | self._engine.roots(), paused)
         self._check_faults(health)
         # A run that was started during the sample may look like a foreign process. Ignore the foreign processes on its GPUs until
         # the next sample.
@@ -128,12 +136,15 @@ class GpuSampler:
     def _pinned(self) -> dict[str, dict[str, int | None]]:
         """Return GPU id → run id → pid, for the runs that use the GPU. The pid of a run that is about to start is None."""
         pinned: dict[str, dict[str, int | None]] = defaultdict(dict)
+        paused = self._paused()
         for run_id, run in self._engine.observe().items():
-            if run.alive:
+            if run.alive and run_id not in paused:
                 for gpu_id in run.gpu_ids:
                     pinned[gpu_id][run_id] = run.observed.pid
         return pinned
 
 
-def _read_gpus(gpus: Gpus, live: Mapping[str, Mapping[str, int]], ours: Collection[int]) -> tuple[list[GpuSample], GpuHealth]:
-    return gpus.sample(live, ours), gpus.health()
+def _read_gpus(
+    gpus: Gpus, live: Mapping[str, Mapping[str, int]], ours: Collection[int], paused: Collection[int]
+) -> tuple[list[GpuSample], GpuHealth]:
+    return gpus.sample(live, ours, paused), gpus.health()

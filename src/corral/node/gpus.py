@@ -19,7 +19,7 @@ from corral.model.gpu_metrics import GpuPart, GpuSample
 from corral.node import gpu_topology
 from corral.node.gpu_parts import divide, run_of
 from corral.node.gpus_flag import parse_gpus_flag
-from corral.node.procfs import environment, is_ours, process_name, processes, waited_s
+from corral.node.procfs import NO_OWNER, environment, owner_of, process_name, processes, waited_s
 
 VISIBLE = (b"CUDA_VISIBLE_DEVICES=", b"NVIDIA_VISIBLE_DEVICES=")
 
@@ -33,11 +33,14 @@ class Gpus(Protocol):
         """Return the distances between the GPUs (see gpu_topology.py), in the order of `devices`. None means unknown."""
         ...
 
-    def sample(self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = ()) -> list[GpuSample]:
+    def sample(
+        self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = (), paused: Collection[int] = ()
+    ) -> list[GpuSample]:
         """Measure the current load of each GPU, and find the foreign processes on it. GPUs that cannot be read are left out.
 
         `live` is GPU id → run id → pid, for the runs that have the GPU. `ours` are the pids of runs and of Corral's own processes.
-        These processes and their descendants are not foreign. If several runs have a GPU, measure also the part of each run.
+        These processes and their descendants are not foreign. `paused` are those of `ours` that are the main processes of paused
+        runs: they and their descendants do not use the GPUs. If several runs have a GPU, measure also the part of each run.
         """
         ...
 
@@ -77,6 +80,12 @@ def _detect(flag: str, host_id: str) -> Gpus:
         return NoGpus(f"no GPUs: {why}; simulate some with --gpus sim:8")
 
 
+def kind_of(gpus: Gpus) -> str:
+    """Return the kind of a host's GPUs: real, simulated or none."""
+    devices = gpus.devices()
+    return "none" if not devices else "simulated" if devices[0].simulated else "real"
+
+
 class NoGpus:
     def __init__(self, note: str) -> None:
         self.note = note
@@ -87,7 +96,9 @@ class NoGpus:
     def links(self) -> list[list[int]] | None:
         return None
 
-    def sample(self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = ()) -> list[GpuSample]:
+    def sample(
+        self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = (), paused: Collection[int] = ()
+    ) -> list[GpuSample]:
         return []
 
     def health(self) -> GpuHealth:
@@ -110,8 +121,10 @@ class GpuSubset:
         at = [position for position, device in enumerate(self._gpus.devices()) if device.gpu_id in self._ids]
         return None if links is None else [[links[row][column] for column in at] for row in at]
 
-    def sample(self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = ()) -> list[GpuSample]:
-        return [sample for sample in self._gpus.sample(live, ours) if sample.gpu_id in self._ids]
+    def sample(
+        self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = (), paused: Collection[int] = ()
+    ) -> list[GpuSample]:
+        return [sample for sample in self._gpus.sample(live, ours, paused) if sample.gpu_id in self._ids]
 
     def health(self) -> GpuHealth:
         found = self._gpus.health()
@@ -148,8 +161,10 @@ class SimulatedGpus:
     def links(self) -> list[list[int]] | None:
         return self._links
 
-    def sample(self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = ()) -> list[GpuSample]:
-        foreign, own = using_by_environment([device.gpu_id for device in self._devices], ours)
+    def sample(
+        self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = (), paused: Collection[int] = ()
+    ) -> list[GpuSample]:
+        foreign, own = using_by_environment([device.gpu_id for device in self._devices], ours, paused)
         using = {gpu_id: {*runs.values(), *own.get(gpu_id, ())} for gpu_id, runs in live.items()}
         pinned = Counter(pid for pids in using.values() for pid in pids)
         use = self._measure({pid for runs in live.values() for pid in runs.values()}, pinned.keys()) if pinned else {}
@@ -210,8 +225,10 @@ def _parts(runs: Mapping[str, int], uses: Mapping[int, tuple[Use, int]], busy_pe
     return divide(runs, load, [(of_run[pid], used.memory_mib / gpus) for pid, (used, gpus) in uses.items()], busy_percent)
 
 
-def using_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> tuple[dict[str, list[Foreign]], dict[str, list[int]]]:
-    """Return two mappings: GPU id → foreign processes, and GPU id → pids of `ours` and of their descendants.
+def using_by_environment(
+    gpu_ids: Sequence[str], ours: Collection[int], paused: Collection[int] = ()
+) -> tuple[dict[str, list[Foreign]], dict[str, list[int]]]:
+    """Return two mappings: GPU id → foreign processes, and GPU id → pids of `ours` and of their descendants, unless `paused`.
 
     Both have only processes with the GPU in their environment. Processes of other users are left out, because their environment is
     not visible.
@@ -230,11 +247,11 @@ def using_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> tuple
             continue
         visible = [pair for pair in content.split(b"\0") if pair.startswith(VISIBLE)]
         seen = [gpu_id for gpu_id, name in sought.items() if any(name in pair for pair in visible)]
-        is_own = is_ours(int(entry), ours) if seen else None
-        for gpu_id in seen:
-            if is_own:
+        owner = owner_of(int(entry), ours) if seen else None
+        for gpu_id in seen if owner not in paused else ():
+            if owner:
                 own.setdefault(gpu_id, []).append(int(entry))
-            elif is_own is False:
+            elif owner == NO_OWNER:
                 foreign.setdefault(gpu_id, []).append((int(entry), process_name(int(entry))))
     return {gpu_id: sorted(seeing)[:FOREIGN_MAX] for gpu_id, seeing in foreign.items()}, own
 

@@ -60,7 +60,12 @@ class HealthTracker:
 class HealthChecks:
     """Runs the health checks of all runs that have one."""
 
-    def __init__(self, data: Path, environment: Mapping[str, str], clock: Clock, on_verdict: Callable[[str, Health], None]) -> None:
+    def __init__(
+        self, data: Path, environment: Mapping[str, str], clock: Clock, on_verdict: Callable[[str, Health], None],
+        is_held: Callable[[str], bool] = lambda run_id: False,
+    ) -> None:  # fmt: skip
+        """`is_held` says whether a run is paused, or is being paused or continued: then it is not checked."""
+        self._is_held = is_held
         self._data = data
         self._environment = environment
         self._clock = clock
@@ -95,6 +100,7 @@ class HealthChecks:
         run_id, started_at_s = run.observed.run_id, run.observed.started_at_s
         if not run.alive:
             self._specs.pop(run_id, None)
+        if not run.alive or self._is_held(run_id):
             checking = self._checking.pop(run_id, None)
             if checking is not None:
                 checking.cancel()

@@ -19,10 +19,14 @@ starting        an empty file; its modification time shows whether the process o
 cgroups         the paths of the folders that contain the cgroups of runs, one per line
 output/<run>    the output of a run; for a process, also the lock file: the lock is held while a process of the run is alive
 output_limit    how many bytes an output file with a second name may use on disk (output_bounds.py)
+paused/<run>    the mark of a run that is paused, or was (pause_marks.py); with ",program": held by the program that pauses it
+paused.lock     held for a moment by each process that changes marks, or stops and continues processes because of them
+pauses.log      the log of the programs that pause and continue runs
 work/<run>      the default working directory of a run
 containers/     files of the runs that are containers, and the empty file `used` if there has been one (docker_runs.py)
 gpu_faults.json the faults of GPUs that last until a reboot, or until a user declares that the GPU works again (gpu_faults.py)
 images.json     the images that Corral pulled, and when they were last used
+simulated_gpu_states/   whether the memory of processes is on a simulated GPU (simulated_gpu_states.py)
 spare/          emptied files and folders of ended runs, for reuse
 trash/          files and folders that are being removed
 """

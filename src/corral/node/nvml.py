@@ -103,7 +103,10 @@ class NvmlGpus:
     def links(self) -> list[list[int]] | None:
         return self._links
 
-    def sample(self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = ()) -> list[GpuSample]:
+    def sample(
+        self, live: Mapping[str, Mapping[str, int]], ours: Collection[int] = (), paused: Collection[int] = ()
+    ) -> list[GpuSample]:
+        # A paused run has only the memory on the GPU that the driver leaves there.
         samples = [
             self._sample(gpu_id, handle, self._foreign(handle, ours, leased=gpu_id in live))
             for gpu_id, handle in self._handles.items()

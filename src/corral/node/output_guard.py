@@ -17,6 +17,8 @@ The standard input of the guard is a pipe from the spawner. While there are no o
 spawner writes a byte when a run starts and no other run is alive. When the pipe is closed, the spawner has ended; then the guard
 resumes all paused runs and exits. When the spawner stops a run, it also resumes the run. If the guard dies, the spawner resumes all
 paused runs.
+
+An order can pause a run, too, for hours (`pauses.py`). The guard neither pauses nor resumes such a run.
 """
 
 from __future__ import annotations
@@ -30,12 +32,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from corral.node import procfs
 from corral.node.output_bounds import bound_output, output_max_bytes
+from corral.node.pause_marks import PauseMarks
 from corral.node.run_journal import last_record
 from corral.node.run_processes import pause, pause_writers, resume
 from corral.node.spawner_protocol import SpawnedRun
@@ -74,6 +77,7 @@ class OutputGuard:
     def __init__(self, data: Path, spawner: int) -> None:
         self._folder = str(data / "output")
         self._journal = data / "journal"
+        self._marks = PauseMarks(data)
         self._spawner = spawner
         self._floods: dict[str, Flood] = {}
         self._calm: dict[str, int] = {}  # run id → the length of the file when the guard ceased to watch it
@@ -179,17 +183,22 @@ class OutputGuard:
         run = last_record(self._journal, flood.run_id)
         if run is None or not run.alive:
             return
-        pause(run, but_not=self._spawner)  # the spawner itself may still be in the cgroup of a new run
-        flood.paused = run
-        if others and run.group is None:
-            flood.others += pause_writers(flood.path, run.uid)
+        with self._marks.locked():
+            if self._marks.holds(flood.run_id):
+                return
+            pause(run, but_not=self._spawner)  # the spawner itself may still be in the cgroup of a new run
+            flood.paused = run
+            if others and run.group is None:
+                flood.others += pause_writers(flood.path, run.uid)
         again = last_record(self._journal, flood.run_id)
         if again is None or not again.alive:
             self._resume(flood)
 
     def _resume(self, flood: Flood) -> None:
         if flood.paused is not None:
-            resume(flood.paused, flood.others)
+            with self._marks.locked():
+                if not self._marks.holds(flood.run_id):
+                    resume(flood.paused, flood.others)
             flood.paused, flood.others = None, []
 
     def _trim_all(self) -> None:
@@ -258,13 +267,13 @@ class GuardProcess:
         with contextlib.suppress(OSError):  # full pipe: the guard wakes anyway; dead guard: the next one scans all files
             os.write(self._pipe, b"1")
 
-    def died(self, runs: Iterable[SpawnedRun]) -> None:
+    def died(self, runs: Iterable[SpawnedRun], resume_run: Callable[[SpawnedRun], None]) -> None:
         """Resume the stopped runs, because the dead guard may have paused them. The caller starts another guard later."""
         os.close(self._pipe)
         self.pid, self._pipe, self._died_before = None, -1, True
         for run in runs:
             if run.alive and run.pid is not None and procfs.is_stopped(run.pid):
-                resume(run)
+                resume_run(run)
 
     def end(self) -> None:
         """Kill the guard, so that the cgroup of the guard and the spawner can be removed. Call this when no run is alive."""

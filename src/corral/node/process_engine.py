@@ -26,7 +26,7 @@ from corral.model.run import Observed, RunSpec
 from corral.model.shipped_folder import VARIABLE as SHIPPED_FOLDER
 from corral.node import node_folder, procfs
 from corral.node.account_folders import cache_of
-from corral.node.engine import CannotExecute, Changed, Known
+from corral.node.engine import NOT_STARTED, CannotExecute, Changed, Known, PauseTarget
 from corral.node.exec_sessions import ExecSessions
 from corral.node.fences import FencedContainer
 from corral.node.json_lines import JsonLines, attach
@@ -248,6 +248,13 @@ class ProcessEngine:
             await self._sessions.begin(order, environment_for(order.run, self._environment), connect)
         except (OSError, ValueError) as error:
             raise CannotExecute(f"the command cannot be started: {error}") from None
+
+    def pause_target(self, run_id: str) -> PauseTarget | None:
+        known = self._known.get(run_id)
+        if known is None or not known.alive or run_id in self._stopping:
+            return None
+        why_not = "" if known.observed.pid is not None else NOT_STARTED
+        return PauseTarget(sessions=self._sessions.locks_of(run_id), why_not=why_not)
 
     def observe(self) -> Mapping[str, Known]:
         return self._known

@@ -167,10 +167,15 @@ def _parent(pid: int) -> int | None:
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal or a debugger has stopped the process."""
+    return state(pid) in b"Tt"
+
+
+def state(pid: int) -> bytes:
+    """Return the letter of the state of a process, for example R. Return X if it has ended."""
     try:
-        return _stat(pid)[0] in b"Tt"
+        return _stat(pid)[0]
     except OSError:
-        return False
+        return b"X"
 
 
 def real_uid(pid: int | str) -> int | None:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from corral.model.agent_protocol import Ack, CollectedSamples, Report
 from corral.model.gpu_metrics import GpuSample
-from corral.model.run import Health, Observed
+from corral.model.run import Health, Observed, RunPause
 from corral.node.engine import Known
 from corral.node.log_shipper import LogShipper
 
@@ -34,8 +34,12 @@ def still_alive(observed: Observed) -> Observed:
 
 
 class ReportBuilder:
-    def __init__(self, observe: Callable[[], Mapping[str, Known]], shipper: LogShipper) -> None:
+    def __init__(
+        self, observe: Callable[[], Mapping[str, Known]], shipper: LogShipper, pauses: Mapping[str, RunPause] | None = None
+    ) -> None:
+        """`pauses` is run id → the answer of this host to the last order to pause or continue the run."""
         self._observe = observe
+        self._pauses: Mapping[str, RunPause] = {} if pauses is None else pauses
         self._shipper = shipper
         self._changed: dict[str, None] = {}
         self._ending: dict[str, None] = {}  # ids of ended runs whose end is reported when all of their output is shipped
@@ -59,6 +63,10 @@ class ReportBuilder:
 
     def on_verdict(self, run_id: str, verdict: Health) -> None:
         self._health[run_id] = verdict
+        self._changed[run_id] = None
+
+    def on_pause(self, run_id: str) -> None:
+        """Report a run, because there is an answer to an order to pause or continue it."""
         self._changed[run_id] = None
 
     def ordered(self, run_id: str) -> None:
@@ -89,9 +97,9 @@ class ReportBuilder:
             if run.ships_logs and not run.alive:
                 self._changed[run_id] = None
                 self._shipper.ended(run_id)
-                runs.append(still_alive(run.observed))
+                runs.append(self._with_pause(still_alive(run.observed)))
             else:
-                runs.append(self._with_health(run.observed))
+                runs.append(self._complete(run.observed))
         return runs
 
     def report(self, now_s: float) -> Report:
@@ -109,11 +117,11 @@ class ReportBuilder:
             if run is None:
                 continue
             if run.alive or not run.ships_logs or self._shipper.is_done(run_id):
-                runs.append(self._with_health(run.observed))
+                runs.append(self._complete(run.observed))
             elif run_id not in self._ending:
                 self._ending[run_id] = None
                 far_behind = self._shipper.is_far_behind(run_id)
-                runs.append(run.observed if far_behind else still_alive(run.observed))
+                runs.append(run.observed if far_behind else self._with_pause(still_alive(run.observed)))
                 if far_behind and not any(chunk.run_id == run_id for chunk in logs):
                     logs.append(self._shipper.announcement(run_id))
         *earlier, (_, samples) = self._samples or [(now_s, [])]
@@ -138,6 +146,11 @@ class ReportBuilder:
                 self._ending[observed.run_id] = None  # report the end again when the core has stored all output
         return over
 
-    def _with_health(self, observed: Observed) -> Observed:
+    def _complete(self, observed: Observed) -> Observed:
+        """Add what the engine does not know: the health, and the pause."""
         verdict = self._health.get(observed.run_id)
-        return observed if verdict is None else replace(observed, health=verdict.value)
+        return self._with_pause(observed if verdict is None else replace(observed, health=verdict.value))
+
+    def _with_pause(self, observed: Observed) -> Observed:
+        pause = self._pauses.get(observed.run_id)
+        return observed if pause is None or observed.stopped_at_s is not None else replace(observed, pause=pause)

@@ -139,6 +139,8 @@ class RunCgroups:
     def _is_clean(self, group: str, name: str) -> bool:
         """Remove the limits of a cgroup. Return whether another run can use it, without any effect of the ended run."""
         try:
+            if self._has_events and b"frozen 1" in self._read(f"{group}/cgroup.events"):
+                return False  # it would also freeze the spawner, which joins it to start the next run
             if name in self._shared:
                 self._unshare_cpu(name)
             if self._memory is not None:

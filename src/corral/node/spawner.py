@@ -44,10 +44,11 @@ from corral.node.procfs import boot_s
 from corral.node.run_cgroups import RunCgroups, open_cgroups
 from corral.node.run_files import RunFiles
 from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
-from corral.node.run_processes import is_same_process, process_started_boot_s, resume
+from corral.node.run_processes import is_same_process, process_started_boot_s
 from corral.node.run_remains import RunRemains
 from corral.node.spawner_cgroups import SpawnerCgroups
 from corral.node.spawner_clients import SpawnerClients
+from corral.node.spawner_pauses import SpawnerPauses
 from corral.node.spawner_protocol import Launch, SpawnedRun, launch_from
 from corral.node.spawner_recovery import EXIT_STATUS_LOST, MainProcessWatch, find_orphans, find_unfinished, with_main_process
 from corral.node.spawner_timers import Timers
@@ -89,7 +90,8 @@ class Spawner:
         self._is_released = False  # the allocation of this host is over
         self._no_run_since_boot_s = boot_s()
         self._guard = GuardProcess(data)
-        self._fences = Fences(data, self._at, self._fenced)
+        self._pauses = SpawnerPauses(data, self._at)
+        self._fences = Fences(data, self._at, self._fenced, self._pauses.end_container)
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._journal = RunJournal(data / "journal", boot_id)
         left = replay(data / "journal", boot_id)
@@ -120,9 +122,9 @@ class Spawner:
         """Take over a run that has a living process.
 
         If its main process is alive, watch it. Otherwise kill the other processes of the run. The output guard of the dead spawner
-        may have paused the run and then died, so the run is resumed.
+        may have paused the run and then died, so the run is resumed, unless an order has paused it.
         """
-        resume(run, found)
+        self._pauses.resume_unless_paused(run, found)
         if run.pid is None and found:
             run = self._runs[run.run_id] = with_main_process(run, found, self._clock)
         if run.main_ended_at_s is None and is_same_process(run):
@@ -233,6 +235,7 @@ class Spawner:
                 self._end_unstarted(run, ALLOCATION_OVER)
             elif run.main_ended_at_s is None:
                 self._put(run.but(kill_at_boot_s=boot_s(), reason=ALLOCATION_OVER))
+                self._pauses.end(run)
                 self._signal(run, signal.SIGKILL)
 
     def _check_folder(self) -> None:
@@ -383,6 +386,7 @@ class Spawner:
             self._end_unstarted(run, STOPPED_BEFORE_START)
             return
         self._put(run.but(kill_at_boot_s=boot_s() + run.stop_grace_s))
+        self._pauses.end(run)
         self._signal(run, signal.SIGTERM)
         self._signal(run, signal.SIGCONT)  # the output guard may have paused the run
         self._at(boot_s() + run.stop_grace_s, lambda: self._kill(run_id))
@@ -451,7 +455,7 @@ class Spawner:
             elif ended.si_pid == self._files.recycler.pid:
                 self._files.recycler.child_ended()
             elif ended.si_pid == self._guard.pid:
-                self._guard.died(self._runs.values())
+                self._guard.died(self._runs.values(), self._pauses.resume_unless_paused)
                 self._at(boot_s() + GUARD_RESTART_S, self._guard.start)
 
     def _status_lost(self, run_id: str) -> None:
@@ -476,6 +480,7 @@ class Spawner:
         self._alive -= 1
         if not self._alive:
             self._no_run_since_boot_s = boot_s()
+        self._pauses.end(run)
         self._cgroups.release(run)
         self._fences.remove(run.run_id)
         self._remains.adopted.discard(run.run_id)

@@ -1,4 +1,4 @@
-"""Publishes Corral's own metrics: metrics of queues, clusters, services, capacity providers and GPUs.
+"""Publishes Corral's own metrics: metrics of queues, clusters, services, paused tasks, capacity providers and GPUs.
 
 Values that have changed are published once a second, and at once when a message arrives in an empty queue. Unchanged values are
 published again only once a minute, or once in the shortest period of an alarm if this period is shorter than a minute. Each value
@@ -77,6 +77,7 @@ class MetricPublisher:
         self._published_s = 0.0
         self._changes = 0  # the value of `Lane.changes` of the state lane before the last publication
         self._has_messages = False
+        self._paused = set[tuple[str, str, str]]()  # the keys of the last `own_metrics.paused_tasks`
         self._has_unsaved_use = False  # whether samples of tasks were added since the last `_save_gpu_use`
         self._saved_s = clock.now_s()
         self._repeat_s = MINUTE_S  # unchanged values are published again at multiples of this time
@@ -186,11 +187,21 @@ class MetricPublisher:
         for (region, cluster), reserved in own_metrics.reservations(tx).items():
             points = partial(own_metrics.cluster_points, reserved, region, cluster)
             yield from self._changed_points(("cluster", region, cluster), reserved, points, tx)
+        yield from self._paused_points(tx)
         used = own_metrics.utilizations(tx, measured)
         for (region, cluster), percentages in used.of_cluster.items():
             yield from own_metrics.cluster_points(percentages, region, cluster, tx.wall_s, MEASURE_EVERY_S)
         for service, of_tasks in used.of_service.items():
             yield from own_metrics.service_points(of_tasks, *service, tx.wall_s, MEASURE_EVERY_S)
+
+    def _paused_points(self, tx: Tx[Store]) -> Iterator[Point]:
+        """Return how many tasks are paused, and once more, with the number 0, for those that are not paused any more."""
+        paused = own_metrics.paused_tasks(tx)
+        for key in sorted(paused.keys() | self._paused):
+            number = paused.get(key, 0)
+            points = partial(own_metrics.paused_points, number, key)
+            yield from self._changed_points(("paused", *key), number, points, tx)
+        self._paused = set(paused)
 
     def _provider_points(self, tx: Tx[Store]) -> Iterator[Point]:
         if not tx.store.stored.has("ecs", "capacity-provider"):

@@ -7,6 +7,22 @@ from collections.abc import Sequence
 from corral.core.database import Database
 from corral.model.ecs_service import STARTED_BY as STARTED_BY_SERVICE
 
+_QUEUED = "SELECT task_id FROM queued_task WHERE state != 'admitted'"
+# Unfinished tasks that were paused, that lend their GPUs or that take turns: they have an index of their own.
+_WITH_PAUSE = "SELECT id FROM task WHERE pause IS NOT NULL AND state != 'STOPPED'"
+# Tasks that wait for resources. The claims of paused tasks, which wait to continue, are left out.
+_IN_LINE = f"SELECT id FROM claim WHERE kind = 'task' AND id NOT IN ({_WITH_PAUSE} AND instance_id IS NOT NULL)"
+# Tasks that wait until fewer tasks take turns on a GPU. They have no claim yet.
+_FOR_TURNS = (
+    f"{_WITH_PAUSE} AND state = 'PROVISIONING' AND id NOT IN (SELECT id FROM claim WHERE kind = 'task') AND id NOT IN ({_QUEUED})"
+)
+# Tasks that are being paused, are paused or are about to continue.
+_PAUSED = (
+    f"{_WITH_PAUSE} AND state = 'RUNNING' AND desired = 'RUNNING' "
+    "AND coalesce(json_extract(pause, '$.phase'), 'running') != 'running'"
+)
+_WAITING = f"{_IN_LINE} UNION ALL {_QUEUED} UNION ALL {_FOR_TURNS}"
+
 
 class TaskListing:
     def __init__(self, database: Database) -> None:
@@ -53,8 +69,7 @@ class TaskListing:
         return dict(
             self._execute(
                 "SELECT state, count(*) FROM task WHERE state IN ('PENDING', 'RUNNING') GROUP BY state "
-                "UNION ALL SELECT 'PROVISIONING', count(*) FROM (SELECT id FROM claim WHERE kind = 'task' UNION ALL "
-                "SELECT task_id FROM queued_task WHERE state != 'admitted') HAVING count(*) > 0 "
+                f"UNION ALL SELECT 'PROVISIONING', count(*) FROM ({_WAITING}) HAVING count(*) > 0 "
                 "UNION ALL SELECT 'STOPPED', count(*) FROM task WHERE state = 'STOPPED' HAVING count(*) > 0"
             ).fetchall()
         )
@@ -67,12 +82,24 @@ class TaskListing:
         )
         return [task_id for (task_id,) in self._execute(sql, (limit,))]
 
+    def for_turns(self, limit: int, cluster: tuple[str, str] | None = None) -> list[str]:
+        """Ids of tasks that wait until fewer tasks take turns, oldest first. `cluster` is a region and a name, or None for all."""
+        where, values = (" AND +region = ? AND +cluster = ?", cluster) if cluster is not None else ("", ())
+        sql = f"{_FOR_TURNS}{where} ORDER BY created_at, id LIMIT ?"
+        return [task_id for (task_id,) in self._execute(sql, (*values, limit))]
+
+    def paused(self, limit: int) -> list[str]:
+        """Ids of tasks of all clusters that are being paused, are paused or are about to continue, oldest first."""
+        return [task_id for (task_id,) in self._execute(f"{_PAUSED} ORDER BY created_at, id LIMIT ?", (limit,))]
+
+    def paused_count(self) -> int:
+        return int(self._execute(f"SELECT count(*) FROM ({_PAUSED})").fetchone()[0])
+
     def not_stopping(self, limit: int) -> list[str]:
         """Ids of tasks of all clusters whose stop has not begun: all placed tasks, and waiting tasks that belong to no service."""
         sql = (
             "SELECT id FROM task WHERE instance_id IS NOT NULL AND state IN ('PENDING', 'RUNNING') AND desired = 'RUNNING' "
-            "UNION ALL SELECT id FROM task WHERE id IN (SELECT id FROM claim WHERE kind = 'task' UNION ALL "
-            "SELECT task_id FROM queued_task WHERE state != 'admitted') AND coalesce(started_by, '') NOT LIKE ? LIMIT ?"
+            f"UNION ALL SELECT id FROM task WHERE id IN ({_WAITING}) AND coalesce(started_by, '') NOT LIKE ? LIMIT ?"
         )
         return [task_id for (task_id,) in self._execute(sql, (f"{STARTED_BY_SERVICE}%", limit))]
 

@@ -480,10 +480,12 @@ class Tasks:
         return [task for instance in self._instances.on_host(host_id) for task in self.on(instance.id)]
 
     def with_gpus_of_hosts(self) -> list[Task]:
-        """The tasks that lease GPUs which no EC2 instance owns."""
+        """The tasks that lease GPUs which no EC2 instance owns, and paused tasks that will continue on such GPUs."""
         sql = (
-            "SELECT DISTINCT task.id FROM lease JOIN run ON run.id = lease.run_id JOIN task ON task.id = run.task_id "
-            "JOIN instance ON instance.id = task.instance_id WHERE instance.region = '' ORDER BY task.id"
+            "SELECT task.id FROM lease JOIN run ON run.id = lease.run_id JOIN task ON task.id = run.task_id "
+            "JOIN instance ON instance.id = task.instance_id WHERE instance.region = '' UNION "
+            "SELECT task.id FROM task JOIN instance ON instance.id = task.instance_id WHERE instance.region = '' AND "
+            "task.pause IS NOT NULL AND task.state != 'STOPPED' AND json_extract(task.pause, '$.phase') = 'paused' ORDER BY 1"
         )
         rows = self._execute(sql).fetchall()
         return [task for (task_id,) in rows if (task := self.get(task_id)) is not None]

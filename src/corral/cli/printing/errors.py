@@ -29,7 +29,8 @@ BROKEN_PIPE = 141
 
 
 _TAG = re.compile(
-    r"(?:\b[Tt]he tags? )?\bcorral:(after-any|after|array|gpu-ids|hold|name|not-before|priority|requeue|time-limit)\b"
+    r"(?:\b[Tt]he tags? )?\bcorral:(after-any|after|array|gpu-ids|hold|name|not-before|preemptible|priority|requeue|time-limit|"
+    r"turns)\b"
     r"(?!-)(?::[0-9]+)?"
 )
 _RENAMED = {"not-before": "at", "time-limit": "time"}

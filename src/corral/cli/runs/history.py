@@ -32,7 +32,7 @@ LIMIT_MAX = 100_000
 WIDE = 120  # columns of a screen that has room for longer names, the waiting time, and the commit
 WIDE_NAME, NARROW_NAME = 32, 16
 COMMAND_LINES = 4  # `corral show` prints the whole command and the whole reason
-OPTIONAL = ("USER", "HOST", "GPUS", "MEMORY", "LOAD", "GIT")  # columns that are omitted if they are empty
+OPTIONAL = ("USER", "PAUSED", "HOST", "GPUS", "MEMORY", "LOAD", "GIT")  # columns that are omitted if they are empty
 
 
 @click.command(short_help="List the runs that have ended.")
@@ -56,7 +56,8 @@ def history(
     """List the latest runs that have ended, oldest first. NAME is a name or a glob, and selects the runs with this name.
 
     Corral keeps ended runs for 30 days (`[history] days` in corral.toml). EXIT is the exit code. RAN is the time from the start to
-    the end. MEMORY is the highest memory use of one GPU. LOAD is the mean utilization of the GPUs.
+    the end, and PAUSED how much of it the run was paused. MEMORY is the highest memory use of one GPU. LOAD is the mean utilization
+    of the GPUs.
     """
     endpoint = find_endpoint(data)
     if is_aws(endpoint):
@@ -104,6 +105,7 @@ def _row(task: dict[str, Any], now: datetime | None, *, is_wide: bool) -> dict[s
         "EXIT": str(task["exitCode"]) if "exitCode" in task else "-",
         **({"WAITED": duration(task.get("waitingSeconds"))} if is_wide else {}),
         "RAN": duration(task.get("wallSeconds")),
+        "PAUSED": duration(task["pausedSeconds"]) if task.get("pausedSeconds") else "",
         "HOST": task.get("host", ""),
         "GPUS": str(task["gpus"] or ""),
         "MEMORY": gib(use["peakMemoryMiB"]) if use else "",

@@ -43,12 +43,20 @@ NOT_BEFORE_TAG = "corral:not-before"  # seconds since 1970
 AFTER_TAG = "corral:after"  # task ids and array:ID, separated by spaces; a longer list continues in corral:after:2 and so on
 AFTER_ANY_TAG = "corral:after-any"
 REQUEUE_TAG = "corral:requeue"
+PREEMPTIBLE_TAG = "corral:preemptible"  # `true`, or `kill` with --preempt kill
+TURNS_TAG = "corral:turns"  # seconds
 GPU_IDS_TAG = "corral:gpu-ids"
 GIT_TAG = "corral:git"
 SHIPPED_TAG = "corral:shipped"  # what --ship did with the folder
 TAG_MAX = 256  # characters of a tag's value
 DEPENDENCIES_MAX = 100  # tasks and arrays that one task can wait for
 TRUE = "true"
+TURN_MIN_S = 10
+# Options without an effect on AWS.
+CORRAL_ONLY = (
+    "array", "after", "after_any", "priority", "requeue", "preemptible", "preempt", "turns", "hold", "at", "wait_anyway", "gpu_ids",
+    "gpu_model", "host",
+)  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,6 +85,9 @@ class RunArguments(NamedTuple):
     after_any: tuple[str, ...]
     priority: int | None
     requeue: int | None
+    preemptible: bool
+    preempt: str | None
+    turns: int | None  # seconds
     hold: bool
     at: StartTime | None
     wait_anyway: bool
@@ -152,6 +163,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--requeue", type=click.IntRange(1, REQUEUE_MAX), metavar="[=N]",
         help="Run the task again if it fails, or if the machine is restarted: once, or up to N times.",
     ),
+    click.option("--preemptible", is_flag=True, help="Lend the GPUs: tasks with a higher priority pause this one."),
+    click.option(
+        "--preempt", type=click.Choice(["pause", "kill"]),
+        help="What happens then: pause (default), or kill: stop it and run it again. Implies --preemptible.",
+    ),
+    click.option("--turns", type=DURATION, help="Take turns of 5m, 1h … on the GPUs with other tasks that have --turns, too."),
     click.option("--hold", is_flag=True, help="Do not start the task before `corral release`."),
     click.option("--at", type=START_TIME, help="Do not start before 18:30, 'tomorrow 8:00', +2h, 2026-01-31T08:00."),
     click.option("--wait-anyway", is_flag=True, help="Wait even if no host has enough GPUs, CPU or memory."),
@@ -211,6 +228,10 @@ def check_options(options: RunArguments, *, is_file: bool) -> None:
         raise click.UsageError("--image cannot be used with FILE.json, which names its images.")
     if is_file and options.workdir is not None:
         raise click.UsageError("--workdir cannot be used with FILE.json: set workingDirectory in the file.")
+    if (options.turns is not None or options.preemptible or options.preempt) and options.share:
+        raise click.UsageError("--preemptible, --preempt and --turns cannot be used with --share: only whole GPUs are lent.")
+    if options.turns is not None and options.turns < TURN_MIN_S:
+        raise click.BadParameter(f"a turn lasts at least {TURN_MIN_S} seconds.", param_hint="--turns")
     if options.ship and (is_file or not options.runs_here):
         raise click.UsageError("--ship requires a command that runs as a process, not FILE.json or --image.")
     if options.runs_here and options.workdir is not None and not options.workdir.is_dir():
@@ -236,7 +257,7 @@ def check_endpoint(endpoint: Endpoint, options: RunArguments, *, is_file: bool) 
         raise CliError("the endpoint is AWS, which cannot run processes of this machine: choose an image with --image.")
     if options.limit_s is not None:
         raise CliError("the endpoint is AWS, which has no time limits for tasks: --time works only with Corral.")
-    for flag in ("array", "after", "after_any", "priority", "requeue", "hold", "at", "wait_anyway", "gpu_ids", "gpu_model", "host"):
+    for flag in CORRAL_ONLY:
         value = getattr(options, flag)
         if value is not None and value is not False and value != ():
             raise CliError(
@@ -261,6 +282,10 @@ def queue_tags(
         tags[PRIORITY_TAG] = str(options.priority)
     if options.requeue is not None:
         tags[REQUEUE_TAG] = str(options.requeue)
+    if options.preemptible or options.preempt:
+        tags[PREEMPTIBLE_TAG] = "kill" if options.preempt == "kill" else TRUE
+    if options.turns is not None:
+        tags[TURNS_TAG] = str(options.turns)
     if options.hold:
         tags[tasks.HOLD_TAG] = TRUE
     if options.at is not None:

@@ -181,7 +181,7 @@ def _task_row(
         "STATE": tasks.state(task),
         "HOST": (hosts or {}).get(task.get("containerInstanceArn", ""), ""),
         "LINE": "",
-        "GPUS": _gpus(tasks.gpu_ids(task), gpu_names, is_shared=tasks.shares_a_gpu(task)),
+        "GPUS": _gpus([] if tasks.state(task) == "PAUSED" else tasks.gpu_ids(task), gpu_names, is_shared=tasks.shares_a_gpu(task)),
         "SINCE": ago(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
         "START": "",
         "EXIT": ",".join(map(str, tasks.exit_codes(task))),

@@ -32,7 +32,8 @@ REQUEUE_OF_TAG = "corral:requeue-of"  # the id of the task that was replaced fir
 # The new run does not get these tags of the first run: when it may start, its array, which tasks replaced it or were replaced by
 # it, and its git commit.
 NOT_REPEATED = (
-    "corral:hold", "corral:not-before", "corral:after", "corral:after-any", tasks.ARRAY_TAG, tasks.REQUEUED_TAG,
+    "corral:hold", "corral:not-before", "corral:after", "corral:after-any", tasks.ARRAY_TAG, tasks.PAUSED_TAG,
+    tasks.REQUEUED_TAG,
     REQUEUE_OF_TAG, GIT_TAG,
 )  # fmt: skip
 ENVIRONMENT = ("environment", "environmentFiles")

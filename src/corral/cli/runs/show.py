@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, NotCorral, call, client, cluster_option, find_endpoint, is_aws
-from corral.cli.printing.output import age, print_json, print_line, screen_width, shorten_ids
+from corral.cli.printing.errors import CliError
+from corral.cli.printing.output import age, count, print_json, print_line, screen_width, shorten_ids
 from corral.cli.printing.text_table import fold
 from corral.cli.runs import tasks
 from corral.cli.runs.completion import complete_runs
@@ -28,6 +29,7 @@ GIT_TAG = "corral:git"
 OPTIONS = {  # tag → the option of `corral run` that sets it
     "corral:time-limit": "--time", "corral:priority": "--priority", "corral:hold": "--hold", "corral:not-before": "--at",
     "corral:after": "--after", "corral:after-any": "--after-any", "corral:requeue": "--requeue",
+    "corral:preemptible": "--preemptible", "corral:turns": "--turns",
 }  # fmt: skip
 LINKS = {"corral:requeue-of": "Requeue of", "corral:requeued-as": "Requeued"}  # tag with a task id → label
 
@@ -47,11 +49,13 @@ def show(data: DataFolder, cluster: str | None, as_json: bool, given: str) -> No
     run = _with_facts(endpoint, find_one(endpoint, given, cluster))
     load = _load(endpoint, run, max(10, min(GRAPH_MAX, (screen_width() or GRAPH_MAX) - LABEL)))
     files = _output_files(endpoint, run)
+    pause = _pause(endpoint, run)
     if as_json:
-        print_json({**run.task, **({"gpuLoad": load.described()} if load else {}), **({"outputFiles": files} if files else {})})
+        facts = {"pause": pause, "gpuLoad": load.described() if load else None, "outputFiles": files}
+        print_json({**run.task, **{name: value for name, value in facts.items() if value}})
         return
     width = screen_width()
-    for label, text in _lines(run, load, files):
+    for label, text in _lines(run, load, files, pause):
         lines = [text] if width is None or len(text) <= width - LABEL else fold(text, max(1, width - LABEL))
         for at, line in enumerate(lines):
             print_line(f"{'' if at else label:<{LABEL}}{line}")
@@ -108,7 +112,35 @@ def _load(endpoint: Endpoint, run: NamedRun, columns: int) -> GpuLoad | None:
     return gpu_load(endpoint, run.cluster, tasks.id_of(run.task), begin, run.task.get("stoppedAt") or now, now, columns)
 
 
-def _lines(run: NamedRun, load: GpuLoad | None, files: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def _pause(endpoint: Endpoint, run: NamedRun) -> dict[str, Any]:
+    """Return the pause of a run that has not ended, or an empty dict if it was never paused."""
+    if is_aws(endpoint) or run.is_recorded or run.task["lastStatus"] != "RUNNING":
+        return {}
+    try:
+        found = call(endpoint, "DescribeTaskPause", {"cluster": run.cluster, "task": tasks.id_of(run.task)})[0]
+    except CliError:  # the run has just ended, the server has no such operation, or a policy does not allow it
+        return {}
+    return found if found["phase"] != "running" or found["pauses"] or found["whyNot"] else {}
+
+
+def _paused(task: dict[str, Any], pause: dict[str, Any], now: datetime | None) -> str:
+    """Return since when a run is paused, where its memory is and what it waits for, or how long it was paused."""
+    if not pause:
+        return f"for {duration(task['pausedSeconds'])} in total" if task.get("pausedSeconds") else ""
+    if pause["phase"] == "running":
+        total = f"{count(pause['pauses'], 'time')}, for {duration(pause['pausedSeconds'])} in total" if pause["pauses"] else ""
+        return "; ".join(filter(None, (total, pause["whyNot"] and f"the last pause has failed: {pause['whyNot']}")))
+    parts = [f"since {_time(datetime.fromtimestamp(pause['sinceS'], UTC), now)}"]
+    if pause["hostMemoryMiB"]:
+        parts.append(f"{tasks.size(pause['hostMemoryMiB'])} in the memory of the host")
+    if pause["returns"]:
+        parts.append(f"waits to continue: {shorten_ids(pause['waitsFor'])}")
+    if pause["whyNot"]:
+        parts.append(f"could not continue: {pause['whyNot']}")
+    return "; ".join(parts)
+
+
+def _lines(run: NamedRun, load: GpuLoad | None, files: list[dict[str, Any]], pause: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each line."""
     task, now = run.task, run.now
     definition = task["taskDefinitionArn"].rpartition("/")[2]
@@ -116,6 +148,8 @@ def _lines(run: NamedRun, load: GpuLoad | None, files: list[dict[str, Any]]) -> 
     yield "State", _state(task)
     if reason := shorten_ids(tasks.reason(task)):
         yield "Reason", reason
+    if text := _paused(task, pause, now):
+        yield "Paused", text
     if "command" in task:
         yield "Command", shlex.join(task["command"])
     elif run.is_recorded:
@@ -196,9 +230,11 @@ def _use(task: dict[str, Any], load: GpuLoad | None) -> str:
 
 def _option(flag: str, value: str) -> str:
     """Return an option as the user writes it. `value` is the value of its tag: seconds for --time and --at, `true` for --hold."""
-    if flag == "--hold":
+    if flag == "--hold" or (flag == "--preemptible" and value != "kill"):
         return flag
-    if value.isdecimal() and flag == "--time":
+    if flag == "--preemptible":
+        return "--preempt kill"
+    if value.isdecimal() and flag in ("--time", "--turns"):
         return f"{flag} {whole_units(int(value))}"
     if value.isdecimal() and flag == "--at":
         return f"{flag} {datetime.fromtimestamp(int(value)).strftime('%Y-%m-%dT%H:%M:%S')}"

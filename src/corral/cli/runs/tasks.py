@@ -16,6 +16,8 @@ DESCRIBE_MAX = 100
 NAME_TAG = "corral:name"  # contains the name of a task, if the name differs from the family of its task definition
 ARRAY_TAG = "corral:array"  # `ID INDEX STEP LIMIT`: see `model/queue_options.py`
 HOLD_TAG = "corral:hold"
+PAUSED_TAG = "corral:paused"  # contains why a task is paused
+PAUSE_PHASE = "corral.pause-phase"  # the attribute of a paused task: pausing, paused or resuming
 REQUEUED_TAG = "corral:requeued-as"  # this tag of a failed task contains the id of the task that replaces it
 STARTED_BY_ARRAY = "corral-array/"  # `startedBy` of an array's members is this prefix and the id of the array
 AMBIGUOUS_NAMED_MAX = 5
@@ -133,14 +135,23 @@ def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
 
 
 def state(task: dict[str, Any]) -> str:
-    """Return the task's lastStatus, with two changes:
+    """Return the task's lastStatus, with three changes:
 
-    WAITING instead of PROVISIONING, and STOPPING for a task that is being stopped.
+    WAITING instead of PROVISIONING, STOPPING for a task that is being stopped, and PAUSING, PAUSED or RESUMING for a paused task.
     """
     last = str(task["lastStatus"])
     if last != "STOPPED" and task["desiredStatus"] == "STOPPED":
         return "STOPPING"
-    return "WAITING" if last == "PROVISIONING" else last
+    return _attribute(task, PAUSE_PHASE).upper() or ("WAITING" if last == "PROVISIONING" else last)
+
+
+def is_paused(task: dict[str, Any]) -> bool:
+    """Whether a task is being paused, is paused or is about to continue."""
+    return bool(_attribute(task, PAUSE_PHASE))
+
+
+def _attribute(task: dict[str, Any], name: str) -> str:
+    return next((str(each.get("value", "")) for each in task.get("attributes", ()) if each["name"] == name), "")
 
 
 def is_stopped(task: dict[str, Any]) -> bool:
@@ -217,7 +228,7 @@ def reason(task: dict[str, Any]) -> str:
     """Return why a task waits or stopped. Return an empty text if the exit code is the only reason."""
     of_containers = "; ".join(dict.fromkeys(container["reason"] for container in task["containers"] if container.get("reason")))
     if not is_stopped(task):
-        return of_containers or str(task.get("stoppedReason", ""))
+        return of_containers or str(task.get("stoppedReason", "")) or tag_value(task, PAUSED_TAG)
     if task.get("stopCode") == "EssentialContainerExited" and exit_codes(task):
         return of_containers
     return of_containers or str(task.get("stoppedReason", ""))

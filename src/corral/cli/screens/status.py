@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -45,7 +46,7 @@ def status(data: DataFolder, as_json: bool) -> None:
     print_text(f"Corral {page['version']} at {where}")
     if page.get("isolate"):
         print_text("Isolated: tasks run in containers without access to the host (--isolate)")
-    print_text(tasks_line(page["tasks"]))
+    print_text(tasks_line(page["tasks"], page.get("paused") or ()))
     for line in page.get("instanceTypes", ()):
         print_text(f"Instance type of corral.toml: {line}")
     for failing in page["failingHandovers"]:
@@ -74,6 +75,9 @@ def status(data: DataFolder, as_json: bool) -> None:
         print_table(
             _instance_rows(page, parsed_date(date)), optional=("USER", "GROUP", "CLUSTER", "HOST"), folded=("GROUP", "CLUSTER")
         )
+    if page.get("paused"):
+        print_line()
+        print_table(_paused_rows(page["paused"], parsed_date(date)), folded=("PAUSED",))
     if page["waiting"]:
         print_line()
         print_table(_waiting_rows(page, parsed_date(date)), folded=("WAITING",))
@@ -111,8 +115,10 @@ def idle_lines(page: dict[str, Any], now: datetime | None) -> list[str]:
     return lines
 
 
-def tasks_line(counts: dict[str, int]) -> str:
+def tasks_line(counts: dict[str, int], paused: Sequence[dict[str, Any]] = ()) -> str:
+    """Return a line such as `Tasks: 3 running (1 paused), 2 waiting, 5 stopped`."""
     names = {"RUNNING": "running", "PENDING": "starting", "PROVISIONING": "waiting", "STOPPED": "stopped"}
+    names["RUNNING"] += f" ({len(paused)} paused)" if paused else ""
     shown = [f"{counts.get(state, 0)} {name}" for state, name in names.items() if counts.get(state) or state != "PENDING"]
     return "Tasks: " + ", ".join(shown)
 
@@ -230,6 +236,18 @@ def claimant(claim: dict[str, Any], *, with_ids: bool = True) -> str:
         shown = title(claim["taskName"], claim["arrayIndex"])
         return f"{claim['task'][:SHORT_ID]} {shown}" if with_ids else shown
     return str(claim["instance"]) if "instance" in claim else f"{count(claim['jobs'], 'job')} in {claim['jobQueue']}"
+
+
+def _paused_rows(paused: Sequence[dict[str, Any]], now: datetime | None) -> list[dict[str, str]]:
+    return [
+        {
+            "PAUSED": claimant(task),
+            "STATE": task["state"],
+            "SINCE": ago(datetime.fromtimestamp(task["sinceS"], UTC), now),
+            "REASON": short_reason(shorten_ids(task["reason"])),
+        }
+        for task in paused
+    ]
 
 
 def _waiting_rows(page: dict[str, Any], now: datetime | None) -> list[dict[str, str]]:

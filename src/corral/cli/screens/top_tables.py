@@ -21,6 +21,7 @@ PARTS = " ▏▎▍▌▋▊▉█"
 VERY_WIDE = 160
 NARROW = 80  # a screen with fewer columns has fewer columns in its tables
 MIB_PER_GIB = 1024
+PAUSED = ("PAUSING", "PAUSED", "RESUMING")
 IDLE_LINES = 5  # the most lines about GPUs that do nothing
 MARK = ""  # the heading of the column that marks the selected task
 WAITING_SHARE = 3  # if not all tasks fit on the screen, at least a third of the lines are for waiting tasks
@@ -66,7 +67,7 @@ def _head(page: dict[str, Any], now: datetime | None, width: int) -> SafeText:
     from corral.cli.printing.safe_text import SafeText
 
     clock = now.astimezone().strftime("%H:%M:%S") if now else ""
-    left = f"Corral {page['version']}  {tasks_line(page['tasks'])}"
+    left = f"Corral {page['version']}  {tasks_line(page['tasks'], page.get('paused') or ())}"
     gap = width - len(left) - len(clock)
     if gap < 2:  # the clock does not fit
         return one_line(SafeText(left, style="bold"))
@@ -204,13 +205,13 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
         _add_column(table, heading, width=size, justify=justify, folds=room is None and heading == "TASK")
     _add_column(table, "REASON", ratio=1, folds=room is None)
     for task in shown:
-        waits = "reason" in task
-        since, reason = ago(datetime.fromtimestamp(task["sinceS"], UTC), now), short_reason(shorten_ids(task.get("reason", "")))
+        waits = "state" not in task
+        since, reason = ago(datetime.fromtimestamp(task["sinceS"], UTC), now), short_reason(shorten_ids(task.get("reason") or ""))
         if "task" in task:
             what = title(task["taskName"], task["arrayIndex"])
         else:
             what = f"{count(task['jobs'], 'job')} in {task['jobQueue']}"
-        state = styled("WAITING" if waits else task["state"], "yellow" if waits else "")
+        state = styled("WAITING" if waits else task["state"], "yellow" if waits or task["state"] in PAUSED else "")
         place, gpus = str(task.get("place") or ""), _gpu_numbers(task, indexes)
         is_selected = at is not None and task is rows[at]
         cells: dict[str, Any] = {

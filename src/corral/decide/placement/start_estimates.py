@@ -4,10 +4,10 @@ The waiting list of a pool has all its claims, in the order in which they are se
 
 An estimate assumes that each task ends at its time limit, and that no new claim is served before the claims that wait now. A task
 without a time limit counts as a task that never ends. Each claim gets the first room that the claims before it leave. The start is
-unknown for a claim that shares a GPU, for a multi-node job, for a claim whose placement rules depend on other tasks, and for a
-claim for which time limits make no room. If the start of a claim is unknown, the starts of the claims after it are unknown,
-too. The exception is a claim that is too large for every slot, even for an empty one: the claims after it do not wait for it.
-Estimates are computed only when a request reads them.
+unknown for a claim that shares a GPU, for a paused task that waits for its own GPUs, for a multi-node job, for a claim whose
+placement rules depend on other tasks, and for a claim for which time limits make no room. If the start of a claim is unknown, the
+starts of the claims after it are unknown, too. The exception is a claim that is too large for every slot, even for an empty one:
+the claims after it do not wait for it. Estimates are computed only when a request reads them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _starts(pool: Pool, claims: Sequence[Claim], now_s: float) -> list[float | N
     for claim in claims:
         demand, rules = claim.demand, claim.demand.rules
         of_model = names_gpu_model(rules) and any(plan.slot.gpu_models is not None for plan in plans)
-        if demand.nodes or demand.gpu_memory_mib or of_model or (rules is not None and rules.depends_on_tasks):
+        if demand.nodes or demand.gpu_memory_mib or demand.own_gpus or of_model or (rules is not None and rules.depends_on_tasks):
             break
         able = plans if rules is None else [plan for plan in plans if allows(rules)(plan.slot)]
         able = [plan for plan in able if covers(plan.slot.whole, demand)]

@@ -15,6 +15,7 @@ from corral.model.agent_protocol import (
     AccountsOrder,
     GpuFaultOrder,
     ImagePush,
+    PauseOrder,
     SignalOrder,
     StartOrder,
     UpgradeOrder,
@@ -38,6 +39,7 @@ ONCE = {
     SignalOrder: "signal",
     AccountsOrder: "accounts",
     GpuFaultOrder: "gpu_fault",
+    PauseOrder: "pause",
     UpgradeOrder: "upgrade",
 }  # the members of messages with orders that are not repeated
 log = logging.getLogger("corral")

@@ -49,6 +49,7 @@ class MetricFacts(Struct, frozen=True):
     held: set[str]  # GPUs that a user has reserved
     hosts: list[tuple[str, bool]]  # (name, is connected)
     tasks: dict[str, int]  # state → number
+    paused: int  # how many tasks are paused; their state is RUNNING
     claims: list[tuple[str, int]]  # (pool, number of tasks, instance launches and lines of Batch jobs that wait for capacity)
     queues: list[tuple[Labels, int]]
     placements: Histogram
@@ -108,6 +109,7 @@ class MetricsPage:
                    [({"Hostname": name}, float(connected)) for name, connected in facts.hosts])  # fmt: skip
         page.gauge("corral_tasks", "Tasks by state. Stopped tasks are counted until they are forgotten.",
                    [({"state": state}, count) for state, count in sorted(facts.tasks.items())])  # fmt: skip
+        page.gauge("corral_tasks_paused", "Tasks that are paused. Their state is RUNNING.", [({}, facts.paused)])
         page.gauge("corral_claims_waiting", "Tasks, instance launches and lines of Batch jobs that wait for capacity, by pool.",
                    [({"pool": pool}, count) for pool, count in facts.claims])  # fmt: skip
         page.gauge("corral_sqs_messages", "Messages in SQS queues by state: visible, in_flight or delayed.", facts.queues)
@@ -184,6 +186,7 @@ def read_facts(tx: Tx[Store]) -> MetricFacts:
         held=store.instances.held_gpus(),
         hosts=[(host["name"], bool(host["connected"])) for host in store.hosts.all()],
         tasks=store.tasks.listing.counts(),
+        paused=store.tasks.listing.paused_count(),
         claims=[(pool, store.fleet.pool(pool).waiting()) for pool in store.fleet.pools_with_claims()],
         queues=list(_queues(tx)),
         placements=store.tasks.placements,

@@ -55,12 +55,12 @@ def resume_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 
 
 def describe_task_pause(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Describe the pause of a task. With `waitSeconds`, wait at most so long while its host moves its memory."""
+    """Describe the pause of a task. Wait up to `waitSeconds` while its memory moves, or while it waits for its GPUs."""
     task, wait_s = _find(tx, params, caller), params.get("waitSeconds", 0)
     if not 0 <= wait_s <= WAIT_MAX_S:
         raise InvalidRequestException(f"waitSeconds {wait_s} is not valid: pass 0 to {WAIT_MAX_S:.0f} seconds.")
-    is_moving = task.pause is not None and task.pause.phase in (PausePhase.PAUSING, PausePhase.RESUMING)
-    if wait_s and is_moving and not tx.final:
+    goes_on = task.pause is not None and (task.pause.returns or task.pause.phase in (PausePhase.PAUSING, PausePhase.RESUMING))
+    if wait_s and goes_on and not tx.final:
         raise Wait([f"task:{task.id}"], tx.now_s + wait_s)
     return _row(tx, task)
 

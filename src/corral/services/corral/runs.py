@@ -5,7 +5,7 @@ the first waiting tasks in the order in which they will start, and then tasks th
 of all tasks in each state, and the number of tasks in other clusters and regions.
 
 The place of a task is the position of its claim in this list, counted from 1. A task that its tags hold back has no claim, so it
-has no place.
+has no place. A paused task that waits to continue has a place, and is listed with the running tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from corral.model.placement import TASK, Claim
 from corral.model.queue_options import HOLD_TAG
 from corral.model.task import Demand, Task, TaskState
 from corral.services.corral.errors import ClusterNotFoundException, InvalidRequestException
-from corral.services.ecs.task_description import WaitReasons, last_status, task_arn_of, why_waiting
+from corral.services.ecs.pause_texts import pause_state
+from corral.services.ecs.task_description import WaitReasons, last_status, task_arn_of, why_paused, why_waiting
 from corral.store import Store
 
 WAITING_DEFAULT = 100  # the number of waiting tasks in the response if the request does not limit it
@@ -49,7 +50,8 @@ def list_runs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
     hosts = HostNames(tx)
     places = dict(first_in_line(tx, region, cluster, limit))
     behind = tx.store.task_queue.first_not_admitted(limit - len(places), (region, cluster))
-    listed = [*tx.store.tasks.listing.placed_in(region, cluster, LISTED_MAX), *places, *behind]
+    behind += tx.store.tasks.listing.for_turns(max(0, limit - len(places) - len(behind)), (region, cluster))
+    listed = list(dict.fromkeys([*tx.store.tasks.listing.placed_in(region, cluster, LISTED_MAX), *places, *behind]))
     starts_s = {task_id: at_s for pool in pools for task_id, at_s in estimates(tx.store.fleet.pool(pool), tx.now_s).items()}
     reasons, rows, reads = WaitReasons(tx), [], dict[str, bool]()
     for start in range(0, len(listed), CHUNK):
@@ -59,7 +61,7 @@ def list_runs(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
             if task is not None and task.state is not TaskState.STOPPED:
                 if task.owner not in reads:
                     reads[task.owner] = _may_describe(tx, caller, task)
-                waiting = why_waiting(tx, task, reasons)
+                waiting = why_waiting(tx, task, reasons) or why_paused(tx, task, reasons)
                 row = _run(task, waiting, places.get(task_id), starts_s.get(task_id), has_reasons=reads[task.owner])
                 reason = "; ".join(filter(None, (row["reason"], hosts.why_silent(task.instance_id))))
                 rows.append({**row, "reason": reason, "host": hosts.of(task.instance_id)})
@@ -103,23 +105,42 @@ def _run(task: Task, waiting: str | None, place: int | None, starts_at_s: float 
     """Describe a task. Without `has_reasons`, leave out why its containers failed, which can name commands, images and files."""
     found = [run.reason if has_reasons else None for run in task.runs]
     reasons = dict.fromkeys(reason for each in found if (reason := each or waiting))
-    waits = task.state is TaskState.PROVISIONING
+    waits, paused = task.state is TaskState.PROVISIONING, pause_state(task)
+    is_in_line = waits or (task.pause is not None and task.pause.returns)
     return {
         "task": task.id,
         "taskDefinition": task.definition_arn.rpartition("/")[2],
         "taskName": task.name,
         "arrayIndex": task.array_index,
-        "state": "WAITING" if waits else last_status(task),
-        "sinceS": task.started_at_s or task.created_at_s,
-        "gpuIds": list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids)),
+        "state": "WAITING" if waits else paused or last_status(task),
+        "sinceS": since_s_of(task),
+        "gpuIds": gpu_ids_of(task),
         "gpuMemoryMiB": task.demand.gpu_memory_mib,
         "needs": needs_of(task.demand),
-        "place": place if waits else None,
-        "startsAtS": starts_at_s if waits else None,
+        "place": place if is_in_line else None,
+        "startsAtS": starts_at_s if is_in_line else None,
         "held": waits and {"key": HOLD_TAG, "value": "true"} in task.details.get("tags", ()),
         "reason": "; ".join(reasons) or (has_reasons and task.stopped_reason) or "",
         "owner": task.owner,
+        "hostMemoryMiB": held_mib_of(task),
     }
+
+
+def since_s_of(task: Task) -> float:
+    """Return since when a task has its state: since its pause, its start or its request."""
+    if task.pause is not None and pause_state(task) is not None:
+        return task.pause.since_s
+    return task.started_at_s or task.created_at_s
+
+
+def gpu_ids_of(task: Task) -> list[str]:
+    """Return the GPUs that a task has. A paused task has none."""
+    return [] if task.is_paused else list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids))
+
+
+def held_mib_of(task: Task) -> int | None:
+    """Return the memory of the host that has what a paused task had on its GPUs, or None."""
+    return (task.pause.held_mib or None) if task.pause is not None and pause_state(task) is not None else None
 
 
 def needs_of(demand: Demand) -> dict[str, int]:

@@ -27,14 +27,15 @@ from corral.model.allocation import is_allocation_cluster
 from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import ec2_id, host_instance_id
 from corral.model.joined_host import JoinedHost
-from corral.model.placement import INSTANCE, JOB, TASK, Claim
+from corral.model.placement import INSTANCE, JOB, TASK, Claim, Pool
 from corral.model.task import Task
 from corral.services.corral.errors import GpuNotFoundException
 from corral.services.corral.idle import idle_rows
 from corral.services.corral.instances import instances_status
-from corral.services.corral.runs import needs_of
+from corral.services.corral.runs import gpu_ids_of, held_mib_of, needs_of, since_s_of
+from corral.services.ecs.pause_texts import pause_state
 from corral.services.ecs.queue_reasons import why_queued
-from corral.services.ecs.task_description import WaitReasons
+from corral.services.ecs.task_description import WaitReasons, why_paused
 from corral.store import Store
 
 TASKS_SHOWN = 20  # the default of the parameter `tasks` of GetStatus
@@ -55,14 +56,21 @@ def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     waiting = [row for pool in tx.store.fleet.pools_with_claims() for row in _line(tx, pool, shown)]
     hosts = HostNames(tx)
     server.read_samples()
-    waiting += [_behind(tx, task) for task in _tasks(tx, tx.store.task_queue.first_not_admitted(shown))]
+    behind = tx.store.task_queue.first_not_admitted(shown)
+    behind += tx.store.tasks.listing.for_turns(max(0, shown - len(behind)))
+    waiting += [_behind(tx, task) for task in _tasks(tx, behind)]
+    reasons = WaitReasons(tx)
+    oldest, paused = (
+        _tasks(tx, ids) for ids in (tx.store.tasks.listing.oldest_placed(shown), tx.store.tasks.listing.paused(shown))
+    )
     return {
         "version": corral.__version__,
         **server.about,
         "tasks": tx.store.tasks.listing.counts(),
         "hosts": _hosts(tx),
         **instances_status(tx),
-        "running": [_running(task, hosts.of(task.instance_id)) for task in _tasks(tx, tx.store.tasks.listing.oldest_placed(shown))],
+        "running": [_running(tx, task, hosts.of(task.instance_id), reasons) for task in oldest],
+        "paused": [_running(tx, task, hosts.of(task.instance_id), reasons) for task in paused],
         "waiting": waiting,
         "idle": idle_rows(tx),
         "failingHandovers": server.failing_handovers(),
@@ -233,6 +241,18 @@ def _reserved_gpus(tx: Tx[Store]) -> dict[str, dict[str, Any]]:
         if reservation is not None and reservation.claim.demand.gpus:
             claimant = _claimant(tx, reservation.claim, tx.store.tasks.get(reservation.claim.id)) or {}
             found |= {gpu_id: claimant for slot_id in reservation.wanted for gpu_id in pool.slot(slot_id).gpus}
+            found |= _kept_gpus(tx, pool)
+    return found
+
+
+def _kept_gpus(tx: Tx[Store], pool: Pool) -> dict[str, dict[str, Any]]:
+    """Return the free GPUs for which paused tasks wait, each with the first of these tasks."""
+    found: dict[str, dict[str, Any]] = {}
+    for claim in pool.heads():
+        task = tx.store.tasks.get(claim.id) if claim.demand.own_gpus else None
+        if task is not None and task.instance_id is not None and task.instance_id in pool:
+            free = set(pool.slot(task.instance_id).gpus)
+            found = {gpu_id: _task(task) for gpu_id in claim.demand.own_gpus if gpu_id in free} | found
     return found
 
 
@@ -289,8 +309,8 @@ def _gpu(device: dict[str, Any], holder: Task | None, sample: GpuSample | None) 
 
 def _claimant(tx: Tx[Store], claim: Claim, task: Task | None) -> dict[str, Any] | None:
     """Describe what waits. Return None if it does not exist any more. `task` is the task of the claim, if a task waits."""
-    if claim.kind == TASK:
-        return None if task is None else {**_task(task), "sinceS": task.created_at_s}
+    if claim.kind == TASK:  # a paused task that waits to continue is a running task
+        return None if task is None or task.instance_id is not None else {**_task(task), "sinceS": task.created_at_s}
     if claim.kind == JOB:
         line = tx.store.job_lines.get(int(claim.id.partition("/")[0]))
         if line is None:
@@ -308,11 +328,12 @@ def _task(task: Task) -> dict[str, Any]:
     return {"task": task.id, "taskDefinition": _definition(task), "taskName": task.name, "arrayIndex": task.array_index, **place}
 
 
-def _running(task: Task, host: str | None) -> dict[str, Any]:
-    state = "STOPPING" if task.desired.value == "STOPPED" else task.state.value
-    gpu_ids = list(dict.fromkeys(gpu_id for run in task.runs for gpu_id in run.gpu_ids))
-    since_s, gpu_memory_mib = task.started_at_s or task.created_at_s, task.demand.gpu_memory_mib
-    return {**_task(task), "state": state, "sinceS": since_s, "host": host, "gpuIds": gpu_ids, "gpuMemoryMiB": gpu_memory_mib}
+def _running(tx: Tx[Store], task: Task, host: str | None, reasons: WaitReasons) -> dict[str, Any]:
+    """Describe a placed task. Only a paused task has a reason."""
+    state = "STOPPING" if task.desired.value == "STOPPED" else pause_state(task) or task.state.value
+    found = {**_task(task), "state": state, "sinceS": since_s_of(task), "host": host, "gpuIds": gpu_ids_of(task)}
+    paused = {"reason": why_paused(tx, task, reasons), "hostMemoryMiB": held_mib_of(task)} if pause_state(task) else {}
+    return {**found, "gpuMemoryMiB": task.demand.gpu_memory_mib, **paused}
 
 
 def _definition(task: Task) -> str:

@@ -23,6 +23,7 @@ from corral.model.settings import Settings
 from corral.model.task import Run, Task, TaskState
 from corral.services.ecs.errors import InvalidParameterException, TargetNotConnectedException
 from corral.services.ecs.lookup import arn, find_cluster, task_id_in
+from corral.services.ecs.pause_texts import pause_state
 from corral.services.ecs.run_spec import start_order
 from corral.services.ecs.task_description import is_exec_enabled, task_arn_of
 from corral.services.ecs.task_progress import host_of
@@ -64,6 +65,7 @@ def execute_command(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         raise InvalidParameterException(
             f"Unable to start new execute sessions because the container {run.container} isn't running."
         )
+    _refuse_paused(task)
     _connected_host(tx, task)
     session_id = f"ecs-execute-command-{tx.ids.hex32()[:17]}"
     permit = [session_id, run.id, _split_command(params["command"]), params["interactive"], tx.now_s]
@@ -111,6 +113,7 @@ def execute_order(tx: Tx[Store], permit: Permit) -> tuple[str, Execute]:
     run = next((run for run in task.runs if run.id == permit.run_id), None) if task is not None else None
     if task is None or run is None or run.state is not RunState.RUNNING:
         raise InvalidParameterException("The container has stopped since ExecuteCommand was called.")
+    _refuse_paused(task)
     host_id = _connected_host(tx, task)
     return host_id, Execute(
         permit.session_id, start_order(tx, task, run, spec_of(tx, task)).spec, permit.command, permit.interactive
@@ -125,6 +128,13 @@ def _run(task: Task, container: str | None) -> Run:
         if container in (None, run.container):
             return run
     raise InvalidParameterException(f"The container {container} is not in the task. Specify a container of the task and try again.")
+
+
+def _refuse_paused(task: Task) -> None:
+    if pause_state(task) is not None:
+        raise InvalidParameterException(
+            f"The task is paused, so no command can run in it: `corral resume {task.label}` continues it."
+        )
 
 
 def _connected_host(tx: Tx[Store], task: Task) -> str:

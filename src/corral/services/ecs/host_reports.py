@@ -222,6 +222,10 @@ def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | N
 def apply_reports(tx: Tx[Store], task: Task, observed: dict[str, Observed]) -> None:
     """Apply reports to the runs of a task. A report about an earlier attempt of a run has no effect."""
     runs = tuple([observe(run, observed[run.attempt_id]) if run.attempt_id in observed else run for run in task.runs])
+    if task.pause is not None and task.pause.is_active:  # its health checks fail, because its processes do not run
+        runs = tuple(
+            [run if run.health == before.health else run.but(health=before.health) for run, before in zip(runs, task.runs)]
+        )
     if any(map(is_not, runs, task.runs)):
         apply_progress(tx, task, task, runs)
 

@@ -11,6 +11,7 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
 from corral.fleet.clusters import exists_without_row
+from corral.model.pause import PAUSED_TAG
 from corral.operations.tags import TagRules
 from corral.services.ecs import errors
 from corral.services.ecs.lookup import REVISION_REQUIRED, arn, find_slot, split_definition
@@ -35,7 +36,7 @@ class TaggedResource(Struct, frozen=True):
 
 def tag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     found = _find(tx, caller, params["resourceArn"], errors.ResourceNotFoundException)
-    found.put(TAG_RULES.to_list(TAG_RULES.merge(_by_key(found.tags), TAG_RULES.read(params["tags"]))))
+    found.put(TAG_RULES.to_list(TAG_RULES.merge(_by_key(found.tags), _read(params["tags"]))))
     return {}
 
 
@@ -58,12 +59,20 @@ def set_reserved_tags(tx: Tx[Store], caller: Caller, resource_arn: str, tags: di
 
 def check_tags(tags: list[dict[str, Any]]) -> list[Tag]:
     """Check the tags of a request and return them. A tag without a value gets an empty value."""
-    return TAG_RULES.to_list(TAG_RULES.read(tags))
+    return TAG_RULES.to_list(_read(tags))
 
 
 def merge_tags(tags: Iterable[Tag], over: Iterable[Tag]) -> list[Tag]:
     """Merge two sets of tags. If both have the same key, the value of `over` is used."""
     return TAG_RULES.to_list({**_by_key(tags), **_by_key(over)})
+
+
+def _read(tags: list[dict[str, Any]]) -> dict[str, str]:
+    read = TAG_RULES.read(tags)
+    if PAUSED_TAG in read:
+        why = f"The tag {PAUSED_TAG} cannot be set: it is shown while a task is paused. Pass the other tags without it."
+        raise errors.InvalidParameterException(why)
+    return read
 
 
 def _by_key(tags: Iterable[Tag]) -> dict[str, str]:

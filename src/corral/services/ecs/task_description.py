@@ -20,6 +20,7 @@ from corral.model.placement import TASK, Claim, Pool
 from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, zone_of_task
+from corral.services.ecs.pause_texts import pause_attributes, pause_reason, pause_state, pause_tags, why_not_back
 from corral.services.ecs.queue_reasons import why_queued
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, spec_of
 from corral.store import Store
@@ -75,6 +76,8 @@ class WaitReasons:
     def _explain(self, pool_name: str, claim: Claim) -> tuple[str, str]:
         """Return the texts before and after the place of a claim in the list."""
         tx, demand, after = self._tx, claim.demand, ""
+        if demand.own_gpus:
+            return why_not_back(tx, pool_name, demand), after
         pool = tx.store.fleet.pool(pool_name)
         short, holders = shortage_of(pool, claim), _Holders({}, {})
         if demand.gpus == ALL_GPUS or pool.free_gpus < demand.gpus:
@@ -155,6 +158,13 @@ def why_waiting(tx: Tx[Store], task: Task, reasons: WaitReasons) -> str | None:
     return reasons.reason(task.pool, claim)
 
 
+def why_paused(tx: Tx[Store], task: Task, reasons: WaitReasons) -> str | None:
+    if pause_state(task) is None or task.pause is None:
+        return None
+    claim = tx.store.claims.get(TASK, task.id) if task.pause.returns else None
+    return pause_reason(task, reasons.reason(task.pool, claim) if claim is not None else "")
+
+
 def _description(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) -> dict[str, Any]:
     task_arn = task_arn_of(tx.settings.account, task)
     spec = spec_of(tx, task)
@@ -191,7 +201,11 @@ def _description(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) 
             "stopCode": task.stop_code,
             "stoppedReason": task.stopped_reason,
         }
-    return ExtendedResult(_launch_description(tx, task, spec, tags=tags), others)
+    launched = _launch_description(tx, task, spec, tags=tags)
+    if tags and (shown := pause_tags(task)):
+        others["tags"] = [*task.details.get("tags", ()), *shown]
+        launched = ConstantResult({name: value for name, value in launched.items() if name != "tags"})
+    return ExtendedResult(launched, others)
 
 
 def _launch_description(tx: Tx[Store], task: Task, spec: TaskSpec, *, tags: bool) -> ConstantResult:
@@ -229,10 +243,10 @@ def _launch_description(tx: Tx[Store], task: Task, spec: TaskSpec, *, tags: bool
 
 
 def _attributes(tx: Tx[Store], task: Task) -> list[dict[str, str]]:
-    """The architecture of the instance on which a task is placed."""
+    """The architecture of the instance on which a task is placed, and whether it is paused."""
     instance = tx.store.instances.get(task.instance_id) if task.instance_id is not None else None
     architecture = instance.details.get("Architecture") if instance is not None else None
-    return [{"name": ARCHITECTURE, "value": architecture}] if architecture else []
+    return [*([{"name": ARCHITECTURE, "value": architecture}] if architecture else []), *pause_attributes(task)]
 
 
 def _instance_arn(account: str, task: Task) -> str | None:

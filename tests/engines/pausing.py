@@ -1,0 +1,136 @@
+"""Pauses of the runs of one engine, and programs whose progress a test can see."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from corral.model.agent_protocol import PauseOrder
+from corral.model.run import RunPause, RunSpec
+from corral.node import procfs
+from corral.node.host import kernel_boot_id
+from corral.node.pause_marks import PauseMark, PauseMarks
+from corral.node.pauses import Pauses
+from corral.node.simulated_gpu_states import SimulatedGpuStates
+from engines.drivers import Driver
+from engines.nodes import kill, shell
+from eventually import eventually
+
+# A step of the program needs little CPU time. It counts in a file, because the output of containers is copied later.
+COUNT = "while :; do n=$((n+1)); echo $n > {}.new; mv {}.new {}; sleep 0.02; done"
+
+
+class PausingDriver:
+    """A driver with the agent's part of pauses. `gpus` is the kind of the host's GPUs."""
+
+    def __init__(self, driver: Driver, gpus: str = "simulated") -> None:
+        self.driver = driver
+        self.node = driver.node
+        self.engine = driver.engine
+        self.marks = PauseMarks(self.node.node)
+        self.changes: list[str] = []
+        self.number = 0
+        self.pauses = Pauses(self.node.node, kernel_boot_id(), gpus, self.engine, self.changes.append)
+        self._call(self.pauses.open)
+
+    def _call(self, function, *arguments) -> None:
+        """Call a function in the loop of the engine."""
+
+        def called() -> bool:
+            function(*arguments)
+            return True
+
+        self.driver.until(called)
+
+    def counter(self, run_id: str) -> Path:
+        return self.node.data / f"count-{run_id}"
+
+    def start(self, run_id: str, script: str = "{count}", *, gpus: int = 1, **more) -> RunSpec:
+        """Start a run whose script has `{count}` where it begins to count, and wait until it counts."""
+        path = self.counter(run_id)
+        spec = shell(run_id, script.replace("{count}", COUNT.replace("{}", str(path))), **more)
+        variables = {"TEST_RUN": f"{self.node.host_id}/{run_id}", **spec.environment}
+        spec = replace(spec, environment=variables, gpu_ids=[f"SIM-GPU-{number}" for number in range(gpus)])
+        self.engine.start([spec])
+        self.driver.until(path.exists, f"{run_id} counts")
+        self.driver.started(run_id)
+        return spec
+
+    def begin(self, run_id: str, *, paused: bool) -> int:
+        self.number += 1
+        self._call(self.pauses.order, PauseOrder(run_id, self.number, paused))
+        return self.number
+
+    def answer(self, run_id: str, number: int) -> RunPause:
+        self.driver.until(
+            lambda: run_id in self.pauses.answers and self.pauses.answers[run_id].number >= number, f"answer {number} of {run_id}"
+        )
+        answer = self.pauses.answers[run_id]
+        assert answer.number == number
+        return answer
+
+    def pause(self, run_id: str) -> RunPause:
+        return self.answer(run_id, self.begin(run_id, paused=True))
+
+    def resume(self, run_id: str) -> RunPause:
+        return self.answer(run_id, self.begin(run_id, paused=False))
+
+    def mark(self, run_id: str) -> PauseMark:
+        mark = self.marks.read(run_id)
+        assert mark is not None
+        return mark
+
+    def until_calling(self, run_id: str, call: str) -> int:
+        """Wait until the pause program makes this call of the driver. Return the pid of the program."""
+        self.driver.until(lambda: self.mark(run_id).call.startswith(call), f"{call} of {run_id}")
+        return self.program(run_id)
+
+    def program(self, run_id: str) -> int:
+        assert self.marks.has_program(run_id)
+        return int((self.node.node / "paused" / f"{run_id},program").read_text())
+
+    def kill_program(self, run_id: str) -> None:
+        kill(self.program(run_id))
+
+    def count(self, run_id: str) -> int:
+        """Return the last complete count."""
+        return int(self.counter(run_id).read_text())
+
+    def counts_on(self, run_id: str) -> None:
+        since = self.count(run_id)
+        self.driver.until(lambda: self.count(run_id) > since + 1, f"{run_id} counts on")
+
+    def stands_still(self, run_id: str) -> bool:
+        """Whether no process of a run can execute anything: each is stopped or frozen, and has no memory on a GPU."""
+        pids = self.pids(run_id)
+        states = SimulatedGpuStates(self.node.node)
+        assert pids, "the run has ended"
+        assert all(size <= states.left_bytes for size in states.used(pids).values())
+        return all(procfs.is_stopped(pid) or is_frozen(pid) for pid in pids)
+
+    def pids(self, run_id: str) -> list[int]:
+        """Return the pids of the processes with the variable of this run."""
+        return [pid for pid, value in procfs.with_variable("TEST_RUN").items() if value == f"{self.node.host_id}/{run_id}"]
+
+    def close(self) -> None:
+        self.driver._loop.run_until_complete(self.pauses.close())
+
+
+def is_frozen(pid: int) -> bool:
+    """Whether the process is in a frozen cgroup of either version."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        for file in (
+            f"/sys/fs/cgroup/unified{path}/cgroup.events" if not names else "",
+            f"/sys/fs/cgroup{path}/cgroup.events" if not names else "",
+            f"/sys/fs/cgroup/freezer{path}/freezer.state" if "freezer" in names.split(",") else "",
+        ):
+            if file and os.path.exists(file) and any(word in Path(file).read_text() for word in ("frozen 1", "FROZEN")):
+                return True
+    return False
+
+
+def until_stopped(pid: int) -> None:
+    eventually(lambda: procfs.is_stopped(pid) or is_frozen(pid), f"process {pid} stopped")
