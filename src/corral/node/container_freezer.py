@@ -30,15 +30,17 @@ class ContainerRun:
             raise CannotFreeze(f"the Docker engine does not list the processes of the container: {_message(top)}")
         return sorted({int(line[0]) for line in top["Processes"]})
 
-    def freeze(self) -> None:
+    def freeze(self) -> list[int]:
         status, answer = self._request("POST", f"{self._path}/pause")
         if status >= 400 and not self._state().get("Paused"):
             raise CannotFreeze(f"the Docker engine does not pause the container: {_message(answer)}")
+        return self.pids()
 
-    def thaw(self) -> None:
+    def thaw(self) -> list[int]:
         status, answer = self._request("POST", f"{self._path}/unpause")
         if status >= 400 and self._state().get("Paused"):
             raise CannotFreeze(f"the Docker engine does not continue the container: {_message(answer)}")
+        return self.pids()
 
     def memory(self) -> dict[str, tuple[int, int]]:
         config = self._inspect().get("HostConfig", {})

@@ -35,13 +35,13 @@ class PausableRun(Protocol):
 
     others: list[tuple[int, float]]  # the processes that are stopped one by one: pid, start time
 
-    def pids(self) -> list[int]:
-        """Return the pids of all processes. An empty list: the run has ended."""
+    def freeze(self) -> list[int]:
+        """Stop all processes. Return their pids. An empty list: the run has ended."""
         ...
 
-    def freeze(self) -> None: ...
-
-    def thaw(self) -> None: ...
+    def thaw(self) -> list[int]:
+        """Continue all processes, whatever has stopped them. Return their pids."""
+        ...
 
     def memory(self) -> dict[str, tuple[int, int]]:
         """Return where the run has a memory limit → (limit, use), in bytes."""
@@ -68,16 +68,17 @@ class ProcessRun:
     def _spawner(self) -> int | None:
         return node_folder.lock_owner(self._data / "spawner.lock")
 
-    def freeze(self) -> None:
+    def freeze(self) -> list[int]:
         group, give_up_s = self._run.group, time.monotonic() + FREEZE_MAX_S
         frozen = group is not None and self._spawner() not in run_cgroups.pids(group) and set_frozen(group, frozen=True)
         while group is not None and frozen and not is_frozen(group):
             _check_time(give_up_s, "its cgroup does not freeze")
             time.sleep(POLL_S)
+        inside = {*run_cgroups.pids(group)} if group is not None and frozen else set[int]()
         stopped = set[int]()
         while True:  # a process may fork before it is stopped
-            inside = {*run_cgroups.pids(group)} if group is not None and frozen else set[int]()
-            fresh = [pid for pid in self.pids() if pid not in inside and pid not in stopped]
+            pids = self.pids()
+            fresh = [pid for pid in pids if pid not in inside and pid not in stopped]
             for pid in fresh:
                 if (since := procfs.started_boot_s(pid)) is not None:
                     self.others.append((pid, since))
@@ -86,16 +87,18 @@ class ProcessRun:
                 _check_time(give_up_s, "a process does not stop")
                 time.sleep(POLL_S)
             if not fresh:
-                return
+                return pids
             stopped.update(fresh)
             _check_time(give_up_s, "it starts processes all the time")
 
-    def thaw(self) -> None:
+    def thaw(self) -> list[int]:
         thaw(self._run, self.others)
         self.others = []
-        for pid in self.pids():
+        pids = self.pids()
+        for pid in pids:
             if procfs.is_stopped(pid):  # by the output guard, or before the pause program was killed
                 _signal(pid, signal.SIGCONT)
+        return pids
 
     def memory(self) -> dict[str, tuple[int, int]]:
         name = (self._run.group or "").rpartition("/")[2]
