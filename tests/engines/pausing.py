@@ -16,7 +16,7 @@ from corral.node.pause_marks import PauseMark, PauseMarks
 from corral.node.pause_program import find_run
 from corral.node.pauses import Pauses
 from corral.node.simulated_gpu_states import ALL_SPEEDS, FOLDER, SimulatedGpuStates
-from engines.drivers import Driver
+from engines.drivers import Driver, MakeEngine, process_engine
 from engines.nodes import kill, shell
 
 # A step of the program needs little CPU time. It writes to a file, because the output of containers is copied later.
@@ -26,8 +26,10 @@ COUNT = "while :; do echo >> {}; sleep 0.05; done"
 class PausingDriver:
     """A driver with the agent's part of pauses. `gpus` is the kind of the host's GPUs."""
 
-    def __init__(self, driver: Driver, gpus: str = "simulated") -> None:
+    def __init__(self, driver: Driver, gpus: str = "simulated", make: MakeEngine = process_engine, environment=None) -> None:
+        """`make` and `environment` make the engine of the next agent."""
         self.driver = driver
+        self._make, self._environment, self._next = make, environment, None
         self.node = driver.node
         self.engine = driver.engine
         self.marks = PauseMarks(self.node.node)
@@ -137,6 +139,23 @@ class PausingDriver:
         run = find_run(self.node.node, mark)
         assert run is not None
         return [limit for limit, _ in run.memory().values()]
+
+    def with_next_agent(self) -> PausingDriver:
+        """Replace the agent: the old one ends without any order. Return the next one."""
+        self.driver._loop.run_until_complete(self.pauses.close())
+        self.driver.close()
+        driver = Driver(self._make, self.node, environment=self._environment)
+        self._next = PausingDriver(driver, make=self._make, environment=self._environment)
+        self._next.number = self.number
+        return self._next
+
+    def close_all(self) -> None:
+        """Close the last agent and its engine."""
+        last = self
+        while last._next is not None:
+            last = last._next
+        last.close()
+        last.driver.close()
 
     def close(self) -> None:
         """Kill the runs first: they start processes all the time."""

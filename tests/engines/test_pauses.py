@@ -11,9 +11,12 @@ import pytest
 
 from corral.model.agent_protocol import Execute, PauseOrder
 from corral.node import procfs
+from corral.node.docker_engine import DockerEngine
 from corral.node.output_bounds import OUTPUT_MAX_BYTES
 from corral.node.output_guard import FLOOD_BYTES_PER_S
+from corral.node.process_engine import ProcessEngine
 from corral.node.procfs import boot_s
+from corral.node.run_freezer import rooms_above
 from corral.node.run_pause import available_bytes
 from engines.drivers import ENGINES, Driver
 from engines.nodes import NodeFolder, is_running, kill
@@ -33,10 +36,9 @@ def pausing(request: pytest.FixtureRequest, node: NodeFolder) -> Iterator[Pausin
     if request.param == "signals":
         start_spawner(node, "none")
     driver = Driver(ENGINES["docker" if request.param == "docker" else "process"], node, environment=environment)
-    pausing = PausingDriver(driver)
+    pausing = PausingDriver(driver, make=ENGINES["docker" if request.param == "docker" else "process"], environment=environment)
     yield pausing
-    pausing.close()
-    driver.close()
+    pausing.close_all()
 
 
 @pytest.fixture(params=["process", "signals"])
@@ -282,13 +284,39 @@ def test_the_output_guard_neither_pauses_nor_continues_a_paused_run(of_processes
 
 
 def test_a_fence_ends_a_paused_run(pausing: PausingDriver) -> None:
-    pausing.start("one", "trap 'exit 7' TERM; {count}", fence_s=5.0, stop_grace_s=60.0)
-    fenced = getattr(pausing.engine, "fenced", None)
-    if fenced is not None:
-        pytest.skip("the spawner of the process engine fences containers")
+    """The spawner ends it, also if it is a container."""
+    spec = pausing.start("one", "trap 'exit 7' TERM; {count}", fence_s=5.0, stop_grace_s=60.0)
     assert pausing.pause("one").paused
-    pausing.engine.answered(boot_s() - 1000)
-    assert pausing.driver.ended("one").observed.exit_code == 7
+    if isinstance(pausing.engine, DockerEngine):
+        fence = pausing.engine.fence_of(spec)
+        assert fence is not None
+        spawner = Driver(ENGINES["process"], pausing.node)
+        assert isinstance(spawner.engine, ProcessEngine)
+        spawner.engine.fence_containers([fence])
+        spawner.engine.answered(boot_s() - 1000)
+        assert pausing.driver.ended("one").observed.exit_code == 7
+        spawner.engine.unfence_containers(["one"])
+        spawner.close()
+    else:
+        pausing.engine.answered(boot_s() - 1000)
+        assert pausing.driver.ended("one").observed.exit_code == 7
+
+
+def test_the_next_agent_knows_and_continues_paused_runs(pausing: PausingDriver) -> None:
+    pausing.start("one")
+    pausing.start("two")
+    answer = pausing.pause("one")
+    pausing.set_speed(SLOW)
+    number = pausing.begin("two", paused=True)
+    pausing.until_calling("two", "checkpoint")
+    other = pausing.with_next_agent()
+    assert other.pauses.answers == {"one": answer} and other.pauses.holds("two")
+    other.set_speed(AT_ONCE)
+    assert other.answer("two", number).paused
+    for run_id in ("one", "two"):
+        assert other.stands_still(run_id)
+        assert not other.resume(run_id).paused
+        other.counts_on(run_id)
 
 
 def test_the_processes_of_a_session_are_stopped_too(processes: PausingDriver) -> None:
@@ -313,3 +341,17 @@ def test_the_memory_limit_of_a_paused_run_has_room_for_what_is_moved(pausing: Pa
     assert pausing.memory_limits("one") == [256 * MIB + GIB]
     assert not pausing.resume("one").paused
     assert pausing.memory_limits("one") == before == [256 * MIB]
+
+
+def test_the_cgroups_above_a_run_limit_what_can_be_moved(tmp_path: Path) -> None:
+    """Of either version. The kernel can drop files that it has in memory."""
+    below = tmp_path / "job" / "corral" / "run"
+    below.mkdir(parents=True)
+    for name, text in {"memory.max": "1000", "memory.current": "700", "memory.stat": "anon 1\ninactive_file 50"}.items():
+        (tmp_path / "job" / name).write_text(text)
+    for name, text in {"memory.max": "max", "memory.current": "7"}.items():
+        (tmp_path / "job" / "corral" / name).write_text(text)
+    for name, text in {"limit_in_bytes": "90", "usage_in_bytes": "100", "stat": "inactive_file 1\ntotal_inactive_file 2"}.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    (below / "memory.max").write_text("5")
+    assert list(rooms_above(below)) == [350, 0]

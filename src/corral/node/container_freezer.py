@@ -59,6 +59,9 @@ class ContainerRun:
         if status >= 400:
             raise CannotFreeze(f"the Docker engine does not change the memory limit of the container: {_message(answer)}")
 
+    def room(self) -> int | None:
+        return None  # the engine puts the cgroups of containers into one without a limit
+
     def _is_running(self) -> bool:
         return bool(self._state().get("Running"))
 

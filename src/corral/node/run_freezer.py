@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -48,6 +48,10 @@ class PausableRun(Protocol):
         ...
 
     def set_limit(self, where: str, size: int) -> None: ...
+
+    def room(self) -> int | None:
+        """Return how many bytes the cgroups above that of the run have left. None: they have no limit."""
+        ...
 
 
 class ProcessRun:
@@ -101,23 +105,39 @@ class ProcessRun:
         return pids
 
     def memory(self) -> dict[str, tuple[int, int]]:
+        return {where: memory for folder in self._folders() for where, memory in memory_limits(folder)}
+
+    def room(self) -> int | None:
+        return min((room for folder in self._folders() for room in rooms_above(folder)), default=None)
+
+    def _folders(self) -> list[Path]:
+        """Return the folders of the cgroup of the run, in each hierarchy."""
         name = (self._run.group or "").rpartition("/")[2]
-        if not name:
-            return {}
-        found = {}
-        for folder in (self._data / "cgroups").read_text().splitlines():
-            for limit, use in MEMORY_FILES:
-                with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
-                    size = int(Path(f"{folder}/{name}/{limit}").read_text())
-                    if size < UNLIMITED:
-                        found[f"{folder}/{name}/{limit}"] = size, int(Path(f"{folder}/{name}/{use}").read_text())
-        return found
+        return [Path(line) / name for line in (self._data / "cgroups").read_text().splitlines()] if name else []
 
     def set_limit(self, where: str, size: int) -> None:
         try:
             Path(where).write_text(str(size))
         except OSError as error:
             raise CannotFreeze(f"its memory limit cannot be set: {where}: {error.strerror}") from None
+
+
+def memory_limits(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the memory limit of a cgroup: the path of its file, the limit, and how much is used."""
+    for limit, use in MEMORY_FILES:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
+            size = int((folder / limit).read_text())
+            if size < UNLIMITED:
+                yield str(folder / limit), (size, int((folder / use).read_text()))
+
+
+def rooms_above(folder: Path) -> Iterator[int]:
+    """Yield how many bytes each cgroup above this one has left. A lender such as Slurm limits the cgroup of its job."""
+    for above in folder.parents:
+        for _, (limit, used) in memory_limits(above):
+            stat = dict(line.split()[:2] for line in (above / "memory.stat").read_text().splitlines())
+            files = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))  # the kernel can drop them; version 1 or 2
+            yield max(0, limit - used + files)
 
 
 def process_run(data: Path, run_id: str, sessions: Iterable[str], others: Iterable[tuple[int, float]]) -> ProcessRun | None:

@@ -92,10 +92,11 @@ class RunPauser:
         needed = sum(
             size for pid, size in used.items() if str(pid) not in self._mark.moved or self._gpus.state(pid) != CHECKPOINTED
         )
-        available = available_bytes()
+        room = self._run.room() if needed else None
+        available = available_bytes() if room is None else min(room, available_bytes())
         if needed and needed + MARGIN_BYTES > available:
             raise CannotPause(
-                f"the run has {_mib(needed)} MiB on GPUs, and this host has only {_mib(available)} MiB of memory available; "
+                f"the run has {_mib(needed)} MiB on GPUs, and this host has only {_mib(available)} MiB of memory available to it; "
                 f"{_mib(MARGIN_BYTES)} MiB of it must stay free"
             )
         moved = needed + sum(size for pid, size in self._mark.moved.items() if self._gpus.state(int(pid)) == CHECKPOINTED)
