@@ -24,6 +24,7 @@ from corral.node.gpu_states import CHECKPOINTED, LOCKED, MIB, NONE, RUNNING, Dri
 
 FOLDER = "simulated_gpu_states"
 MEMORY, SPEED, FAILS = "CORRAL_SIM_GPU_MEMORY_MIB", "CORRAL_SIM_PAUSE_GIB_PER_S", "CORRAL_SIM_PAUSE_FAILS"
+ENDED = b"ZX"
 FRESH = ".new"
 ALL_SPEEDS = "gib_per_s"
 STEP_S = 0.02
@@ -106,7 +107,7 @@ class SimulatedGpuStates:
     def _size(self, pid: int) -> int:
         """Return how much memory a process has on simulated GPUs while its state is there."""
         with contextlib.suppress(OSError):
-            if os.getsid(pid) == pid:
+            if os.getsid(pid) == pid and procfs.state(pid) not in ENDED:
                 return int(_variable(pid, MEMORY) or DEFAULT_MIB) * MIB
         return 0
 
