@@ -62,6 +62,7 @@ class SystemInContainers(DockerEngine):
             for at, path in enumerate(self._seen)
         ]
         container = {"command": spec.command, "mountPoints": mounts, "workingDirectory": spec.working_directory}
+        container |= {"memory": spec.memory_mib} if spec.memory_mib is not None else {}
         task = {"networkMode": "host", "pidMode": "host", "volumes": volumes}
         return replace(spec, image=SYSTEM, ships_logs=True, settings=settings(task, **container))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from corral.model.agent_protocol import Ack, Hello, Orders, PauseOrder, Report, ToCore
+from corral.model.agent_protocol import Ack, Declined, Execute, Hello, Orders, PauseOrder, Report, ToCore
 from corral.model.gpu_metrics import GpuSample
 from corral.model.run import Observed, RunPause, RunSpec
 from corral.node import link
@@ -36,6 +36,7 @@ class FakeCore:
         self.refused_chunks = 0
         self.names: list[str] | None = None  # the accounts that the welcome names
         self.accounts: list[dict[str, int]] = []  # the answers
+        self.declined: list[Declined] = []
         self.fault: Callable[[int], str] = lambda number: ""  # "before" or "after" the commit of report `number`
         self.listen()
 
@@ -55,6 +56,8 @@ class FakeCore:
                 self.hellos.append(message.hello)
                 self.runs.update({run.run_id: run for run in message.hello.runs})
                 link.send_message({"welcome": {} if self.names is None else {"accounts": self.names}})
+            elif message.declined is not None:
+                self.declined.append(message.declined)
             elif message.accounts is not None:
                 self.accounts.append(message.accounts)
             elif message.report is not None:
@@ -89,6 +92,10 @@ class FakeCore:
     def pause(self, run_id: str, number: int, *, paused: bool) -> None:
         assert self._link is not None
         self._link.send_message({"pause": PauseOrder(run_id, number, paused)})
+
+    def execute(self, order: Execute) -> None:
+        assert self._link is not None
+        self._link.send_message({"execute": order})
 
     def answered(self, run_id: str, number: int) -> RunPause:
         """Wait for the answer to an order to pause or continue a run."""

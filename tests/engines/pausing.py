@@ -10,23 +10,26 @@ from msgspec.structs import replace
 from corral.model.agent_protocol import PauseOrder
 from corral.model.run import RunPause, RunSpec
 from corral.node import procfs
+from corral.node.gpu_states import NONE
 from corral.node.host import kernel_boot_id
 from corral.node.pause_marks import PauseMark, PauseMarks
+from corral.node.pause_program import find_run
 from corral.node.pauses import Pauses
-from corral.node.simulated_gpu_states import SimulatedGpuStates
-from engines.drivers import Driver
+from corral.node.simulated_gpu_states import ALL_SPEEDS, FOLDER, SimulatedGpuStates
+from engines.drivers import Driver, MakeEngine, process_engine
 from engines.nodes import kill, shell
-from eventually import eventually
 
-# A step of the program needs little CPU time. It counts in a file, because the output of containers is copied later.
-COUNT = "while :; do n=$((n+1)); echo $n > {}.new; mv {}.new {}; sleep 0.02; done"
+# A step of the program needs little CPU time. It writes to a file, because the output of containers is copied later.
+COUNT = "while :; do echo >> {}; sleep 0.05; done"
 
 
 class PausingDriver:
     """A driver with the agent's part of pauses. `gpus` is the kind of the host's GPUs."""
 
-    def __init__(self, driver: Driver, gpus: str = "simulated") -> None:
+    def __init__(self, driver: Driver, gpus: str = "simulated", make: MakeEngine = process_engine, environment=None) -> None:
+        """`make` and `environment` make the engine of the next agent."""
         self.driver = driver
+        self._make, self._environment, self._next = make, environment, None
         self.node = driver.node
         self.engine = driver.engine
         self.marks = PauseMarks(self.node.node)
@@ -57,6 +60,20 @@ class PausingDriver:
         self.driver.until(path.exists, f"{run_id} counts")
         self.driver.started(run_id)
         return spec
+
+    def set_speed(self, gib_per_s: str) -> None:
+        """Set how fast the memory of runs is moved from and to simulated GPUs."""
+        path = self.node.node / FOLDER / ALL_SPEEDS
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(gib_per_s)
+
+    def states(self, run_id: str) -> set[str]:
+        """Return the states of the processes of a run on GPUs."""
+        gpus = SimulatedGpuStates(self.node.node)
+        return {gpus.state(pid) for pid in self.pids(run_id)} - {NONE}
+
+    def give(self, order: PauseOrder) -> None:
+        self._call(self.pauses.order, order)
 
     def begin(self, run_id: str, *, paused: bool) -> int:
         self.number += 1
@@ -95,8 +112,7 @@ class PausingDriver:
         kill(self.program(run_id))
 
     def count(self, run_id: str) -> int:
-        """Return the last complete count."""
-        return int(self.counter(run_id).read_text())
+        return self.counter(run_id).stat().st_size
 
     def counts_on(self, run_id: str) -> None:
         since = self.count(run_id)
@@ -107,14 +123,46 @@ class PausingDriver:
         pids = self.pids(run_id)
         states = SimulatedGpuStates(self.node.node)
         assert pids, "the run has ended"
-        assert all(size <= states.left_bytes for size in states.used(pids).values())
+        if self.mark(run_id).gpus != "none":
+            assert all(size <= states.left_bytes for size in states.used(pids).values())
         return all(procfs.is_stopped(pid) or is_frozen(pid) for pid in pids)
 
     def pids(self, run_id: str) -> list[int]:
         """Return the pids of the processes with the variable of this run."""
         return [pid for pid, value in procfs.with_variable("TEST_RUN").items() if value == f"{self.node.host_id}/{run_id}"]
 
+    def memory_limits(self, run_id: str) -> list[int]:
+        """Return the limits of the memory of a run, as the pause program sees them."""
+        target = self.engine.pause_target(run_id)
+        assert target is not None
+        mark = PauseMark(run_id, 0, True, "", engine=target.engine, container=target.container)
+        run = find_run(self.node.node, mark)
+        assert run is not None
+        return [limit for limit, _ in run.memory().values()]
+
+    def with_next_agent(self) -> PausingDriver:
+        """Replace the agent: the old one ends without any order. Return the next one."""
+        self.driver._loop.run_until_complete(self.pauses.close())
+        self.driver.close()
+        driver = Driver(self._make, self.node, environment=self._environment)
+        self._next = PausingDriver(driver, make=self._make, environment=self._environment)
+        self._next.number = self.number
+        return self._next
+
+    def close_all(self) -> None:
+        """Close the last agent and its engine."""
+        last = self
+        while last._next is not None:
+            last = last._next
+        last.close()
+        last.driver.close()
+
     def close(self) -> None:
+        """Kill the runs first: they start processes all the time."""
+        alive = [run_id for run_id, run in self.engine.observe().items() if run.alive]
+        self.engine.signal(alive, "SIGKILL")
+        for run_id in alive:
+            self.driver.ended(run_id)
         self.driver._loop.run_until_complete(self.pauses.close())
 
 
@@ -130,7 +178,3 @@ def is_frozen(pid: int) -> bool:
             if file and os.path.exists(file) and any(word in Path(file).read_text() for word in ("frozen 1", "FROZEN")):
                 return True
     return False
-
-
-def until_stopped(pid: int) -> None:
-    eventually(lambda: procfs.is_stopped(pid) or is_frozen(pid), f"process {pid} stopped")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ class ContainerRun:
 
     def __init__(self, engine: str, container: str) -> None:
         self._engine = engine
+        self._container = container
         self._path = f"/containers/{container}"
         self.others = []
 
@@ -28,17 +30,23 @@ class ContainerRun:
             return []
         if status != 200:
             raise CannotFreeze(f"the Docker engine does not list the processes of the container: {_message(top)}")
-        return sorted({int(line[0]) for line in top["Processes"]})
+        pids = sorted({int(line[0]) for line in top["Processes"]})
+        visible = [pid for pid in pids if is_inside(pid, self._container)]
+        if pids and not visible and self._is_running():
+            raise CannotFreeze("the agent does not see the processes of the container: does it run in a container itself?")
+        return visible
 
-    def freeze(self) -> None:
+    def freeze(self) -> list[int]:
         status, answer = self._request("POST", f"{self._path}/pause")
         if status >= 400 and not self._state().get("Paused"):
             raise CannotFreeze(f"the Docker engine does not pause the container: {_message(answer)}")
+        return self.pids()
 
-    def thaw(self) -> None:
+    def thaw(self) -> list[int]:
         status, answer = self._request("POST", f"{self._path}/unpause")
         if status >= 400 and self._state().get("Paused"):
             raise CannotFreeze(f"the Docker engine does not continue the container: {_message(answer)}")
+        return self.pids()
 
     def memory(self) -> dict[str, tuple[int, int]]:
         config = self._inspect().get("HostConfig", {})
@@ -56,6 +64,9 @@ class ContainerRun:
         status, answer = self._request("POST", f"{self._path}/update", limits)
         if status >= 400:
             raise CannotFreeze(f"the Docker engine does not change the memory limit of the container: {_message(answer)}")
+
+    def room(self) -> int | None:
+        return None  # the engine puts the cgroups of containers into one without a limit
 
     def _is_running(self) -> bool:
         return bool(self._state().get("Running"))
@@ -92,6 +103,14 @@ class ContainerRun:
             raise CannotFreeze(f"the Docker engine does not answer: {error}") from None
         except (ValueError, IndexError):
             raise CannotFreeze("the answer of the Docker engine was not understood") from None
+
+
+def is_inside(pid: int, container: str) -> bool:
+    """Whether a process of this machine is in a container. An agent in a container sees other processes with the same pids."""
+    try:
+        return container in Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return False
 
 
 def _message(answer: Any) -> str:

@@ -11,6 +11,7 @@ import os
 import signal
 from pathlib import Path
 
+from corral.node.container_freezer import is_inside
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
 from corral.node.docker_runs import DockerRun
 from corral.node.engine import NOT_STARTED, PauseTarget
@@ -52,6 +53,7 @@ class PausedContainers:
         pid = run.known.observed.pid
         if name == "SIGKILL" or pid is None or not self._marks.holds(run.run_id):
             return False
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.Signals[name])
+        if is_inside(pid, str(run.id)):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.Signals[name])
         return True

@@ -91,10 +91,14 @@ class NvidiaGpuStates:
             raise DriverError(f"{name} of process {pid}: {error_text(self._cuda, result)}")
 
 
+def ignore_cuda_variables() -> None:
+    """Remove the variables of CUDA, for example of an MPS daemon, so that those of the agent do not change what libcuda does."""
+    for name in [name for name in os.environ if name.startswith("CUDA_")]:
+        del os.environ[name]
+
+
 def load_cuda() -> Any:
     """Load the driver's library for checkpoints of processes. Raises DriverError if that is not possible, with the reason."""
-    for name in [name for name in os.environ if name.startswith("CUDA_")]:
-        del os.environ[name]  # the variables of the agent, for example of an MPS daemon, must not change what libcuda does
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:

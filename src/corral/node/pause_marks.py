@@ -16,7 +16,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ LOCK_MAX_S = 1.0  # a process holds the lock for less than a millisecond, unless
 LOCK_POLL_S = 0.001
 # No run id contains a comma.
 PROGRAM = ",program"
+SPAWNER = ",spawner"
 FRESH = ",new"
 
 
@@ -72,19 +73,21 @@ class PauseMark:
         return replace(self, **changes)
 
 
+MEMBERS = frozenset(each.name for each in fields(PauseMark))
+
+
 class PauseMarks:
     def __init__(self, data: Path) -> None:
         self._data = data
         self._folder = f"{data}/{FOLDER}"
 
     def read(self, run_id: str) -> PauseMark | None:
-        """Return the mark of a run. Return None if there is none, or if it is of another version of Corral."""
+        """Return the mark of a run. Return None if there is none. Members of later versions of Corral are ignored."""
         try:
             with open(f"{self._folder}/{run_id}", "rb") as file:
-                return PauseMark(**orjson.loads(file.read()))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (ValueError, TypeError):
+                stored = orjson.loads(file.read())
+            return PauseMark(**{name: stored[name] for name in stored if name in MEMBERS})
+        except (OSError, ValueError, TypeError):
             return None
 
     def holds(self, run_id: str) -> bool:
@@ -133,6 +136,14 @@ class PauseMarks:
             yield
         finally:
             os.close(fd)
+
+    def name_spawner(self, pid: int) -> None:
+        """Record that the spawner with this pid knows marks. One of an earlier version would continue paused runs."""
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        Path(f"{self._folder}/{SPAWNER}").write_text(str(pid))
+
+    def is_known_to(self, spawner: int | None) -> bool:
+        return spawner is not None and node_folder.lock_owner(Path(f"{self._folder}/{SPAWNER}")) == spawner
 
     def hold_program(self, run_id: str) -> int | None:
         """Return the lock of the pause program of a run, or None if another one carries out an order for this run."""

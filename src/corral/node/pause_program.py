@@ -59,8 +59,9 @@ def carry_out(data: Path, marks: PauseMarks, mark: PauseMark) -> None:
 def gpu_states(kind: str, data: Path) -> GpuStates:
     """Return the states for a kind of GPUs: real, simulated or none. Raises DriverError if the driver cannot be used."""
     if kind == "real":
-        from corral.node.nvidia_gpu_states import NvidiaGpuStates  # imported here because other runs do not need it
+        from corral.node.nvidia_gpu_states import NvidiaGpuStates, ignore_cuda_variables  # other runs do not need it
 
+        ignore_cuda_variables()
         return NvidiaGpuStates()
     if kind == "simulated":
         from corral.node.simulated_gpu_states import SimulatedGpuStates

@@ -31,6 +31,7 @@ from corral.node.exec_sessions import ExecSessions
 from corral.node.fences import FencedContainer
 from corral.node.json_lines import JsonLines, attach
 from corral.node.link import Connect
+from corral.node.pause_marks import PauseMarks
 from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_VARIABLE, FromSpawner, Launch, SpawnedRun, run_mark
 from corral.process.data_folder import VERSIONS
 
@@ -46,6 +47,7 @@ RESTART_MIN_S = 0.05  # the wait before a new spawner is started if the last one
 RESTART_MAX_S = 5.0
 PING_S = 5.0
 SILENT_S = 10.0  # after this time without a response to a ping, the spawner is reported as a problem
+OLD_SPAWNER = "the spawner of this host is of an earlier version of Corral; a new one starts when no process runs"
 READ_MAX_BYTES = 64 * 1024 * 1024
 
 DEFAULTS = {each.name: each.default for each in fields(Launch) if each.default is not MISSING}  # of a Launch
@@ -254,6 +256,8 @@ class ProcessEngine:
         if known is None or not known.alive or run_id in self._stopping:
             return None
         why_not = "" if known.observed.pid is not None else NOT_STARTED
+        if not why_not and not PauseMarks(self._data).is_known_to(self._connected_pid):
+            why_not = OLD_SPAWNER
         return PauseTarget(sessions=self._sessions.locks_of(run_id), why_not=why_not)
 
     def observe(self) -> Mapping[str, Known]:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -35,19 +35,23 @@ class PausableRun(Protocol):
 
     others: list[tuple[int, float]]  # the processes that are stopped one by one: pid, start time
 
-    def pids(self) -> list[int]:
-        """Return the pids of all processes. An empty list: the run has ended."""
+    def freeze(self) -> list[int]:
+        """Stop all processes. Return their pids. An empty list: the run has ended."""
         ...
 
-    def freeze(self) -> None: ...
-
-    def thaw(self) -> None: ...
+    def thaw(self) -> list[int]:
+        """Continue all processes, whatever has stopped them. Return their pids."""
+        ...
 
     def memory(self) -> dict[str, tuple[int, int]]:
         """Return where the run has a memory limit → (limit, use), in bytes."""
         ...
 
     def set_limit(self, where: str, size: int) -> None: ...
+
+    def room(self) -> int | None:
+        """Return how many bytes the cgroups above that of the run have left. None: they have no limit."""
+        ...
 
 
 class ProcessRun:
@@ -68,16 +72,17 @@ class ProcessRun:
     def _spawner(self) -> int | None:
         return node_folder.lock_owner(self._data / "spawner.lock")
 
-    def freeze(self) -> None:
+    def freeze(self) -> list[int]:
         group, give_up_s = self._run.group, time.monotonic() + FREEZE_MAX_S
         frozen = group is not None and self._spawner() not in run_cgroups.pids(group) and set_frozen(group, frozen=True)
         while group is not None and frozen and not is_frozen(group):
             _check_time(give_up_s, "its cgroup does not freeze")
             time.sleep(POLL_S)
+        inside = {*run_cgroups.pids(group)} if group is not None and frozen else set[int]()
         stopped = set[int]()
         while True:  # a process may fork before it is stopped
-            inside = {*run_cgroups.pids(group)} if group is not None and frozen else set[int]()
-            fresh = [pid for pid in self.pids() if pid not in inside and pid not in stopped]
+            pids = self.pids()
+            fresh = [pid for pid in pids if pid not in inside and pid not in stopped]
             for pid in fresh:
                 if (since := procfs.started_boot_s(pid)) is not None:
                     self.others.append((pid, since))
@@ -86,35 +91,53 @@ class ProcessRun:
                 _check_time(give_up_s, "a process does not stop")
                 time.sleep(POLL_S)
             if not fresh:
-                return
+                return pids
             stopped.update(fresh)
             _check_time(give_up_s, "it starts processes all the time")
 
-    def thaw(self) -> None:
+    def thaw(self) -> list[int]:
         thaw(self._run, self.others)
         self.others = []
-        for pid in self.pids():
+        pids = self.pids()
+        for pid in pids:
             if procfs.is_stopped(pid):  # by the output guard, or before the pause program was killed
                 _signal(pid, signal.SIGCONT)
+        return pids
 
     def memory(self) -> dict[str, tuple[int, int]]:
+        return {where: memory for folder in self._folders() for where, memory in memory_limits(folder)}
+
+    def room(self) -> int | None:
+        return min((room for folder in self._folders() for room in rooms_above(folder)), default=None)
+
+    def _folders(self) -> list[Path]:
+        """Return the folders of the cgroup of the run, in each hierarchy."""
         name = (self._run.group or "").rpartition("/")[2]
-        if not name:
-            return {}
-        found = {}
-        for folder in (self._data / "cgroups").read_text().splitlines():
-            for limit, use in MEMORY_FILES:
-                with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
-                    size = int(Path(f"{folder}/{name}/{limit}").read_text())
-                    if size < UNLIMITED:
-                        found[f"{folder}/{name}/{limit}"] = size, int(Path(f"{folder}/{name}/{use}").read_text())
-        return found
+        return [Path(line) / name for line in (self._data / "cgroups").read_text().splitlines()] if name else []
 
     def set_limit(self, where: str, size: int) -> None:
         try:
             Path(where).write_text(str(size))
         except OSError as error:
             raise CannotFreeze(f"its memory limit cannot be set: {where}: {error.strerror}") from None
+
+
+def memory_limits(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the memory limit of a cgroup: the path of its file, the limit, and how much is used."""
+    for limit, use in MEMORY_FILES:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
+            size = int((folder / limit).read_text())
+            if size < UNLIMITED:
+                yield str(folder / limit), (size, int((folder / use).read_text()))
+
+
+def rooms_above(folder: Path) -> Iterator[int]:
+    """Yield how many bytes each cgroup above this one has left. A lender such as Slurm limits the cgroup of its job."""
+    for above in folder.parents:
+        for _, (limit, used) in memory_limits(above):
+            stat = dict(line.split()[:2] for line in (above / "memory.stat").read_text().splitlines())
+            files = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))  # the kernel can drop them; version 1 or 2
+            yield max(0, limit - used + files)
 
 
 def process_run(data: Path, run_id: str, sessions: Iterable[str], others: Iterable[tuple[int, float]]) -> ProcessRun | None:

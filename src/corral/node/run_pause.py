@@ -40,6 +40,7 @@ class RunPauser:
         self._mark = mark
         self._run = run
         self._gpus = gpus
+        self._pids: list[int] = []  # of the run, when it was last thawed or frozen
 
     def carry_out(self) -> None:
         """Carry out the order of the mark, or undo it. Raises Withdrawn if the run has ended."""
@@ -68,34 +69,34 @@ class RunPauser:
     # -- pause ---------------------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
-        self._run.thaw()
+        still_used = ""
         for _ in range(ROUNDS):
+            self._thaw()
             self._check_memory()
-            using = self._using(RUNNING, LOCKED)
-            for pid in using:
-                if self._state(pid) == RUNNING:
-                    self._call("lock", pid, LOCK_S)
-            self._move_out(using)
-            self._run.freeze()
-            self._record(others=self._run.others)
-            if not self._still_used():
+            for pid in self._using(RUNNING):
+                self._call("lock", pid, LOCK_S)
+            self._move_out()
+            self._freeze()
+            still_used = self._still_used()
+            if not still_used:
                 return
-            self._run.thaw()
-            self._record(others=[])
-        raise CannotPause(f"processes of the run still have memory on a GPU: {self._still_used()}")
+        raise CannotPause(f"processes of the run still have memory on a GPU: {still_used}")
 
     def _check_memory(self) -> None:
         """Check that the memory on GPUs fits into the memory of the host, and raise the limits of the run. Raises CannotPause."""
-        used = self._gpus.used(self._pids())
+        used = self._gpus.used(self._pids)
         for pid, size in used.items():
             if (state := self._gpus.state(pid)) in (NONE, FAILED):
                 what = "does not know how to move" if state == NONE else "has failed to move"
                 raise CannotPause(f"the driver {what} the state of process {pid}, which has {_mib(size)} MiB on a GPU")
-        needed = sum(size for pid, size in used.items() if str(pid) not in self._mark.moved or self._state(pid) != CHECKPOINTED)
-        available = available_bytes()
+        needed = sum(
+            size for pid, size in used.items() if str(pid) not in self._mark.moved or self._gpus.state(pid) != CHECKPOINTED
+        )
+        room = self._run.room() if needed else None
+        available = available_bytes() if room is None else min(room, available_bytes())
         if needed and needed + MARGIN_BYTES > available:
             raise CannotPause(
-                f"the run has {_mib(needed)} MiB on GPUs, and this host has only {_mib(available)} MiB of memory available; "
+                f"the run has {_mib(needed)} MiB on GPUs, and this host has only {_mib(available)} MiB of memory available to it; "
                 f"{_mib(MARGIN_BYTES)} MiB of it must stay free"
             )
         moved = needed + sum(size for pid, size in self._mark.moved.items() if self._gpus.state(int(pid)) == CHECKPOINTED)
@@ -110,17 +111,16 @@ class RunPauser:
                     numbers = f"it has {_mib(needed)} MiB on GPUs, a limit of {_mib(limit)} MiB, and uses {_mib(use)} MiB of it"
                     raise CannotPause(f"{why} ({numbers})") from None
 
-    def _move_out(self, pids: list[int]) -> None:
-        for pid in pids:
-            if self._state(pid) == LOCKED:
-                size = self._gpus.used([pid]).get(pid, 0)
-                self._record(moved={**self._mark.moved, str(pid): size})
-                self._call("checkpoint", pid, CALL_S + self._gpus.move_s(pid, size))
+    def _move_out(self) -> None:
+        for pid in self._using(LOCKED):
+            size = self._gpus.used([pid]).get(pid, 0)
+            self._record(moved={**self._mark.moved, str(pid): size})
+            self._call("checkpoint", pid, CALL_S + self._gpus.move_s(pid, size))
 
     def _still_used(self) -> str:
         """Return which processes have memory on a GPU that is not moved. The driver is not called, because they are frozen."""
         found = []
-        for pid, size in self._gpus.used(self._pids()).items():
+        for pid, size in self._gpus.used(self._pids).items():
             if str(pid) not in self._mark.moved or size > self._gpus.left_bytes:
                 found.append(f"{_mib(size)} MiB of process {pid}")
         return ", ".join(found)
@@ -128,8 +128,7 @@ class RunPauser:
     # -- resume --------------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        self._run.thaw()
-        self._record(others=[])
+        self._thaw()
         for pid in self._using(CHECKPOINTED):
             self._call("restore", pid, CALL_S + self._gpus.move_s(pid, self._mark.moved.get(str(pid), 0)))
         for pid in self._using(LOCKED):
@@ -165,29 +164,29 @@ class RunPauser:
         """Move out again what was restored, and freeze the run. If a process keeps memory on a GPU, the run is not paused."""
         try:
             if moves:
-                self._move_out(self._using(LOCKED))
-            self._run.freeze()
-            self._record(others=self._run.others)
+                self._move_out()
+            self._freeze()
             is_paused = not self._still_used()
         except (CannotFreeze, DriverError):
             is_paused = False
         if not is_paused:
-            self._run.thaw()
+            self._thaw()
         self._finish(is_paused=is_paused, why_not=failure)
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _pids(self) -> list[int]:
-        pids = self._run.pids()
-        if not pids:
+    def _thaw(self) -> None:
+        self._pids = self._run.thaw()
+        self._record(others=[])
+        if not self._pids:
             raise Withdrawn
-        return pids
 
-    def _using(self, *states: str) -> list[int]:
-        return [pid for pid in self._pids() if self._gpus.state(pid) in states]
+    def _freeze(self) -> None:
+        self._pids = self._run.freeze()
+        self._record(others=self._run.others)
 
-    def _state(self, pid: int) -> str:
-        return self._gpus.state(pid)
+    def _using(self, state: str) -> list[int]:
+        return [pid for pid in self._pids if self._gpus.state(pid) == state]
 
     def _call(self, name: str, pid: int, limit_s: float) -> None:
         """Call the driver. If the call takes longer than the limit, a signal ends this program."""

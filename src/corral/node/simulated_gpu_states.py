@@ -6,6 +6,9 @@ that a program starts with setsid. Variables of the process, which a user can se
 CORRAL_SIM_GPU_MEMORY_MIB      how much memory it has on the GPU; 0: it does not use the GPU
 CORRAL_SIM_PAUSE_GIB_PER_S     how fast its memory is moved; not set: at once
 CORRAL_SIM_PAUSE_FAILS         the calls that the driver refuses, for example lock,restore
+
+The file `gib_per_s` in the folder of these files has the speed of the processes without such a variable. It may change while memory
+is moved.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ from corral.node.gpu_states import CHECKPOINTED, LOCKED, MIB, NONE, RUNNING, Dri
 
 FOLDER = "simulated_gpu_states"
 MEMORY, SPEED, FAILS = "CORRAL_SIM_GPU_MEMORY_MIB", "CORRAL_SIM_PAUSE_GIB_PER_S", "CORRAL_SIM_PAUSE_FAILS"
+ENDED = b"ZX"
 FRESH = ".new"
+ALL_SPEEDS = "gib_per_s"
+STEP_S = 0.02
 DEFAULT_MIB = 1024
 LEFT_BYTES = 4 * MIB
 SLOWEST = 1000  # the driver may need this many times as long as its speed says
@@ -34,7 +40,9 @@ class SimulatedGpuStates:
         self._folder = data / FOLDER
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for path in self._folder.iterdir():
-            if path.name.removesuffix(FRESH) != self._path(int(path.name.partition("-")[0])).name:  # the process has ended
+            if (
+                path.name != ALL_SPEEDS and path.name.removesuffix(FRESH) != self._path(int(path.name.partition("-")[0])).name
+            ):  # the process has ended
                 path.unlink(missing_ok=True)
 
     def state(self, pid: int) -> str:
@@ -50,7 +58,7 @@ class SimulatedGpuStates:
         return {pid: LEFT_BYTES if self.state(pid) == CHECKPOINTED else size for pid, size in sizes.items()}
 
     def move_s(self, pid: int, size: int) -> float:
-        speed = float(_variable(pid, SPEED) or 0)
+        speed = self._speed(pid)
         return SLOWEST * size / 2**30 / speed if speed else 0.0
 
     def lock(self, pid: int, timeout_s: float) -> None:
@@ -73,13 +81,25 @@ class SimulatedGpuStates:
             raise DriverError(f"{call} of process {pid}: SIMULATED_REFUSED ({FAILS} has {call})")
         if procfs.is_stopped(pid) or _is_frozen(pid):  # a real driver hangs
             raise DriverError(f"{call} of process {pid}: SIMULATED_HANG (the process is stopped)")
-        speed = float(_variable(pid, SPEED) or 0)
-        if moves and speed:
-            time.sleep(self._size(pid) / 2**30 / speed)
+        if moves:
+            self._move(pid)
         path = self._path(pid)
         fresh = path.with_name(f"{path.name}{FRESH}")
         fresh.write_text(after)
         fresh.rename(path)
+
+    def _move(self, pid: int) -> None:
+        left = self._size(pid) / 2**30
+        while left > 0 and (speed := self._speed(pid)):
+            step_s = min(left / speed, STEP_S)
+            time.sleep(step_s)
+            left -= step_s * speed
+
+    def _speed(self, pid: int) -> float:
+        """Return how fast the memory of a process is moved, in GiB per second. 0: at once."""
+        with contextlib.suppress(OSError, ValueError):
+            return float(_variable(pid, SPEED) or (self._folder / ALL_SPEEDS).read_text())
+        return 0.0
 
     def _path(self, pid: int) -> Path:
         return self._folder / f"{pid}-{procfs.started_boot_s(pid)}"
@@ -87,7 +107,7 @@ class SimulatedGpuStates:
     def _size(self, pid: int) -> int:
         """Return how much memory a process has on simulated GPUs while its state is there."""
         with contextlib.suppress(OSError):
-            if os.getsid(pid) == pid:
+            if os.getsid(pid) == pid and procfs.state(pid) not in ENDED:
                 return int(_variable(pid, MEMORY) or DEFAULT_MIB) * MIB
         return 0
 

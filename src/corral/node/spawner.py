@@ -235,7 +235,7 @@ class Spawner:
                 self._end_unstarted(run, ALLOCATION_OVER)
             elif run.main_ended_at_s is None:
                 self._put(run.but(kill_at_boot_s=boot_s(), reason=ALLOCATION_OVER))
-                self._pauses.end(run)
+                self._pauses.stop(run)
                 self._signal(run, signal.SIGKILL)
 
     def _check_folder(self) -> None:
@@ -386,7 +386,7 @@ class Spawner:
             self._end_unstarted(run, STOPPED_BEFORE_START)
             return
         self._put(run.but(kill_at_boot_s=boot_s() + run.stop_grace_s))
-        self._pauses.end(run)
+        self._pauses.stop(run)
         self._signal(run, signal.SIGTERM)
         self._signal(run, signal.SIGCONT)  # the output guard may have paused the run
         self._at(boot_s() + run.stop_grace_s, lambda: self._kill(run_id))
@@ -480,7 +480,7 @@ class Spawner:
         self._alive -= 1
         if not self._alive:
             self._no_run_since_boot_s = boot_s()
-        self._pauses.end(run)
+        self._pauses.ended(run)
         self._cgroups.release(run)
         self._fences.remove(run.run_id)
         self._remains.adopted.discard(run.run_id)

@@ -7,6 +7,8 @@ import glob
 import json
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from corral.cli.server.docker_socket import INSIDE_NETWORK, NETWORKS, docker_get
 
 FILES_MIN = 4096  # the spawner needs about two descriptors per task
 INSTANCES_MIN = 16  # inotify instances
+PAUSES_MAX_S = 60.0  # the first call of the driver loads its module
 INSIDE_SUBNET = ("00AAFEA9", "00FFFFFF")  # 169.254.170.0/24 in the format of /proc/net/route
 
 
@@ -65,6 +68,7 @@ def check_driver(data: DataFolder) -> Iterator[Finding]:
     if any(_persistence(pynvml, handle) is False for handle in handles):
         yield warn("persistence mode is off", "the first CUDA call of a task takes seconds: run `nvidia-smi -pm 1` as root.")
     yield from hardware_error_reports(pynvml, handles)
+    yield from pauses()
     yield from _same_gpus(data, [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles])
 
 
@@ -104,6 +108,25 @@ def hardware_error_reports(nvml: Any, handles: list[Any]) -> Iterator[Finding]:
         "Corral may give a failed GPU to tasks, unless the driver shows the fault in another way. Errors are in the kernel's log: "
         "dmesg | grep Xid. Hold a failed GPU: corral hold INDEX",
     )
+
+
+def pauses() -> Iterator[Finding]:
+    """Check whether runs with GPUs can be paused. Another program calls the driver, because a call may hang."""
+    command = [sys.executable, "-P", "-m", "corral.node.pause_support"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PAUSES_MAX_S, check=False)
+        why = done.stdout.strip() if not done.returncode else (done.stderr.strip().splitlines() or ["the check fails"])[-1]
+    except subprocess.TimeoutExpired:
+        why = f"the driver does not answer within {PAUSES_MAX_S:g} s"
+    if why:
+        yield warn(
+            f"runs with GPUs cannot be paused: {why}",
+            "install driver 570 or newer. Until then, `corral pause` refuses such runs; runs without GPUs can be paused.",
+        )
+    elif os.geteuid():
+        yield ok("runs with GPUs can be paused, if their processes belong to this user; those of containers belong to root")
+    else:
+        yield ok("runs with GPUs can be paused: the driver moves their memory to the memory of this machine")
 
 
 def _mps_text() -> str:
