@@ -28,7 +28,11 @@ SLOW, AT_ONCE = "0.0001", "0"
 CHILD = "setsid sh -c 'while :; do sleep 0.1; done' & {count}"  # a second process with memory on a GPU
 
 
-@pytest.fixture(params=["process", "signals", pytest.param("docker", marks=pytest.mark.xdist_group("docker"))])
+DOCKER = pytest.param("docker", marks=pytest.mark.xdist_group("docker"))
+both_engines = pytest.mark.parametrize("pausing", ["process", DOCKER], indirect=True)
+
+
+@pytest.fixture(params=["process", "signals", DOCKER])
 def pausing(request: pytest.FixtureRequest, node: NodeFolder) -> Iterator[PausingDriver]:
     environment = dict(os.environ)
     if request.param == "docker":
@@ -78,6 +82,7 @@ def test_a_paused_run_makes_no_progress_and_continues(pausing: PausingDriver) ->
     assert pausing.pause("one").paused  # once more
 
 
+@both_engines
 def test_a_refused_call_is_undone_and_its_reason_is_answered(pausing: PausingDriver) -> None:
     """A run whose state cannot be moved back stays paused, and can be stopped."""
     child = "CORRAL_SIM_PAUSE_FAILS=checkpoint " + CHILD
@@ -142,6 +147,7 @@ def test_signals_to_a_paused_run_wait_but_sigkill_does_not(pausing: PausingDrive
     pausing.driver.until(got.exists, "the signal has arrived")
 
 
+@both_engines
 @pytest.mark.parametrize("paused", [True, False], ids=["out", "in"])
 def test_a_killed_program_is_replaced(pausing: PausingDriver, paused: bool) -> None:
     pausing.start("one", CHILD)
@@ -283,6 +289,7 @@ def test_the_output_guard_neither_pauses_nor_continues_a_paused_run(of_processes
     pausing.driver.until(lambda: (output / "one").stat().st_size > size, "more output")
 
 
+@both_engines
 def test_a_fence_ends_a_paused_run(pausing: PausingDriver) -> None:
     """The spawner ends it, also if it is a container."""
     spec = pausing.start("one", "trap 'exit 7' TERM; {count}", fence_s=5.0, stop_grace_s=60.0)
@@ -302,6 +309,7 @@ def test_a_fence_ends_a_paused_run(pausing: PausingDriver) -> None:
         assert pausing.driver.ended("one").observed.exit_code == 7
 
 
+@both_engines
 def test_the_next_agent_knows_and_continues_paused_runs(pausing: PausingDriver) -> None:
     pausing.start("one")
     pausing.start("two")
@@ -332,6 +340,7 @@ def test_the_processes_of_a_session_are_stopped_too(processes: PausingDriver) ->
     pausing.driver.until(lambda: path.stat().st_size > before, "the session counts on")
 
 
+@both_engines
 def test_the_memory_limit_of_a_paused_run_has_room_for_what_is_moved(pausing: PausingDriver) -> None:
     pausing.start("one", memory_mib=256)
     before = pausing.memory_limits("one")
