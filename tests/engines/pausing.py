@@ -72,6 +72,10 @@ class PausingDriver:
     def give(self, order: PauseOrder) -> None:
         self._call(self.pauses.order, order)
 
+    def ended(self, *run_ids: str) -> None:
+        """Do what the agent does when runs have ended."""
+        self._call(self.pauses.ended, run_ids)
+
     def begin(self, run_id: str, *, paused: bool) -> int:
         self.number += 1
         self._call(self.pauses.order, PauseOrder(run_id, self.number, paused))

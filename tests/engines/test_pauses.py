@@ -45,17 +45,6 @@ def pausing(request: pytest.FixtureRequest, node: NodeFolder) -> Iterator[Pausin
     pausing.close_all()
 
 
-@pytest.fixture(params=["process", "signals"])
-def of_processes(request: pytest.FixtureRequest, node: NodeFolder) -> Iterator[PausingDriver]:
-    if request.param == "signals":
-        start_spawner(node, "none")
-    driver = Driver(ENGINES["process"], node)
-    pausing = PausingDriver(driver)
-    yield pausing
-    pausing.close()
-    driver.close()
-
-
 @pytest.fixture
 def processes(process_driver: Driver) -> Iterator[PausingDriver]:
     pausing = PausingDriver(process_driver)
@@ -127,7 +116,8 @@ def test_a_stop_ends_a_pause(pausing: PausingDriver) -> None:
     pausing.engine.stop(["paused", "out", "in"])
     assert [pausing.driver.ended(run_id).observed.exit_code for run_id in ("paused", "out", "in")] == [7, 7, 7]
     pausing.driver.until(lambda: not any(is_running(pid) for pid in programs), "the programs have ended")
-    assert not pausing.marks.run_ids()
+    pausing.ended("paused", "out", "in")
+    pausing.driver.until(lambda: not pausing.marks.run_ids(), "no mark is left")
     pausing.set_speed(AT_ONCE)
     pausing.start("next")  # also if it has the cgroup of a paused run
     pausing.engine.signal(["next"], "SIGKILL")
@@ -243,9 +233,10 @@ def test_only_a_run_that_is_alive_is_paused(processes: PausingDriver) -> None:
     assert not pausing.pauses.answers and not pausing.changes
 
 
-@pytest.mark.parametrize("killed", ["spawner", "guard"])
-def test_a_dead_spawner_or_guard_leaves_the_run_paused(of_processes: PausingDriver, killed: str) -> None:
-    pausing = of_processes
+@pytest.mark.parametrize(
+    ("pausing", "killed"), [("process", "spawner"), ("signals", "spawner"), ("signals", "guard")], indirect=["pausing"]
+)
+def test_a_dead_spawner_or_guard_leaves_the_run_paused(pausing: PausingDriver, killed: str) -> None:
     pausing.start("one")
     pausing.start("two")
     assert pausing.pause("one").paused
@@ -273,9 +264,9 @@ def guard_of(spawner: int) -> int | None:
     return next((int(pid) for pid in children if procfs.process_name(int(pid)) == "output-guard"), None)
 
 
-def test_the_output_guard_neither_pauses_nor_continues_a_paused_run(of_processes: PausingDriver) -> None:
+@pytest.mark.parametrize("pausing", ["signals"], indirect=True)
+def test_the_output_guard_neither_pauses_nor_continues_a_paused_run(pausing: PausingDriver) -> None:
     """Two runs print as fast as they can, so the guard stops and continues them all the time."""
-    pausing = of_processes
     for run_id in ("one", "two"):
         pausing.start(run_id, "(while :; do head -c 4000000 /dev/zero; done) & {count}")
     output = pausing.node.node / "output"
