@@ -44,13 +44,14 @@ KINDS = {
     "sts:AssumeRole": CallKind.MANAGEMENT, "sts:GetCallerIdentity": CallKind.READ, "logs:PutLogEvents": CallKind.DATA,
     "logs:PutRetentionPolicy": CallKind.MANAGEMENT, "iam:SimulateCustomPolicy": CallKind.READ, "lambda:Invoke": CallKind.DATA,
     "cloudwatch:PutMetricData": CallKind.DATA, "cloudwatch:PutMetricAlarm": CallKind.MANAGEMENT,
-    "corral:SignalTask": CallKind.MANAGEMENT, "corral:ListRuns": CallKind.READ,
+    "corral:SignalTask": CallKind.MANAGEMENT, "corral:ListRuns": CallKind.READ, "corral:PauseTask": CallKind.MANAGEMENT,
+    "corral:DescribeTaskPause": CallKind.READ,
 }  # fmt: skip
 # The first words of the operations that change something. A new word is a decision: add it here, or to READS of the rules.
 CHANGES = re.compile(
     "Abort|Accept|Add|Allocate|Assign|Associate|Assume|Attach|Authorize|Cancel|Change|Complete|Confirm|Continue|"
     "Copy|Create|Delete|Deregister|Detach|Disable|Disassociate|Drain|Enable|End|Enter|Execute|Exit|Forget|Import|"
-    "Interrupt|Invoke|Label|Modify|Monitor|Post|Publish|Purge|Put|Reboot|Receive|Record|Register|Release|Remove|"
+    "Interrupt|Invoke|Label|Modify|Monitor|Pause|Post|Publish|Purge|Put|Reboot|Receive|Record|Register|Release|Remove|"
     "Rename|Replace|Reset|Restore|Resume|Revoke|Rollback|Rotate|Run|Send|Set|Signal|Start|Stop|Submit|Subscribe|"
     "Suspend|Tag|Terminate|Unlabel|Unmonitor|Unsubscribe|Untag|Update|Upgrade|Upload|Batch|Join"
 )

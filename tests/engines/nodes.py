@@ -73,9 +73,7 @@ class NodeFolder:
                 agent.stderr.close()
         if (self.node / "spawner.lock").exists() and is_locked(self.node / "spawner.lock"):
             kill(self.spawner_pid())
-        for pid in self.holders():
-            kill(pid)
-        assert not self.holders()
+        eventually(lambda: not lock_files.kill_holders(map(str, (self.node / "output").iterdir())), "all runs have ended")
         remove_cgroups(self.node)
         remove_account_work(account_work_folder(self.node))
 

@@ -17,7 +17,7 @@ from corral.node.pause_program import find_run
 from corral.node.pauses import Pauses
 from corral.node.simulated_gpu_states import ALL_SPEEDS, FOLDER, SimulatedGpuStates
 from engines.drivers import Driver, MakeEngine, process_engine
-from engines.nodes import kill, shell
+from engines.nodes import NodeFolder, kill, shell
 
 # A step of the program needs little CPU time. It writes to a file, because the output of containers is copied later.
 COUNT = "while :; do echo >> {}; sleep 0.05; done"
@@ -54,18 +54,15 @@ class PausingDriver:
         """Start a run whose script has `{count}` where it begins to count, and wait until it counts."""
         path = self.counter(run_id)
         spec = shell(run_id, script.replace("{count}", COUNT.replace("{}", str(path))), **more)
-        variables = {"TEST_RUN": f"{self.node.host_id}/{run_id}", **spec.environment}
-        spec = replace(spec, environment=variables, gpu_ids=[f"SIM-GPU-{number}" for number in range(gpus)])
+        environment = {**variables(self.node, run_id), **spec.environment}
+        spec = replace(spec, environment=environment, gpu_ids=[f"SIM-GPU-{number}" for number in range(gpus)])
         self.engine.start([spec])
         self.driver.until(path.exists, f"{run_id} counts")
         self.driver.started(run_id)
         return spec
 
     def set_speed(self, gib_per_s: str) -> None:
-        """Set how fast the memory of runs is moved from and to simulated GPUs."""
-        path = self.node.node / FOLDER / ALL_SPEEDS
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(gib_per_s)
+        set_speed(self.node, gib_per_s)
 
     def states(self, run_id: str) -> set[str]:
         """Return the states of the processes of a run on GPUs."""
@@ -74,6 +71,10 @@ class PausingDriver:
 
     def give(self, order: PauseOrder) -> None:
         self._call(self.pauses.order, order)
+
+    def ended(self, *run_ids: str) -> None:
+        """Do what the agent does when runs have ended."""
+        self._call(self.pauses.ended, run_ids)
 
     def begin(self, run_id: str, *, paused: bool) -> int:
         self.number += 1
@@ -119,17 +120,10 @@ class PausingDriver:
         self.driver.until(lambda: self.count(run_id) > since + 1, f"{run_id} counts on")
 
     def stands_still(self, run_id: str) -> bool:
-        """Whether no process of a run can execute anything: each is stopped or frozen, and has no memory on a GPU."""
-        pids = self.pids(run_id)
-        states = SimulatedGpuStates(self.node.node)
-        assert pids, "the run has ended"
-        if self.mark(run_id).gpus != "none":
-            assert all(size <= states.left_bytes for size in states.used(pids).values())
-        return all(procfs.is_stopped(pid) or is_frozen(pid) for pid in pids)
+        return stands_still(self.node, run_id)
 
     def pids(self, run_id: str) -> list[int]:
-        """Return the pids of the processes with the variable of this run."""
-        return [pid for pid, value in procfs.with_variable("TEST_RUN").items() if value == f"{self.node.host_id}/{run_id}"]
+        return pids(self.node, run_id)
 
     def memory_limits(self, run_id: str) -> list[int]:
         """Return the limits of the memory of a run, as the pause program sees them."""
@@ -164,6 +158,33 @@ class PausingDriver:
         for run_id in alive:
             self.driver.ended(run_id)
         self.driver._loop.run_until_complete(self.pauses.close())
+
+
+def variables(node: NodeFolder, run_id: str) -> dict[str, str]:
+    """Return the variables by which `pids` finds the processes of a run."""
+    return {"TEST_RUN": f"{node.host_id}/{run_id}"}
+
+
+def pids(node: NodeFolder, run_id: str) -> list[int]:
+    """Return the pids of the processes of a run."""
+    return [pid for pid, value in procfs.with_variable("TEST_RUN").items() if value == f"{node.host_id}/{run_id}"]
+
+
+def stands_still(node: NodeFolder, run_id: str) -> bool:
+    """Whether no process of a paused run can execute anything: each is stopped or frozen, and has no memory on a GPU."""
+    found, states, mark = pids(node, run_id), SimulatedGpuStates(node.node), PauseMarks(node.node).read(run_id)
+    assert found, "the run has ended"
+    assert mark is not None
+    if mark.gpus != "none":
+        assert all(size <= states.left_bytes for size in states.used(found).values())
+    return all(procfs.is_stopped(pid) or is_frozen(pid) for pid in found)
+
+
+def set_speed(node: NodeFolder, gib_per_s: str) -> None:
+    """Set how fast the memory of runs is moved from and to simulated GPUs."""
+    path = node.node / FOLDER / ALL_SPEEDS
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(gib_per_s)
 
 
 def is_frozen(pid: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from random import Random
 
 import pytest
 
@@ -12,15 +13,15 @@ from corral.model.agent_protocol import Execute
 from corral.model.run import HealthCheck, Observed, RunSpec
 from corral.model.stop_reasons import ALLOCATION_OVER
 from corral.node.pause_marks import PauseMarks
-from corral.node.simulated_gpu_states import ALL_SPEEDS, FOLDER
 from engines.drivers import ENGINES, Driver
 from engines.fake_core import FakeCore
 from engines.nodes import NodeFolder, is_running, kill, shell
-from engines.pausing import PausingDriver
+from engines.pausing import COUNT, PausingDriver, set_speed, stands_still, variables
 from engines.spawners import answers
 from engines.test_pauses import AT_ONCE, GIB, SLOW
 from eventually import eventually
 
+KILLS = int(os.environ.get("CORRAL_KILLS", "6"))
 OPTIONS = ("--gpus", "sim:2", "--runtime", "process")
 
 
@@ -39,11 +40,6 @@ def started(core: FakeCore, *specs: RunSpec) -> list[Observed]:
 
 def with_gpu(core: FakeCore, run_id: str, script: str, **more) -> RunSpec:
     return shell(run_id, script, gpu_ids=[core.hellos[0].gpus[0].gpu_id], **more)
-
-
-def set_speed(node: NodeFolder, gib_per_s: str) -> None:
-    (node.node / FOLDER).mkdir(exist_ok=True)
-    (node.node / FOLDER / ALL_SPEEDS).write_text(gib_per_s)
 
 
 def until_calling(core: FakeCore, node: NodeFolder, run_id: str, call: str) -> int:
@@ -106,6 +102,63 @@ def test_the_next_agent_finishes_what_a_killed_one_has_begun(
         answer = core.answered(run_id, 2)
         assert (answer.paused, answer.why_not) == (paused, "")
     assert all(core.runs[run_id].stopped_at_s is None for run_id in programs)
+
+
+def test_kills_at_any_time_leave_each_run_either_paused_or_running(
+    node: NodeFolder, core: FakeCore, agent: subprocess.Popen, random_kills: Random
+) -> None:
+    """After each kill of the agent, the spawner and pause programs, all orders are carried out, and no run is lost."""
+    counters = {run_id: node.data / f"count-{run_id}" for run_id in ("one", "two")}
+    scripts = {run_id: COUNT.replace("{}", str(path)) for run_id, path in counters.items()}
+    scripts["two"] = f"setsid sh -c 'while :; do sleep 0.1; done' & {scripts['two']}"
+    runs = [with_gpu(core, run_id, script, environment=variables(node, run_id)) for run_id, script in scripts.items()]
+    before = started(core, *runs)
+    core.until(lambda: all(path.exists() for path in counters.values()), "both count")
+    set_speed(node, "20")
+    marks, greetings = PauseMarks(node.node), 1
+    for number in range(1, KILLS + 1):
+        paused = bool(number % 2)
+        for run_id in counters:
+            core.pause(run_id, number, paused=paused)
+        victims = random_kills.sample(["agent", "spawner", *counters], random_kills.randint(1, 4))
+        watched, call = random_kills.choice([*counters]), random_kills.choice(["", "lock", "checkpoint", "restore", "unlock"])
+        core.until(lambda: reaches(marks, watched, number, call), f"{call} of {watched}")  # noqa: B023
+        for victim in victims:
+            if victim == "agent":
+                kill(agent.pid)
+            elif victim == "spawner":
+                kill(node.spawner_pid())
+            else:
+                marks.end_program(victim)
+        if "agent" in victims:
+            agent, greetings = node.start_agent(*OPTIONS), greetings + 1
+            core.greeted(greetings)
+            for run_id in counters:
+                core.pause(run_id, number, paused=paused)
+        for run_id in counters:
+            answer = core.answered(run_id, number)
+            assert (answer.paused, answer.why_not) == (paused, "")
+        sizes = {run_id: path.stat().st_size for run_id, path in counters.items()}
+        if paused:
+            assert all(stands_still(node, run_id) for run_id in counters)
+        else:
+            core.until(lambda: all(path.stat().st_size > sizes[run_id] for run_id, path in counters.items()), "both count")  # noqa: B023
+    assert [(core.runs[run.run_id].pid, core.runs[run.run_id].stopped_at_s) for run in before] == [
+        (run.pid, None) for run in before
+    ]
+
+
+def reaches(marks: PauseMarks, run_id: str, number: int, call: str) -> bool:
+    """Whether the program for an order makes this call of the driver now, or is done."""
+    mark = marks.read(run_id)
+    return mark is not None and mark.number == number and (mark.is_done or (mark.attempts > 0 and mark.call.startswith(call)))
+
+
+@pytest.fixture
+def random_kills() -> Random:
+    seed = int.from_bytes(os.urandom(4), "big")
+    print(f"seed {seed}")
+    return Random(seed)
 
 
 def test_a_paused_run_is_not_checked_and_executes_nothing(node: NodeFolder, core: FakeCore, agent: subprocess.Popen) -> None:

@@ -28,7 +28,11 @@ SLOW, AT_ONCE = "0.0001", "0"
 CHILD = "setsid sh -c 'while :; do sleep 0.1; done' & {count}"  # a second process with memory on a GPU
 
 
-@pytest.fixture(params=["process", "signals", pytest.param("docker", marks=pytest.mark.xdist_group("docker"))])
+DOCKER = pytest.param("docker", marks=pytest.mark.xdist_group("docker"))
+both_engines = pytest.mark.parametrize("pausing", ["process", DOCKER], indirect=True)
+
+
+@pytest.fixture(params=["process", "signals", DOCKER])
 def pausing(request: pytest.FixtureRequest, node: NodeFolder) -> Iterator[PausingDriver]:
     environment = dict(os.environ)
     if request.param == "docker":
@@ -39,17 +43,6 @@ def pausing(request: pytest.FixtureRequest, node: NodeFolder) -> Iterator[Pausin
     pausing = PausingDriver(driver, make=ENGINES["docker" if request.param == "docker" else "process"], environment=environment)
     yield pausing
     pausing.close_all()
-
-
-@pytest.fixture(params=["process", "signals"])
-def of_processes(request: pytest.FixtureRequest, node: NodeFolder) -> Iterator[PausingDriver]:
-    if request.param == "signals":
-        start_spawner(node, "none")
-    driver = Driver(ENGINES["process"], node)
-    pausing = PausingDriver(driver)
-    yield pausing
-    pausing.close()
-    driver.close()
 
 
 @pytest.fixture
@@ -78,6 +71,7 @@ def test_a_paused_run_makes_no_progress_and_continues(pausing: PausingDriver) ->
     assert pausing.pause("one").paused  # once more
 
 
+@both_engines
 def test_a_refused_call_is_undone_and_its_reason_is_answered(pausing: PausingDriver) -> None:
     """A run whose state cannot be moved back stays paused, and can be stopped."""
     child = "CORRAL_SIM_PAUSE_FAILS=checkpoint " + CHILD
@@ -122,7 +116,8 @@ def test_a_stop_ends_a_pause(pausing: PausingDriver) -> None:
     pausing.engine.stop(["paused", "out", "in"])
     assert [pausing.driver.ended(run_id).observed.exit_code for run_id in ("paused", "out", "in")] == [7, 7, 7]
     pausing.driver.until(lambda: not any(is_running(pid) for pid in programs), "the programs have ended")
-    assert not pausing.marks.run_ids()
+    pausing.ended("paused", "out", "in")
+    pausing.driver.until(lambda: not pausing.marks.run_ids(), "no mark is left")
     pausing.set_speed(AT_ONCE)
     pausing.start("next")  # also if it has the cgroup of a paused run
     pausing.engine.signal(["next"], "SIGKILL")
@@ -142,6 +137,7 @@ def test_signals_to_a_paused_run_wait_but_sigkill_does_not(pausing: PausingDrive
     pausing.driver.until(got.exists, "the signal has arrived")
 
 
+@both_engines
 @pytest.mark.parametrize("paused", [True, False], ids=["out", "in"])
 def test_a_killed_program_is_replaced(pausing: PausingDriver, paused: bool) -> None:
     pausing.start("one", CHILD)
@@ -237,9 +233,10 @@ def test_only_a_run_that_is_alive_is_paused(processes: PausingDriver) -> None:
     assert not pausing.pauses.answers and not pausing.changes
 
 
-@pytest.mark.parametrize("killed", ["spawner", "guard"])
-def test_a_dead_spawner_or_guard_leaves_the_run_paused(of_processes: PausingDriver, killed: str) -> None:
-    pausing = of_processes
+@pytest.mark.parametrize(
+    ("pausing", "killed"), [("process", "spawner"), ("signals", "spawner"), ("signals", "guard")], indirect=["pausing"]
+)
+def test_a_dead_spawner_or_guard_leaves_the_run_paused(pausing: PausingDriver, killed: str) -> None:
     pausing.start("one")
     pausing.start("two")
     assert pausing.pause("one").paused
@@ -267,9 +264,9 @@ def guard_of(spawner: int) -> int | None:
     return next((int(pid) for pid in children if procfs.process_name(int(pid)) == "output-guard"), None)
 
 
-def test_the_output_guard_neither_pauses_nor_continues_a_paused_run(of_processes: PausingDriver) -> None:
+@pytest.mark.parametrize("pausing", ["signals"], indirect=True)
+def test_the_output_guard_neither_pauses_nor_continues_a_paused_run(pausing: PausingDriver) -> None:
     """Two runs print as fast as they can, so the guard stops and continues them all the time."""
-    pausing = of_processes
     for run_id in ("one", "two"):
         pausing.start(run_id, "(while :; do head -c 4000000 /dev/zero; done) & {count}")
     output = pausing.node.node / "output"
@@ -283,6 +280,7 @@ def test_the_output_guard_neither_pauses_nor_continues_a_paused_run(of_processes
     pausing.driver.until(lambda: (output / "one").stat().st_size > size, "more output")
 
 
+@both_engines
 def test_a_fence_ends_a_paused_run(pausing: PausingDriver) -> None:
     """The spawner ends it, also if it is a container."""
     spec = pausing.start("one", "trap 'exit 7' TERM; {count}", fence_s=5.0, stop_grace_s=60.0)
@@ -302,6 +300,7 @@ def test_a_fence_ends_a_paused_run(pausing: PausingDriver) -> None:
         assert pausing.driver.ended("one").observed.exit_code == 7
 
 
+@both_engines
 def test_the_next_agent_knows_and_continues_paused_runs(pausing: PausingDriver) -> None:
     pausing.start("one")
     pausing.start("two")
@@ -332,6 +331,7 @@ def test_the_processes_of_a_session_are_stopped_too(processes: PausingDriver) ->
     pausing.driver.until(lambda: path.stat().st_size > before, "the session counts on")
 
 
+@both_engines
 def test_the_memory_limit_of_a_paused_run_has_room_for_what_is_moved(pausing: PausingDriver) -> None:
     pausing.start("one", memory_mib=256)
     before = pausing.memory_limits("one")

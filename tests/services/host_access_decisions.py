@@ -148,8 +148,8 @@ ASKS_NOT = {
     # Sessions cannot create tokens for hosts, accept other machines as hosts, and revoke hosts and tokens.
     # The console does for a caller what the caller may do.
     "corral": """AcceptHost CreateConnectCode CreateConsoleLink CreateJoinToken DrainHost EndConsoleSessions ForgetHost
-        InterruptSpotInstance PeekMessages RemoveUser RenameHost ResumeHost RevokeHost RevokeJoinToken RevokeSessions SetGpuFault
-        SetLimits SetUnixAccount SignalTask StopAllTasks UpdateWaitingTasks UpgradeHost""",
+        InterruptSpotInstance PauseTask PeekMessages RemoveUser RenameHost ResumeHost ResumeTask RevokeHost RevokeJoinToken
+        RevokeSessions SetGpuFault SetLimits SetUnixAccount SignalTask StopAllTasks UpdateWaitingTasks UpgradeHost""",
     "ec2": """AllocateAddress AssociateAddress AssociateDhcpOptions AssociateRouteTable AttachInternetGateway AttachVpnGateway
         AuthorizeSecurityGroupEgress AuthorizeSecurityGroupIngress CreateDefaultSubnet CreateDefaultVpc CreateDhcpOptions
         CreateImage CreateInternetGateway CreateKeyPair CreateLaunchTemplate CreateLaunchTemplateVersion CreateNatGateway

@@ -18,7 +18,7 @@ from corral.fleet.instances import InstanceRequest
 from corral.model.agent_protocol import UpgradeOrder
 from corral.model.gpu_metrics import GpuSample
 from corral.model.instance import TypeMapping, ec2_id
-from corral.model.run import Observed
+from corral.model.run import Observed, RunPause
 from corral.model.settings import ServerFacts, Settings
 from corral.operations.services import SERVICES
 from corral.services.ecs import host_reports
@@ -233,6 +233,23 @@ def test_orders_need_the_agent_of_the_host() -> None:
     assert refusal(world, "SetGpuFault", gpu=gpu) == "HostNotConnectedException"
     assert refusal(world, "SetGpuFault", gpu=gpu, xid=-1) == "InvalidRequestException"
     assert refusal(world, "SignalTask", task=task, signal="SIGTERM") == "HostNotConnectedException"
+    assert refusal(world, "PauseTask", task=task) == "HostNotConnectedException"
+    assert world.own("ResumeTask", task=task)["phase"] == "running", "a task that is not paused is not changed"
+
+
+def test_a_paused_task_continues_only_on_a_connected_host() -> None:
+    connected = ["all"]
+    world = World(machines=1, server=ServerFacts(is_connected=lambda host_id: bool(connected)))
+    [task] = world.run_gpus(1)
+    world.begins(task)
+    assert world.own("PauseTask", task=task)["phase"] == "pausing"
+    [run] = world.store.tasks.get(task).runs  # type: ignore[union-attr]
+    seen = Observed(run.attempt_id, 1, world.clock.now_s(), pause=RunPause(1, True, moved_bytes=2**30, took_s=1.5))
+    world.run(lambda tx: host_reports.report(tx, "h", [seen]))
+    found = world.own("DescribeTaskPause", task=task)
+    assert (found["phase"], found["hostMemoryMiB"], found["moveOutSeconds"]) == ("paused", 1024, 1.5)
+    connected.clear()
+    assert refusal(world, "ResumeTask", task=task) == "HostNotConnectedException"
 
 
 def test_all_sessions_are_revoked() -> None:

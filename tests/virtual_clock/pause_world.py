@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from answers.recorder import handled
 from corral.core.commands import Command
 from corral.core.core import Outcome
 from corral.model.agent_protocol import PauseOrder
@@ -35,7 +36,8 @@ class PauseWorld(SharesWorld):
         return outcome
 
     def corral(self, operation: str, **params: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self.run(lambda tx: SERVICES["corral"].operations[operation](tx, params, CALLER))
+        handler = SERVICES["corral"].operations[operation]
+        found: dict[str, Any] = handled("corral", operation, lambda: self.run(lambda tx: handler(tx, params, CALLER)))
         self.settle()
         return found
 

@@ -212,3 +212,16 @@ def test_the_metric_of_paused_seconds() -> None:
     world.resume(task_id)
     world.answer()
     assert world.run(paused_tasks) == {}
+
+
+def test_orders_that_come_too_early_are_refused() -> None:
+    world = PauseWorld(1, ann=[])
+    [task_id] = world.submit("ann")
+    world.pause(task_id)
+    assert world.pause(task_id)["phase"] == "pausing", "a repeated request changes nothing"
+    with pytest.raises(ApiError, match="is still being paused"):
+        world.resume(task_id)
+    world.answer()
+    world.resume(task_id)
+    with pytest.raises(ApiError, match="is about to continue"):
+        world.pause(task_id)

@@ -25,6 +25,10 @@ class GpuStates(Protocol):
         """Return the state of a process on GPUs. NONE: it does not use CUDA, or has ended."""
         ...
 
+    def reason(self, pid: int) -> str:
+        """Return why the driver does not know the state of a process, or why the state is FAILED. Empty: it does not say."""
+        ...
+
     def used(self, pids: Collection[int]) -> dict[int, int]:
         """Return pid → bytes on GPUs, for those of the processes that the driver lists. They may be stopped."""
         ...
@@ -49,6 +53,9 @@ class NoGpuStates:
 
     def state(self, pid: int) -> str:
         return NONE
+
+    def reason(self, pid: int) -> str:
+        return ""
 
     def used(self, pids: Collection[int]) -> dict[int, int]:
         return {}

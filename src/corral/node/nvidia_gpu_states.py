@@ -43,6 +43,10 @@ class NvidiaGpuStates:
             return NONE
         return STATES[number.value] if 0 <= number.value < len(STATES) else FAILED
 
+    def reason(self, pid: int) -> str:
+        result = self._cuda.cuCheckpointProcessGetState(pid, ctypes.byref(ctypes.c_int()))
+        return f"cuCheckpointProcessGetState: {error_text(self._cuda, result)}" if result else ""
+
     def used(self, pids: Collection[int]) -> dict[int, int]:
         api, found = self._nvml, dict[int, int]()
         try:

@@ -94,11 +94,12 @@ class PauseMarks:
         mark = self.read(run_id)
         return mark is not None and mark.holds
 
-    def run_ids(self) -> list[str]:
+    def run_ids(self) -> set[str]:
+        """Return the runs that have a mark, or another file of a pause."""
         try:
-            return [name for name in os.listdir(self._folder) if "," not in name]
+            return {name.partition(",")[0] for name in os.listdir(self._folder)} - {""}
         except FileNotFoundError:
-            return []
+            return set()
 
     def put(self, mark: PauseMark) -> None:
         """Store the mark of a new order. Raises OSError if that fails."""

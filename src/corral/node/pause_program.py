@@ -28,6 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     add_times_to_output()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     marks = PauseMarks(data)
+    if marks.read(run_id) is None:
+        return 0  # the run is being stopped
     lock = marks.hold_program(run_id)  # held until this process ends
     mark = marks.read(run_id)
     if lock is None or mark is None or mark.is_done:

@@ -151,6 +151,7 @@ class Pauses:
             wait_s = min(2 * wait_s, RETRY_MAX_S)
         del self._work[run_id]
         if mark is None:  # the run is being stopped
+            self._marks.forget(run_id)
             self._of_run.pop(run_id, None)
             self._waiting.pop(run_id, None)
             self._changed(run_id)

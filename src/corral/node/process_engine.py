@@ -256,7 +256,7 @@ class ProcessEngine:
         if known is None or not known.alive or run_id in self._stopping:
             return None
         why_not = "" if known.observed.pid is not None else NOT_STARTED
-        if not why_not and not PauseMarks(self._data).is_known_to(self._connected_pid):
+        if not why_not and self._lines is not None and not PauseMarks(self._data).is_known_to(self._connected_pid):
             why_not = OLD_SPAWNER
         return PauseTarget(sessions=self._sessions.locks_of(run_id), why_not=why_not)
 

@@ -88,7 +88,8 @@ class RunPauser:
         for pid, size in used.items():
             if (state := self._gpus.state(pid)) in (NONE, FAILED):
                 what = "does not know how to move" if state == NONE else "has failed to move"
-                raise CannotPause(f"the driver {what} the state of process {pid}, which has {_mib(size)} MiB on a GPU")
+                why = f"; {reason}" if (reason := self._gpus.reason(pid)) else ""
+                raise CannotPause(f"the driver {what} the state of process {pid}, which has {_mib(size)} MiB on a GPU{why}")
         needed = sum(
             size for pid, size in used.items() if str(pid) not in self._mark.moved or self._gpus.state(pid) != CHECKPOINTED
         )

@@ -53,6 +53,9 @@ class SimulatedGpuStates:
         except FileNotFoundError:
             return RUNNING
 
+    def reason(self, pid: int) -> str:
+        return ""
+
     def used(self, pids: Collection[int]) -> dict[int, int]:
         sizes = {pid: size for pid in pids if (size := self._size(pid))}
         return {pid: LEFT_BYTES if self.state(pid) == CHECKPOINTED else size for pid, size in sizes.items()}

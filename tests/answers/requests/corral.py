@@ -53,6 +53,7 @@ def requests(calls: Calls) -> None:
     [changed] = calls("UpdateWaitingTasks", tasks=[waiting.rpartition("/")[2]], held=False, timeLimitSeconds=60)["tasks"]
     assert (changed["place"], changed["timeLimitSeconds"]) == (1, 60)
     calls.twice("SignalTask", NOW, task=task_id, signal="SIGUSR1")
+    pauses(calls, task_id)
     gpu = calls.of("corral").describe_gpus()["gpus"][0]["id"]
     calls.twice("SetGpuFault", SAME, gpu=gpu, xid=48)
     assert calls("DescribeGpus", gpus=[gpu])["gpus"][0]["fault"] == "Xid 48: an uncorrectable memory error"
@@ -99,6 +100,18 @@ def requests(calls: Calls) -> None:
     calls("StopAllTasks", pause=0.0)  # ends the pause
 
 
+def pauses(calls: Calls, task: str) -> None:
+    calls.twice("PauseTask", NOW, task=task, reason="for a test")
+    phase = lambda: calls.of("corral").describe_task_pause(task=task, waitSeconds=1.0)["phase"]  # noqa: E731
+    eventually(lambda: phase() == "paused", "the task is paused")
+    paused = calls.twice("DescribeTaskPause", NOW, task=task)
+    assert (paused["cause"], paused["reason"], paused["lastStatus"]) == ("user", "for a test", "RUNNING")
+    calls.twice("ListRuns", NOW)
+    assert [row["task"] for row in calls.twice("GetStatus", NOW)["paused"]] == [task]
+    calls.twice("ResumeTask", NOW, task=task)
+    eventually(lambda: phase() == "running", "the task continues")
+
+
 def refusals(calls: Calls, gpu: str, task: str, waiting: str) -> None:
     none = {"task": "0" * 32, "tasks": ["0" * 32], "gpu": "none"}
     calls.all_refused("TaskNotFoundException", **none, signal="SIGTERM")
@@ -116,6 +129,9 @@ def refusals(calls: Calls, gpu: str, task: str, waiting: str) -> None:
         ("GetHistory", {"latest": True}),
         ("ListOutputFiles", {"task": "none"}),
         ("ListRuns", {"maxWaiting": -1}),
+        ("DescribeTaskPause", {"task": task, "waitSeconds": 21.0}),
+        ("PauseTask", {"task": waiting}),
+        ("PauseTask", {"task": task, "cluster": "a b"}),
         ("PeekMessages", {"queue": "answers-own", "maxMessages": 0}),
         ("RevokeSessions", {}),
         ("SetGpuFault", {"gpu": gpu, "xid": 0}),

@@ -87,7 +87,7 @@ LISTED = {
     "DescribeLogStates": Listed(("logs",), _owner_of_log),
     "DescribeUsage": Listed(("owners",), _owner_in_row),
     "GetHistory": Listed(("tasks",), _owner_in_row),
-    "GetStatus": Listed(("instances", "running", "waiting", "idle"), _owner_in_row),
+    "GetStatus": Listed(("instances", "running", "paused", "waiting", "idle"), _owner_in_row),
     "ListRuns": Listed(("running", "waiting"), _owner_in_row),
     "ListTaskNames": Listed(("names",), _owner_of_name),
 }
