@@ -49,6 +49,7 @@ ID_MAX_CHARACTERS = 60
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadgroup = True  # test processes report the groups of tests, whichever --dist xdist has
     if config.getoption("numprocesses", None):  # this process starts others, which run the tests
         forkserver.forkserver().share()
         forkserver.forkserver().collect(config.invocation_params.args)

@@ -28,6 +28,11 @@ time.sleep(3000)
 """
 
 
+def test_tests_with_an_engine_run_in_one_process(request: pytest.FixtureRequest):
+    """In another test process, a second engine would create bridges with the same subnets."""
+    assert "PYTEST_XDIST_WORKER" not in os.environ or request.node.nodeid.endswith("@docker")
+
+
 @pytest.mark.parametrize("engine_too", [False, True], ids=["the test process", "both"])
 def test_what_a_killed_run_left_is_removed(dockerd: Dockerd, engine_too: bool):
     maker = subprocess.Popen([sys.executable, "-c", MAKER], stdout=subprocess.PIPE, text=True)
