@@ -175,7 +175,8 @@ def dockerd() -> Iterator[own_engine.Dockerd]:
     """A Docker engine for the tests. All tests that use it are in the xdist group `docker`, so that only one is started."""
     if reason := own_engine.why_not():
         pytest.skip(reason)
-    own_engine.clear_left_behind()
-    engine = own_engine.Dockerd()
-    yield engine
-    engine.close()
+    with own_engine.only_networks():
+        own_engine.clear_left_behind()
+        engine = own_engine.Dockerd()
+        yield engine
+        engine.close()
