@@ -22,7 +22,7 @@ SYSTEM = "system:1"  # nothing but links: with this machine's /usr and /etc it i
 GREEDY = "greedy:1"  # as BUSYBOX, and it wants to see all GPUs
 SYSTEM_VOLUMES = ("/usr", "/etc")
 FOLDERS = "corral-docker-"  # how their names begin
-LOCK = "corral-docker.lock"  # a file beside them
+LOCK = "corral-docker.lock"  # a file in the folder that contains theirs
 FREE_S = 240.0  # less than the timeout of a test
 HOOK = "#!/bin/sh\ncat > /dev/null\n"  # stands in for NVIDIA's, so that the engine takes requests for GPUs
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from corral.cli.client.endpoint import Endpoint, client, is_aws
+from corral.cli.client.endpoint import Endpoint, call, client, is_aws
 from corral.cli.printing.errors import CliError, RunNotFound
 from corral.cli.printing.output import print_message
 from corral.cli.runs import tasks
@@ -214,9 +214,7 @@ def _is_in_history(endpoint: Endpoint, name: str) -> bool:
     """Whether the history has a run with this name."""
     if is_aws(endpoint):
         return False
-    from corral.cli.runs.recorded_runs import history_page
-
-    return bool(history_page(endpoint, name=name, latest=True)[0])
+    return bool(call(endpoint, "GetHistory", {"name": name, "latest": True, "limit": 1})[0]["tasks"])
 
 
 def _found(task: dict[str, Any], cluster: str) -> _Found:
