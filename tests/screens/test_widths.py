@@ -29,8 +29,8 @@ REFUSAL = "Batch job submission failed: Job's account not permitted to use this 
 REPOSITORY = "vision/detectors/faster-rcnn-resnet50-fpn"
 # These commands print one sentence, or lines that are broken between words, by `print_text`.
 SENTENCES = {
-    "up", "down", "release", "stop", "set", "wait", "gpu", "spot", "revoke", "backup", "restore", "uninstall", "service", "join",
-    "token", "user", "connect",
+    "up", "down", "pause", "release", "resume", "stop", "set", "wait", "gpu", "spot", "revoke", "backup", "restore", "uninstall",
+    "service", "join", "token", "user", "connect",
 }  # fmt: skip
 # These commands print what another program prints, or text for programs. Such lines are not broken.
 UNCHANGED = {"aws", "console", "env", "exec", "run", "rerun", "logs", "login", "metrics", "completion"}

@@ -17,7 +17,7 @@ import click
 from corral.cli.client.data_folder import DataFolder, data_option
 from corral.cli.client.endpoint import Endpoint, NotCorral, call, client, cluster_option, find_endpoint, is_aws
 from corral.cli.printing.errors import CliError
-from corral.cli.printing.output import count, print_json, print_line, print_message, print_progress
+from corral.cli.printing.output import count, print_json, print_message, print_progress, print_text
 from corral.cli.runs import tasks
 from corral.cli.runs.completion import complete_tasks
 from corral.cli.runs.names import describe_runs, find_runs
@@ -139,7 +139,7 @@ def report(rows: list[Row], as_json: bool, outcome: Callable[[Row], str], succee
     else:
         for row in rows:
             if row not in failed:
-                print_line(f"{_title(row)} {outcome(row)}")
+                print_text(f"{_title(row)} {outcome(row)}")
     for row in failed[:SHOWN_MAX]:
         print_message(row["error"] if "error" in row else f"{_title(row)} {outcome(row)}")
     if len(failed) > SHOWN_MAX:
