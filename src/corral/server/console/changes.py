@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -72,7 +72,7 @@ NO_TOPIC = frozenset(
      "parameter", "parameter_version", "secret", "secret_version", "repository", "repository_layer", "layer", "image", "image_tag",
      "image_part"}
 )  # fmt: skip
-SAMPLED = "gpus"
+SAMPLED, PEOPLE = "gpus", "people"
 ALL_TOPICS = frozenset(topic for topics in TOPICS.values() for topic in topics if topic != LOGS)
 _WRITES = re.compile(
     r"\b(?:INSERT(?:\s+OR\s+\w+)?\s+INTO|REPLACE\s+INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+(\w+)", re.IGNORECASE
@@ -206,8 +206,10 @@ class Changes:
         if topics:
             self._note(topics)
 
-    def _note(self, topics: Iterable[str]) -> None:
+    def _note(self, topics: Collection[str]) -> None:
         id_ = self._next_id()
+        if PEOPLE in topics:
+            self.check_sessions()
         for topic in topics:
             self._changed[topic] = id_
         for stream in self._streams:
