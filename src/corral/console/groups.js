@@ -1,11 +1,16 @@
 // Auto Scaling groups, their instances and scaling activities.
 
 import { action } from "/static/actions.js";
-import { call } from "/static/api.js";
+import { all, call } from "/static/api.js";
 import { go, link } from "/static/app.js";
 import { awsCommand } from "/static/commands.js";
 import { facts, h, section, state, table } from "/static/dom.js";
 import { ago, clock, duration, plural, seconds } from "/static/format.js";
+
+export const allGroups = () =>
+  all("autoscaling", "DescribeAutoScalingGroups", { MaxRecords: 100 }, "AutoScalingGroups", "NextToken");
+
+const allInstances = () => all("corral", "DescribeInstances", {}, "instances");
 
 export function groups() {
   return {
@@ -13,9 +18,9 @@ export function groups() {
     parts: {
       groups: {
         topics: ["groups", "instances"],
-        load: async () => (await call("autoscaling", "DescribeAutoScalingGroups", { MaxRecords: 100 })).AutoScalingGroups,
+        load: allGroups,
       },
-      instances: { topics: ["instances"], load: () => call("corral", "DescribeInstances") },
+      instances: { topics: ["instances"], load: allInstances },
     },
     draw: ({ groups, instances }) => [
       h("h1", {}, "Groups and instances"),
@@ -40,7 +45,7 @@ export function groups() {
           },
         ),
       ),
-      section("Instances", { "data-key": "instances" }, instanceTable(instances?.instances)),
+      section("Instances", { "data-key": "instances" }, instanceTable(instances)),
     ],
   };
 }
@@ -85,7 +90,7 @@ export function group(name, id) {
       },
       instances: {
         topics: ["groups", "instances"],
-        load: async () => (await call("corral", "DescribeInstances")).instances.filter((one) => one.group === name),
+        load: async () => (await allInstances()).filter((one) => one.group === name),
       },
       policies: {
         topics: ["groups"],
@@ -240,7 +245,7 @@ function instance(id) {
     parts: {
       instance: {
         topics: ["instances", "tasks"],
-        load: async () => (await call("corral", "DescribeInstances")).instances.filter((one) => one.id === id),
+        load: async () => (await allInstances()).filter((one) => one.id === id),
       },
     },
     draw: ({ instance: rows }) => [

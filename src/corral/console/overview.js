@@ -2,41 +2,64 @@
 
 import { all, call } from "/static/api.js";
 import { link } from "/static/app.js";
+import { allGroups } from "/static/groups.js";
 import { cached, h, reason, section, state, table } from "/static/dom.js";
 import { ago, clock, label, last, mib, number, percent, plural, until } from "/static/format.js";
 import { graph, readMetrics, sparkline } from "/static/graph.js";
+import { readAlarms } from "/static/metrics.js";
 import { runButton } from "/static/run.js";
 import { describeServices } from "/static/services.js";
 
 const TILES_MAX = 64; // with more GPUs, they are small squares
 const DAY_S = 86400;
 const SLOW_MS = 2000; // what is below the line changes less often
+const DAY_MS = 60_000;
 
 export function overview() {
   const memory = new Map();
   return {
     title: "Overview",
     parts: {
-      hosts: { topics: ["hosts", "gpus"], load: async () => (await call("corral", "DescribeHosts")).hosts },
-      line: { topics: ["tasks", "jobs", "instances"], every: 500, load: () => call("corral", "GetStatus", { tasks: 50 }) },
+      hosts: { topics: ["hosts", "gpus"], load: ({ hosts }) => readHosts(hosts) },
+      line: {
+        name: "the waiting line",
+        topics: ["tasks", "jobs", "instances"],
+        every: 500,
+        load: () => call("corral", "GetStatus", { tasks: 50, hosts: false }),
+      },
       clusters: { topics: ["tasks", "services", "instances"], every: SLOW_MS, load: clusters },
       groups: {
         topics: ["groups", "instances"],
         every: SLOW_MS,
-        load: async () => (await call("autoscaling", "DescribeAutoScalingGroups")).AutoScalingGroups,
+        load: allGroups,
       },
       queues: { topics: ["queues"], every: SLOW_MS, load: queues },
-      alarms: { topics: ["alarms"], load: () => call("cloudwatch", "DescribeAlarms", { StateValue: "ALARM" }) },
-      ended: { topics: ["tasks"], every: SLOW_MS, load: async () => (await call("corral", "GetHistory", { limit: 8 })).tasks },
+      alarms: { topics: ["alarms"], load: () => readAlarms({ StateValue: "ALARM" }) },
+      ended: {
+        name: "ended tasks",
+        topics: ["tasks"],
+        every: SLOW_MS,
+        load: async () => (await call("corral", "GetHistory", { limit: 8 })).tasks,
+      },
       events: {
+        name: "last changes",
         topics: ["services", "groups", "stacks", "queues"],
         every: SLOW_MS,
         load: async () => (await call("cloudtrail", "LookupEvents", { MaxResults: 8 })).Events,
       },
-      day: { topics: [], load: day },
+      day: { name: "a day of GPU use", topics: ["gpus"], every: DAY_MS, load: day },
     },
     draw: (data) => draw(data, memory),
   };
+}
+
+const isMany = (hosts) => hosts.reduce((sum, host) => sum + host.gpus.length, 0) > TILES_MAX;
+
+// Only tiles show the last minutes of a GPU. `before` are the hosts as they were read last.
+async function readHosts(before) {
+  const history = before !== undefined && !isMany(before);
+  const { hosts } = await call("corral", "DescribeHosts", { history });
+  return history || isMany(hosts) ? hosts : (await call("corral", "DescribeHosts", { history: true })).hosts;
 }
 
 async function clusters() {
@@ -92,11 +115,12 @@ async function day() {
   return { from: to - DAY_S, to, series: series.map((one) => ({ ...one, area: true })) };
 }
 
-function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarms, ended = [], events = [], day }, memory) {
+function draw({ hosts, line, clusters, groups, queues, alarms, ended, events, day }, memory) {
   const part = (key, values, build) => cached(memory, key, values, build);
-  const gpus = hosts.flatMap((host) => host.gpus);
+  const loading = () => h("p", { class: "empty" }, "Loading …");
+  const gpus = (hosts ?? []).flatMap((host) => host.gpus);
+  const many = gpus.length > TILES_MAX;
   const used = gpus.filter((gpu) => gpu.task || gpu.instance);
-  const firing = [...(alarms?.MetricAlarms ?? []), ...(alarms?.CompositeAlarms ?? [])];
   const tasks = line?.tasks ?? {};
   return [
     h(
@@ -106,7 +130,7 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
         "div",
         {},
         h("h1", {}, "Overview"),
-        line
+        line && hosts
           ? h(
               "p",
               {},
@@ -124,37 +148,39 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
     h(
       "div",
       { class: "numbers" },
-      figure("GPUs in use", `${used.length} / ${gpus.length}`, "#/"),
-      figure("tasks running", number(tasks.RUNNING ?? 0), link("tasks")),
-      figure("waiting in line", number(line?.waiting.reduce((sum, claim) => sum + (claim.jobs || 1), 0) ?? 0), link("tasks")),
+      figure("GPUs in use", hosts ? `${used.length} / ${gpus.length}` : "–", "#/"),
+      figure("tasks running", line ? number(tasks.RUNNING ?? 0) : "–", link("tasks")),
+      figure("waiting in line", line ? number(waitingIn(line)) : "–", link("tasks")),
       figure(
         "messages",
-        number(queues.reduce((sum, queue) => sum + Number(queue.ApproximateNumberOfMessages ?? 0), 0)),
+        queues ? number(queues.reduce((sum, queue) => sum + Number(queue.ApproximateNumberOfMessages ?? 0), 0)) : "–",
         link("queues"),
       ),
-      figure("alarms", number(firing.length), link("metrics"), firing.length),
+      figure("alarms", alarms ? number(alarms.length) : "–", link("metrics"), alarms?.length),
     ),
     part("gpus", [hosts], () =>
       section(
         "GPUs",
         {},
-        hosts.length
+        hosts?.length
           ? h(
               "div",
-              { class: gpus.length > TILES_MAX ? "hosts many" : "hosts" },
-              hosts.map((host) => drawHost(host, gpus.length > TILES_MAX)),
+              { class: many ? "hosts many" : "hosts" },
+              hosts.map((host) => drawHost(host, many)),
             )
-          : h("p", { class: "empty" }, "No host yet."),
+          : hosts
+            ? h("p", { class: "empty" }, "No host yet.")
+            : loading(),
       ),
     ),
-    part("line", [line], () => section("Waiting line", {}, drawLine(line?.waiting ?? []))),
+    part("line", [line], () => section("Waiting line", {}, line ? drawLine(line) : loading())),
     part("day", [day], () =>
       section(
         "A day of GPU use",
         {},
         day
           ? graph({ title: "GPU use in the last 24 hours", ...day, unit: "%", most: 100, gap: 1200 })
-          : h("p", { class: "empty" }, "Loading …"),
+          : loading(),
       ),
     ),
     h(
@@ -164,11 +190,11 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
         section(
           "Alarms in ALARM",
           {},
-          firing.length
+          alarms?.length
             ? h(
                 "ul",
                 { class: "timeline" },
-                firing.map((alarm) =>
+                alarms.map((alarm) =>
                   h(
                     "li",
                     { "data-key": alarm.AlarmName },
@@ -182,10 +208,12 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
                   ),
                 ),
               )
-            : h("p", { class: "empty" }, "None."),
+            : alarms
+              ? h("p", { class: "empty" }, "None.")
+              : loading(),
         ),
       ),
-      part("clusters", [clusters], () => section("Clusters and services", {}, drawClusters(clusters))),
+      part("clusters", [clusters], () => section("Clusters and services", {}, clusters ? drawClusters(clusters) : loading())),
       part("groups", [groups], () =>
         section(
           "Groups",
@@ -200,8 +228,12 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
               ["Instances", (group) => `${group.Instances.length} of ${group.DesiredCapacity}`, "right"],
               ["Sizes", (group) => `${group.MinSize}–${group.MaxSize}`, "right"],
             ],
-            groups.slice(0, 12),
-            { key: (group) => group.AutoScalingGroupName, label: "Groups", empty: "No Auto Scaling group." },
+            (groups ?? []).slice(0, 12),
+            {
+              key: (group) => group.AutoScalingGroupName,
+              label: "Groups",
+              empty: groups ? "No Auto Scaling group." : "Loading …",
+            },
           ),
         ),
       ),
@@ -215,8 +247,8 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
               ["Messages", (queue) => number(queue.ApproximateNumberOfMessages), "right"],
               ["In flight", (queue) => number(queue.ApproximateNumberOfMessagesNotVisible), "right"],
             ],
-            queues.slice(0, 12),
-            { key: (queue) => queue.name, label: "Queues", empty: "No queue." },
+            (queues ?? []).slice(0, 12),
+            { key: (queue) => queue.name, label: "Queues", empty: queues ? "No queue." : "Loading …" },
           ),
         ),
       ),
@@ -227,7 +259,7 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
           h(
             "ul",
             { class: "timeline" },
-            ended.map((task) =>
+            (ended ?? []).map((task) =>
               h(
                 "li",
                 { "data-key": task.taskArn },
@@ -242,7 +274,7 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
               ),
             ),
           ),
-          ended.length ? null : h("p", { class: "empty" }, "No task has ended yet."),
+          !ended ? loading() : ended.length ? null : h("p", { class: "empty" }, "No task has ended yet."),
         ),
       ),
       part("events", [events], () =>
@@ -252,7 +284,7 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
           h(
             "ul",
             { class: "timeline" },
-            events.map((event) =>
+            (events ?? []).map((event) =>
               h(
                 "li",
                 { "data-key": event.EventId },
@@ -267,11 +299,16 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
               ),
             ),
           ),
+          events ? null : loading(),
         ),
       ),
     ),
   ];
 }
+
+// GetStatus lists the first tasks of a line only, and counts all.
+const waitingIn = ({ waiting, tasks }) =>
+  waiting.reduce((sum, claim) => sum + (claim.task ? 0 : claim.jobs || 1), tasks.PROVISIONING ?? 0);
 
 function figure(text, value, href, alert) {
   return h("a", { href, class: alert ? "alert" : null, "data-key": text }, h("b", {}, value), h("span", {}, text));
@@ -387,8 +424,9 @@ function square(gpu, host) {
 }
 
 // Claims in the order in which they will start.
-function drawLine(waiting) {
-  return table(
+function drawLine({ waiting, tasks }) {
+  const more = (tasks.PROVISIONING ?? 0) - waiting.filter((claim) => claim.task).length;
+  const rows = table(
     [
       ["Place", (claim) => claim.place ?? "–", "right"],
       ["Name", (claim) => claimLink(claim), "name"],
@@ -405,6 +443,7 @@ function drawLine(waiting) {
     waiting,
     { key: (claim) => claim.task ?? claim.job ?? claim.instance, label: "Waiting line", empty: "Nothing waits." },
   );
+  return more > 0 ? [rows, h("p", { class: "note" }, `${plural(more, "more task")} behind them.`)] : rows;
 }
 
 function claimLink(claim) {
