@@ -1,8 +1,8 @@
 // The frame: session, navigation, and the page that is shown. A page is an object with
-//   title, parts: {name: {topics: [...], every: milliseconds, load: async () => data}}, draw(data) => nodes, and optionally close().
+//   title, parts: {part: {name, topics: [...], every: milliseconds, load: async () => data}}, draw(data) => nodes, and optionally close().
 // When something of a part's topics changes, the part alone is loaded again, and the page is drawn with what all parts have loaded.
 
-import { Changes, isDenied, recordCalls, session } from "/static/api.js";
+import { Changes, isDenied, isThrottled, onChangedSession, recordCalls, session } from "/static/api.js";
 import { awsCommand, commandBox } from "/static/commands.js";
 import { h, update } from "/static/dom.js";
 import * as batch from "/static/batch.js";
@@ -44,6 +44,7 @@ const INNER = {
   logs: logs.log,
 };
 
+const LOADING = "Loading …"; // what pages show instead of a part that has not been loaded
 const EVERY_MS = 250; // a part is loaded again at most so often; `every` of a part overrides it
 const DENIED_MS = 60_000; // each denied call is in the audit
 
@@ -59,11 +60,19 @@ export function link(...parts) {
   return `#/${parts.map(encodeURIComponent).join("/")}`;
 }
 
+const CODE = /^#([A-Za-z0-9_-]{8,})$/; // the address of a link
+
+// The person may open a new link in this tab, or in another one with another identity.
+window.addEventListener("hashchange", () => (CODE.test(location.hash) ? location.reload() : started && show()));
+onChangedSession(() => location.reload());
+
+let started = false;
+
 async function start() {
   recordCalls((service, operation, input) =>
     calls?.set(`${service} ${operation} ${JSON.stringify(input)}`, [service, operation, input]),
   );
-  const code = /^#([A-Za-z0-9_-]{8,})$/.exec(location.hash);
+  const code = CODE.exec(location.hash);
   if (code) {
     history.replaceState(null, "", "/");
     try {
@@ -88,7 +97,7 @@ async function start() {
     h("span", { class: "who" }, `${identity.name} · ${region}`),
     h("button", { type: "button", class: "quiet", onclick: logout }, "Log out"),
   ]);
-  window.addEventListener("hashchange", show);
+  started = true;
   document.querySelector(".skip").onclick = (event) => {
     event.preventDefault(); // the address names the page
     main.focus();
@@ -103,6 +112,7 @@ async function logout() {
 
 function ended(reason) {
   close();
+  started = false;
   document.title = "Corral";
   update(document.getElementById("identity"), []);
   update(document.getElementById("pages"), []);
@@ -131,7 +141,7 @@ let calls = null; // the calls that the page has made: shown as commands at its 
 function show() {
   close();
   close = () => {};
-  const [name = "", ...params] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const [name = "", ...params] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   const entry = PAGES.find(([path]) => path === name) ?? PAGES[0];
   drawPages(entry[0]);
   document.querySelector("dialog[open]")?.close();
@@ -139,6 +149,14 @@ function show() {
   calls = new Map();
   const view = open(page(...params));
   close = view.close;
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // a person has typed a percent sign
+  }
 }
 
 function drawPages(current) {
@@ -158,6 +176,7 @@ function open(page) {
   const data = {},
     errors = {};
   let stale = new Set(Object.keys(page.parts));
+  const settled = new Set(); // the parts that have been loaded, or cannot be
   const loaded = {}; // the time at which each part was loaded last
   let busy = false,
     over = false,
@@ -180,8 +199,8 @@ function open(page) {
         ? h(
             "p",
             { class: "note denied", "data-key": "denied" },
-            "Your policies do not allow to see: ",
-            denied.map(([part]) => part).join(", "),
+            "Your policies do not allow you to see: ",
+            denied.map(([part]) => page.parts[part].name ?? part).join(", "),
             ". ",
             denied[0][1].message,
           )
@@ -192,12 +211,16 @@ function open(page) {
       ...page.draw(data).flat(9).filter(Boolean),
       calls.size ? asCommands() : null,
     ].filter(Boolean);
+    if ((denied.length || failed.length) && Object.keys(page.parts).every((part) => settled.has(part))) {
+      for (const empty of fresh.flatMap((node) => [...(node.querySelectorAll?.(".empty") ?? []), node]))
+        if (empty.textContent === LOADING) empty.textContent = "Not available.";
+    }
+    const hadFocus = main.contains(document.activeElement);
     update(main, [h("div", { class: "page", "data-key": location.hash }, fresh)]);
     if (first) {
       first = false;
       scrollTo(0, 0);
-      if (document.activeElement?.closest("#pages, #main") === null && document.activeElement !== document.body)
-        main.focus({ preventScroll: true });
+      if (hadFocus && !main.contains(document.activeElement)) main.focus({ preventScroll: true }); // a link was followed
     }
   };
 
@@ -217,13 +240,15 @@ function open(page) {
         try {
           data[part] = await page.parts[part].load(data);
           errors[part] = null;
+          settled.add(part);
         } catch (error) {
           if (error.status === 401) return connected(false, error);
-          if (error.status === 0 || error.status >= 502) stale.add(part);
+          if (error.status === 0 || error.status >= 502 || isThrottled(error)) stale.add(part);
           else if (error.status === undefined) {
             console.error(error);
             errors[part] = { code: "The page failed", message: error.message };
           } else errors[part] = error;
+          if (errors[part]) settled.add(part);
         }
         pending -= 1;
         if (data[part] !== undefined && pending) draw(); // parts appear as they arrive

@@ -103,7 +103,9 @@ function change(old, node) {
   }
   const isOwn = (name) => name === "open" && old.tagName === "DETAILS"; // the person opens and closes them
   for (const { name, value } of node.attributes) {
-    if (!isOwn(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    if (isOwn(name) || old.getAttribute(name) === value) continue;
+    if (name === "style") old.style.cssText = value; // the policy of the page forbids the attribute
+    else old.setAttribute(name, value);
   }
   if (old.attributes.length > node.attributes.length) {
     for (const { name } of [...old.attributes]) if (!isOwn(name) && !node.hasAttribute(name)) old.removeAttribute(name);

@@ -24,7 +24,7 @@ export function runButton(cluster = "default") {
         placeholder: "python train.py --lr 0.1",
         hint: "A line of a shell. With an image of your own it may be empty.",
       },
-      { name: "name", label: "Name", value: "", placeholder: "train", required: true },
+      { name: "name", label: "Name", value: "", placeholder: "train", required: true, hint: "Letters, digits, hyphens and underscores." },
       { name: "image", label: "Image", value: "corral/host", required: true },
       { name: "gpus", label: "GPUs", type: "number", min: 0, step: 1, value: "1" },
       { name: "memory", label: "Memory (MiB)", type: "number", min: 4, step: 1, value: "128" },
