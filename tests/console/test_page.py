@@ -5,8 +5,10 @@ Whatever the browser prints as an error fails the test in which it happens, and 
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +192,29 @@ def test_an_update_changes_styles_and_keeps_what_the_person_does(console: Consol
       return [width, ...kept];
     }"""
     assert console.page.evaluate(script) == ["70%", True, "typed"]
+
+
+def test_many_gpus_are_squares(browser: Browser, own_corral: Callable[..., Corral]) -> None:
+    corral = own_corral("sim:64").start()
+    ecs = corral.client("ecs")
+    ecs.register_task_definition(family="holder", containerDefinitions=[container(["sleep", "600"], gpus=1)])
+    console = opened_with(corral, browser, corral.own("CreateConsoleLink")["code"], "root")
+    gpus = console.page.get_by_role("region", name="GPUs", exact=True)
+    expect(gpus.get_by_role("listitem")).to_have_count(64)
+    expect(gpus.locator("a[href]")).to_have_count(0)
+    [task] = ecs.run_task(taskDefinition="holder")["tasks"]
+    held = gpus.get_by_role("link", name="holder")
+    expect(held).to_have_class("held")
+    held.hover()
+    expect(held).to_have_attribute("title", re.compile(r"GPU \d+: \d+%, holder"))
+    held.click()
+    expect(console.page.locator("main h1")).to_have_text("holder")
+    console.open("")
+    ecs.stop_task(task=task["taskArn"])
+    expect(gpus.get_by_role("listitem")).to_have_count(64)
+    expect(gpus.locator("a[href]")).to_have_count(0)
+    assert not console.errors
+    console.page.context.close()
 
 
 def test_look_at_messages_of_a_queue(console: Console) -> None:

@@ -4,7 +4,7 @@
 
 import { Changes, isDenied, isThrottled, onChangedSession, recordCalls, session } from "/static/api.js";
 import { awsCommand, commandBox } from "/static/commands.js";
-import { h, update } from "/static/dom.js";
+import { h, renewAges, update } from "/static/dom.js";
 import * as batch from "/static/batch.js";
 import * as buckets from "/static/buckets.js";
 import * as cost from "/static/cost.js";
@@ -286,7 +286,7 @@ function open(page) {
     topics = document.hidden ? "" : wanted.join();
   };
   document.addEventListener("visibilitychange", listen);
-  const aged = setInterval(() => document.hidden || draw(), 10_000); // "3 min ago" grows older without an event
+  const aged = setInterval(() => document.hidden || (renewAges(main), draw()), 10_000); // "3 min ago" grows older without an event
   page.view = {
     draw,
     listen,

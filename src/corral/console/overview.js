@@ -9,18 +9,20 @@ import { graph, readMetrics, sparkline } from "/static/graph.js";
 import { readAlarms } from "/static/metrics.js";
 import { runButton } from "/static/run.js";
 import { describeServices } from "/static/services.js";
+import { Squares, heat, kindOf } from "/static/squares.js";
 
-const TILES_MAX = 64; // with more GPUs, they are small squares
+const SQUARES_MIN = 64; // with so many GPUs, they are small squares
 const DAY_S = 86400;
 const SLOW_MS = 2000; // what is below the line changes less often
 const DAY_MS = 60_000;
 
 export function overview() {
   const memory = new Map();
+  const squares = new Squares();
   return {
     title: "Overview",
     parts: {
-      hosts: { topics: ["hosts", "gpus"], load: ({ hosts }) => readHosts(hosts) },
+      hosts: { topics: ["hosts", "gpus"], load: ({ hosts }) => readHosts(hosts, squares) },
       line: {
         name: "the waiting line",
         topics: ["tasks", "jobs", "instances"],
@@ -49,16 +51,17 @@ export function overview() {
       },
       day: { name: "a day of GPU use", topics: ["gpus"], every: DAY_MS, load: day },
     },
-    draw: (data) => draw(data, memory),
+    draw: (data) => draw(data, memory, squares),
   };
 }
 
-const isMany = (hosts) => hosts.reduce((sum, host) => sum + host.gpus.length, 0) > TILES_MAX;
+const isMany = (hosts) => hosts.reduce((sum, host) => sum + host.gpus.length, 0) >= SQUARES_MIN;
 
 // Only tiles show the last minutes of a GPU. `before` are the hosts as they were read last.
-async function readHosts(before) {
+async function readHosts(before, squares) {
   const history = before !== undefined && !isMany(before);
   const { hosts } = await call("corral", "DescribeHosts", { history });
+  if (isMany(hosts)) squares.show(hosts);
   return history || isMany(hosts) ? hosts : (await call("corral", "DescribeHosts", { history: true })).hosts;
 }
 
@@ -115,11 +118,11 @@ async function day() {
   return { from: to - DAY_S, to, series: series.map((one) => ({ ...one, area: true })) };
 }
 
-function draw({ hosts, line, clusters, groups, queues, alarms, ended, events, day }, memory) {
+function draw({ hosts, line, clusters, groups, queues, alarms, ended, events, day }, memory, squares) {
   const part = (key, values, build) => cached(memory, key, values, build);
   const loading = () => h("p", { class: "empty" }, "Loading …");
   const gpus = (hosts ?? []).flatMap((host) => host.gpus);
-  const many = gpus.length > TILES_MAX;
+  const many = hosts && isMany(hosts);
   const used = gpus.filter((gpu) => gpu.task || gpu.instance);
   const tasks = line?.tasks ?? {};
   return [
@@ -162,15 +165,13 @@ function draw({ hosts, line, clusters, groups, queues, alarms, ended, events, da
       section(
         "GPUs",
         {},
-        hosts?.length
-          ? h(
-              "div",
-              { class: many ? "hosts many" : "hosts" },
-              hosts.map((host) => drawHost(host, many)),
-            )
-          : hosts
-            ? h("p", { class: "empty" }, "No host yet.")
-            : loading(),
+        many
+          ? h("div", { class: "hosts many", "data-keep": "squares", mount: (element) => squares.mount(element) })
+          : hosts?.length
+            ? h("div", { class: "hosts" }, hosts.map(drawHost))
+            : hosts
+              ? h("p", { class: "empty" }, "No host yet.")
+              : loading(),
       ),
     ),
     part("line", [line], () => section("Waiting line", {}, line ? drawLine(line) : loading())),
@@ -319,7 +320,7 @@ export function outcome(task) {
   return task.stoppedReason || task.stopCode || "ended";
 }
 
-function drawHost(host, many) {
+function drawHost(host) {
   const free = (amount, unit) => (amount ? `${unit(amount.free)} of ${unit(amount.total)} free` : "");
   return h(
     "div",
@@ -329,35 +330,26 @@ function drawHost(host, many) {
       { class: "host-head" },
       h("h3", {}, host.name),
       state(host.state),
-      host.cluster && !many ? h("span", { class: "dim" }, `cluster ${host.cluster}`) : null,
+      host.cluster ? h("span", { class: "dim" }, `cluster ${host.cluster}`) : null,
       host.rack ? h("span", { class: "dim" }, `rack ${host.rack}`) : null,
-      many
-        ? null
-        : h(
-            "p",
-            {},
-            `${plural(host.tasks ?? 0, "task")} · CPU ${free(host.cpuUnits, (units) => number(units / 1024, 1))}`,
-            ` · memory ${free(host.memoryMiB, mib)}`,
-            host.docker ? ` · ${host.docker}` : "",
-            host.connected ? "" : ` · seen ${ago(host.seenS)}`,
-          ),
+      h(
+        "p",
+        {},
+        `${plural(host.tasks ?? 0, "task")} · CPU ${free(host.cpuUnits, (units) => number(units / 1024, 1))}`,
+        ` · memory ${free(host.memoryMiB, mib)}`,
+        host.docker ? ` · ${host.docker}` : "",
+        host.connected ? "" : ` · seen ${ago(host.seenS)}`,
+      ),
       host.reason ? h("p", {}, host.reason) : null,
     ),
     host.gpus.length
       ? h(
           "ul",
-          { class: many ? "gpus many" : "gpus", "aria-label": `GPUs of ${host.name}` },
-          host.gpus.map((gpu) => h("li", { "data-key": gpu.id }, many ? square(gpu, host) : tile(gpu, host))),
+          { class: "gpus", "aria-label": `GPUs of ${host.name}` },
+          host.gpus.map((gpu) => h("li", { "data-key": gpu.id }, tile(gpu, host))),
         )
       : h("p", { class: "empty" }, "This host has no GPU."),
   );
-}
-
-function kind(gpu) {
-  if (gpu.fault) return "sick";
-  if (gpu.task || gpu.instance) return "held";
-  if (gpu.held || gpu.excluded || gpu.reservedFor || gpu.foreign?.length) return "kept";
-  return "free";
 }
 
 function holders(gpu, host) {
@@ -379,7 +371,7 @@ function tile(gpu, host) {
   const free = !gpu.task && !gpu.sharedBy?.length;
   return h(
     "div",
-    { class: `gpu ${kind(gpu)}`, title: `${gpu.model}\n${gpu.id}` },
+    { class: `gpu ${kindOf(gpu)}`, title: `${gpu.model}\n${gpu.id}` },
     h("div", { class: "line1" }, h("span", { class: "dim" }, `GPU ${gpu.index}`), h("b", {}, percent(gpu.utilizationPercent))),
     sparkline(gpu.history?.utilizationPercent),
     holders(gpu, host),
@@ -392,34 +384,11 @@ function tile(gpu, host) {
       {},
       `${mib(gpu.memoryUsedMiB ?? 0)} of ${mib(gpu.memoryMiB)}${gpu.allocatedMiB ? `, ${mib(gpu.allocatedMiB)} reserved` : ""}`,
     ),
-    (gpu.temperatureC !== null && gpu.temperatureC !== undefined) || gpu.powerW
-      ? h(
-          "small",
-          {},
-          [
-            gpu.temperatureC !== undefined && gpu.temperatureC !== null ? `${Math.round(gpu.temperatureC)} °C` : null,
-            gpu.powerW ? `${Math.round(gpu.powerW)} W` : null,
-          ]
-            .filter(Boolean)
-            .join(" · "),
-        )
-      : null,
+    heat(gpu) ? h("small", {}, heat(gpu)) : null,
     gpu.owner && gpu.owner !== "root" ? h("small", {}, gpu.owner) : null,
     gpu.fault || gpu.held ? h("small", {}, gpu.fault || gpu.held) : null,
     (gpu.foreign ?? []).map(({ pid, name }) => h("small", {}, `${name} (process ${pid})`)),
     marks.some(Boolean) ? h("div", {}, marks) : null,
-  );
-}
-
-function square(gpu, host) {
-  const tasks = gpu.sharedBy?.length ? gpu.sharedBy : gpu.task ? [gpu] : [];
-  const holder = gpu.fault || gpu.held || tasks.map(label).join(", ") || gpu.instance || "free";
-  const text = `GPU ${gpu.index}: ${percent(gpu.utilizationPercent)}, ${holder}`;
-  const href = gpu.task ? link("tasks", gpu.cluster || host.cluster || "-", gpu.task) : null;
-  return h(
-    href ? "a" : "span",
-    { href, class: kind(gpu), title: text, "aria-label": text, role: href ? null : "img" },
-    Math.round(gpu.utilizationPercent ?? 0),
   );
 }
 

@@ -53,15 +53,17 @@ def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     response has no hosts, which are most of the work on a large cluster.
     """
     server, shown = tx.settings.server, max(0, min(params.get("tasks", TASKS_SHOWN), TASKS_SHOWN_MAX))
+    has_hosts = params.get("hosts", True)
     waiting = [row for pool in tx.store.fleet.pools_with_claims() for row in _line(tx, pool, shown)]
     hosts = HostNames(tx)
-    server.read_samples()
+    if has_hosts:
+        server.read_samples()
     waiting += [_behind(tx, task) for task in _tasks(tx, tx.store.task_queue.first_not_admitted(shown))]
     return {
         "version": corral.__version__,
         **server.about,
         "tasks": tx.store.tasks.listing.counts(),
-        "hosts": _hosts(tx) if params.get("hosts", True) else [],
+        "hosts": _hosts(tx) if has_hosts else [],
         **instances_status(tx),
         "running": [_running(task, hosts.of(task.instance_id)) for task in _tasks(tx, tx.store.tasks.listing.oldest_placed(shown))],
         "waiting": waiting,
