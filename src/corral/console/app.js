@@ -1,5 +1,5 @@
 // The frame: session, navigation, and the page that is shown. A page is an object with
-//   title, parts: {part: {name, topics: [...], every: milliseconds, load: async () => data}}, draw(data) => nodes, and optionally close().
+//   title, parts: {part: {name, topics: [...], every: milliseconds, load: async () => data}}, draw(data) => nodes, optionally close().
 // When something of a part's topics changes, the part alone is loaded again, and the page is drawn with what all parts have loaded.
 
 import { Changes, isDenied, isThrottled, onChangedSession, recordCalls, session } from "/static/api.js";
@@ -169,6 +169,7 @@ function drawPages(current) {
       ),
     ),
   ]);
+  document.querySelector("#pages [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone
 }
 
 // Show a page, load its parts, and keep it current.
@@ -205,8 +206,8 @@ function open(page) {
             denied[0][1].message,
           )
         : null,
-      ...failed.map(([part, error]) =>
-        h("p", { class: "problem", role: "alert", "data-key": `problem-${part}` }, `${error.code}: ${error.message}`),
+      ...[...new Set(failed.map(([, error]) => `${error.code}: ${error.message}`))].map((problem) =>
+        h("p", { class: "problem", role: "alert", "data-key": `problem-${problem}` }, problem),
       ),
       ...page.draw(data).flat(9).filter(Boolean),
       calls.size ? asCommands() : null,

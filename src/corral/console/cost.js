@@ -17,7 +17,11 @@ export function cost() {
         every: SLOW_MS,
         load: () => call("corral", "DescribeUsage", { last: SPANS[choice.span], utcOffset: -60 * new Date().getTimezoneOffset() }),
       },
-      cost: { topics: ["tasks", "instances"], every: SLOW_MS, load: () => call("corral", "GetUsage", { last: SPANS[choice.span] }) },
+      cost: {
+        topics: ["tasks", "instances"],
+        every: SLOW_MS,
+        load: () => call("corral", "GetUsage", { last: SPANS[choice.span] }),
+      },
     },
     draw: ({ usage, cost }) => [
       h(

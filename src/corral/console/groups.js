@@ -4,12 +4,13 @@ import { action } from "/static/actions.js";
 import { all, call } from "/static/api.js";
 import { go, link } from "/static/app.js";
 import { awsCommand } from "/static/commands.js";
-import { facts, h, section, state, table } from "/static/dom.js";
+import { facts, h, reason, section, state, table } from "/static/dom.js";
 import { ago, clock, duration, plural, seconds } from "/static/format.js";
 
 export const allGroups = () =>
   all("autoscaling", "DescribeAutoScalingGroups", { MaxRecords: 100 }, "AutoScalingGroups", "NextToken");
 
+const linkOf = (task) => link("tasks", "-", task); // a task of any cluster
 const allInstances = () => all("corral", "DescribeInstances", {}, "instances");
 
 export function groups() {
@@ -53,7 +54,7 @@ export function groups() {
 function instanceTable(rows) {
   return table(
     [
-      ["Instance", (one) => one.id, "name"],
+      ["Instance", (one) => h("a", { href: link("groups", "instance", one.id) }, one.id), "nowrap"],
       ["Type", (one) => one.type, "nowrap"],
       ["State", (one) => state(one.state === "running" ? "RUNNING" : one.state === "pending" ? "PENDING" : one.state)],
       ["GPUs", (one) => one.gpus, "right"],
@@ -61,7 +62,7 @@ function instanceTable(rows) {
       ["Group", (one) => (one.group ? h("a", { href: link("groups", one.group) }, one.group) : ""), "nowrap"],
       ["Host", (one) => one.host],
       ["Since", (one) => ago(one.sinceS), "nowrap"],
-      ["Reason", (one) => one.endReason || one.waitReason || one.launchReason, "wide"],
+      ["Reason", (one) => reason(one.endReason || one.waitReason || one.launchReason, linkOf), "wide"],
     ],
     rows ?? [],
     { key: (one) => one.id, label: "Instances", empty: rows ? "No instance." : "Loading …" },
@@ -141,7 +142,7 @@ export function group(name, id) {
                   ["Status", (one) => state(one.StatusCode)],
                   ["Took", (one) => (one.EndTime ? duration(seconds(one.EndTime) - seconds(one.StartTime)) : ""), "nowrap"],
                   ["What", (one) => one.Description, "wide"],
-                  ["Why", (one) => [one.Cause, one.StatusMessage ? h("div", { class: "dim" }, one.StatusMessage) : null], "wide"],
+                  ["Why", (one) => [one.Cause, h("div", { class: "dim" }, reason(one.StatusMessage, linkOf))], "wide"],
                 ],
                 activities,
                 { key: (one) => one.ActivityId, label: "Scaling activities", empty: "No activity yet." },

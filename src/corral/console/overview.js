@@ -96,26 +96,28 @@ async function day() {
   const to = Date.now() / 1000;
   const { clusterArns } = await call("ecs", "ListClusters");
   const clusters = clusterArns.map(last).slice(0, 3);
-  const series = await readMetrics(
-    call,
-    clusters.flatMap((name) => [
-      {
-        label: clusters.length > 1 ? `reserved in ${name}` : "GPUs reserved",
-        namespace: "AWS/ECS",
-        name: "GPUReservation",
-        dimensions: { ClusterName: name },
-      },
-      {
-        label: clusters.length > 1 ? `busy in ${name}` : "GPUs busy",
-        namespace: "Corral/GPU",
-        name: "DCGM_FI_DEV_GPU_UTIL",
-        dimensions: { ClusterName: name },
-      },
-    ]),
-    to - DAY_S,
-    to,
-  );
-  return { from: to - DAY_S, to, series: series.map((one) => ({ ...one, area: true })) };
+  const queries = clusters.flatMap((name) => [
+    {
+      label: clusters.length > 1 ? `reserved in ${name}` : "GPUs reserved",
+      namespace: "AWS/ECS",
+      name: "GPUReservation",
+      dimensions: { ClusterName: name },
+    },
+    {
+      label: clusters.length > 1 ? `busy in ${name}` : "GPUs busy",
+      namespace: "Corral/GPU",
+      name: "DCGM_FI_DEV_GPU_UTIL",
+      dimensions: { ClusterName: name },
+    },
+  ]);
+  let from = to - DAY_S;
+  let series = await readMetrics(call, queries, from, to);
+  const first = Math.min(...series.flatMap(({ points }) => points.slice(0, 1).map(([time]) => time)));
+  if (first > to - DAY_S / 4 && first < to) {
+    from = first; // a new Corral has a few points of a day, which would be a dot
+    series = await readMetrics(call, queries, from, to);
+  }
+  return { from, to, series: series.map((one) => ({ ...one, area: true })) };
 }
 
 function draw({ hosts, line, clusters, groups, queues, alarms, ended, events, day }, memory, squares) {

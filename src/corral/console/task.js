@@ -110,7 +110,13 @@ export function task(cluster, id) {
                 h("a", { href: link("logs", chosen.group, chosen.stream) }, "Open the log on a page of its own"),
               ),
             )
-          : null,
+          : data.task.definition
+            ? section(
+                "Log",
+                { "data-key": "no-log" },
+                h("p", { class: "empty" }, "Its containers have no log: their definition has no logConfiguration with awslogs."),
+              )
+            : null,
       );
     },
   };
