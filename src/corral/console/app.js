@@ -176,11 +176,11 @@ function drawPages(current) {
 function open(page) {
   const data = {},
     errors = {};
-  let stale = new Set(Object.keys(page.parts));
+  const stale = new Set(Object.keys(page.parts));
   const settled = new Set(); // the parts that have been loaded, or cannot be
-  const loaded = {}; // the time at which each part was loaded last
-  let busy = false,
-    over = false,
+  const busy = new Set(); // the parts that are being loaded
+  const due = {}; // the time before which a part is not loaded again
+  let over = false,
     timer = 0,
     first = true;
   main.scrollTop = 0;
@@ -225,44 +225,47 @@ function open(page) {
     }
   };
 
-  const load = async () => {
-    if (busy || over || !stale.size) return;
+  const every = (part) => (errors[part] && isDenied(errors[part]) ? DENIED_MS : (page.parts[part].every ?? EVERY_MS));
+
+  // Load a part. The others need not wait for it.
+  const load = async (part) => {
     const begin = performance.now();
-    const every = (part) => (errors[part] && isDenied(errors[part]) ? DENIED_MS : (page.parts[part].every ?? EVERY_MS));
-    const wait = (part) => every(part) - (begin - (loaded[part] ?? -Infinity));
-    const wanted = [...stale].filter((part) => wait(part) <= 0);
-    if (!wanted.length) return later(Math.min(...[...stale].map(wait)));
-    busy = true;
-    stale = new Set([...stale].filter((part) => !wanted.includes(part)));
-    for (const part of wanted) loaded[part] = begin;
-    let pending = wanted.length;
-    await Promise.all(
-      wanted.map(async (part) => {
-        try {
-          data[part] = await page.parts[part].load(data);
-          errors[part] = null;
-          settled.add(part);
-        } catch (error) {
-          if (error.status === 401) return connected(false, error);
-          if (error.status === 0 || error.status >= 502 || isThrottled(error)) stale.add(part);
-          else if (error.status === undefined) {
-            console.error(error);
-            errors[part] = { code: "The page failed", message: error.message };
-          } else errors[part] = error;
-          if (errors[part]) settled.add(part);
-        }
-        pending -= 1;
-        if (data[part] !== undefined && pending) draw(); // parts appear as they arrive
-      }),
-    );
-    draw();
-    busy = false;
-    if (stale.size && !over) later(Math.max(150, Math.min(3000, 2 * (performance.now() - begin))));
+    busy.add(part);
+    stale.delete(part);
+    try {
+      data[part] = await page.parts[part].load(data);
+      errors[part] = null;
+      settled.add(part);
+    } catch (error) {
+      if (over) return;
+      if (error.status === 401) return connected(false, error);
+      if (error.status === 0 || error.status >= 502 || isThrottled(error)) stale.add(part);
+      else {
+        if (error.status === undefined) console.error(error);
+        errors[part] = error.status === undefined ? { code: "The page failed", message: error.message } : error;
+        settled.add(part);
+      }
+    } finally {
+      busy.delete(part);
+      const took = performance.now() - begin;
+      const pause = stale.has(part) ? Math.max(150, Math.min(3000, 2 * took)) : took;
+      due[part] = Math.max(begin + every(part), performance.now() + pause);
+      draw();
+      if (stale.size) later(0);
+    }
+  };
+
+  const loadDue = () => {
+    const now = performance.now();
+    const waiting = over ? [] : [...stale].filter((part) => !busy.has(part));
+    for (const part of waiting) if ((due[part] ?? 0) <= now) load(part);
+    const next = Math.min(...waiting.map((part) => (stale.has(part) ? due[part] : Infinity)));
+    if (next < Infinity) later(next - now);
   };
 
   const later = (pause) => {
     clearTimeout(timer);
-    timer = setTimeout(load, pause);
+    timer = setTimeout(loadDue, pause);
   };
 
   const changed = (topics) => {
@@ -270,12 +273,12 @@ function open(page) {
       if (own.some((topic) => topics.includes(topic))) stale.add(part);
     }
     page.changed?.(topics);
-    if (!busy) later(20);
+    later(20);
   };
 
   const changes = new Changes(changed, (yes, error) => {
     connected(yes, error);
-    if (yes && stale.size && !busy) later(20); // what could not be loaded while Corral did not answer
+    if (yes && stale.size) later(20); // what could not be loaded while Corral did not answer
   });
   let topics = "";
   const listen = () => {
@@ -291,13 +294,15 @@ function open(page) {
   page.view = {
     draw,
     listen,
-    reload: (...parts) => {
-      for (const part of parts) {
-        stale.add(part);
-        delete loaded[part];
-      }
-      return load();
-    },
+    reload: (...parts) =>
+      Promise.all(
+        parts.map((part) => {
+          delete due[part];
+          if (!busy.has(part)) return load(part);
+          stale.add(part); // what is being loaded may be older than the reason to load it
+          return null;
+        }),
+      ),
   };
   drawNow();
   listen(); // the first load begins when changes are followed, so that none is missed

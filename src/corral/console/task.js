@@ -39,13 +39,16 @@ export function task(cluster, id) {
       metrics: { topics: ["gpus"], every: 3000, load: async ({ task: found }) => metrics(found ?? (await find(cluster, id))) },
       events: {
         topics: ["tasks"],
-        load: async () =>
-          (
-            await call("cloudtrail", "LookupEvents", {
-              LookupAttributes: [{ AttributeKey: "ResourceName", AttributeValue: id }],
-              MaxResults: 10,
-            })
-          ).Events,
+        load: async ({ task: found, events }) => {
+          const { createdAt, version } = found ?? (await find(cluster, id));
+          if (events && events.version === version) return events; // a search in the audit is expensive
+          const { Events } = await call("cloudtrail", "LookupEvents", {
+            LookupAttributes: [{ AttributeKey: "ResourceName", AttributeValue: id }],
+            StartTime: createdAt ? seconds(createdAt) - 60 : undefined,
+            MaxResults: 10,
+          });
+          return { rows: Events, version };
+        },
       },
     },
     topics: [],
@@ -183,7 +186,7 @@ function runOf(found, run) {
   };
 }
 
-function drawTask({ task: found, run: listed, metrics: use, events = [] }, id, log) {
+function drawTask({ task: found, run: listed, metrics: use, events }, id, log) {
   const { definition } = found;
   const run = runOf(found, listed);
   const cluster = last(found.clusterArn),
@@ -253,7 +256,7 @@ function drawTask({ task: found, run: listed, metrics: use, events = [] }, id, l
         h(
           "ol",
           { class: "timeline" },
-          timeline(found, events).map(([time, text]) => h("li", {}, h("time", {}, clock(time)), h("span", {}, text))),
+          timeline(found, events?.rows ?? []).map(([time, text]) => h("li", {}, h("time", {}, clock(time)), h("span", {}, text))),
         ),
       ),
     ),
