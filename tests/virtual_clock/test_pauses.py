@@ -260,3 +260,27 @@ def test_a_wrong_tag_is_refused(tag: tuple[str, str]) -> None:
     world = PauseWorld(1, ann=[])
     with pytest.raises(ApiError, match=f"The tag {tag[0]} has the value '{tag[1]}'"):
         world.submit("ann", tags=[{"key": tag[0], "value": tag[1]}])
+
+
+def test_a_reason_says_which_task_makes_room_and_when() -> None:
+    world = PauseWorld(1, ann=[])
+    [lender] = world.submit("ann", tags=PREEMPTIBLE)
+    world.pause(lender)
+    world.answer(took_s=2)
+    world.resume(lender)
+    world.answer(took_s=2)
+    [urgent] = world.submit("ann", tags=URGENT)
+    world.wait(10.5)
+    assert "; gpus1 makes room in 30s" in world.reason(urgent), world.reason(urgent)
+    world.wait(31)
+    assert "; gpus1 is being paused for it" in world.reason(urgent)
+    world.answer(why_not="an old driver")
+    assert "; gpus1 makes room in 30s (the last pause failed: an old driver)" in world.reason(urgent)
+
+
+def test_a_reason_says_when_a_turn_ends() -> None:
+    world = PauseWorld(1, ann=[])
+    world.submit("ann", hours=100, tags=turns(300))
+    [second] = world.submit("ann", hours=100, tags=turns(300))
+    world.wait(100)
+    assert "; the turn of gpus1 ends in 3m20s" in world.reason(second), world.reason(second)

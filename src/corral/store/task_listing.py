@@ -92,6 +92,11 @@ class TaskListing:
         """Ids of tasks of all clusters that are being paused, are paused or are about to continue, oldest first."""
         return [task_id for (task_id,) in self._execute(f"{_PAUSED} ORDER BY created_at, id LIMIT ?", (limit,))]
 
+    def lending(self, pool: str, limit: int) -> list[str]:
+        """Ids of running tasks of a pool that lend their GPUs, take turns or were paused, oldest first."""
+        sql = f"{_WITH_PAUSE} AND state = 'RUNNING' AND desired = 'RUNNING' AND +pool = ? ORDER BY created_at, id LIMIT ?"
+        return [task_id for (task_id,) in self._execute(sql, (pool, limit))]
+
     def paused_count(self) -> int:
         return int(self._execute(f"SELECT count(*) FROM ({_PAUSED})").fetchone()[0])
 

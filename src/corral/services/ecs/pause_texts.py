@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from corral.core.transactions import Tx
-from corral.model.pause import PAUSED_TAG, PausePhase
+from corral.decide.placement.preemption import is_higher, priority_of
+from corral.decide.tasks.lifecycle import duration_text
+from corral.model.pause import PAUSED_TAG, Lends, Pause, PausePhase
+from corral.model.placement import TASK, Claim
 from corral.model.task import Demand, Task, TaskState
 from corral.store import Store
 
@@ -11,6 +16,7 @@ PAUSED_ATTRIBUTE = "corral.paused"  # its value is the cause: user, priority or 
 PHASE_ATTRIBUTE = "corral.pause-phase"
 TAG_VALUE_MAX = 256
 MIB_PER_GIB = 1024
+LENDERS_MAX = 100  # a reason considers at most this many tasks
 STATES = {PausePhase.PAUSING: "PAUSING", PausePhase.PAUSED: "PAUSED", PausePhase.RESUMING: "RESUMING"}
 
 
@@ -69,3 +75,26 @@ def why_not_back(tx: Tx[Store], pool_name: str, demand: Demand) -> str:
     if reasons:
         return f"{its} not available: {', '.join(dict.fromkeys(reasons))}"
     return f"{its} not free"
+
+
+def who_makes_room(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
+    """Say which task is being paused for a claim, or from when on one can be. Empty: no task makes room for it."""
+    waiting = tx.store.tasks.get(claim.id) if claim.kind == TASK else None
+    takes_turns = waiting is not None and waiting.pause is not None and waiting.pause.turn_s > 0
+    later: list[tuple[float, str]] = []
+    for task in tx.store.tasks.several(tx.store.tasks.listing.lending(pool_name, LENDERS_MAX)).values():
+        pause = task.pause or Pause()
+        if pause.phase is PausePhase.PAUSING and pause.claim == claim.id:
+            return f"{task.label} is being paused for it"
+        if pause.phase is not PausePhase.RUNNING or not task.demand.gpus:
+            continue
+        why_not, since_s = f" (the last pause failed: {pause.why_not})" if pause.failures else "", task.started_at_s or 0.0
+        if pause.lends is not Lends.NOT and is_higher(priority_of(claim), pause.priority):
+            at_s, text = pause.may_be_paused_at_s(since_s), f"{task.label} makes room in"
+        elif takes_turns and pause.turn_s and not is_higher(pause.priority, priority_of(claim)):
+            at_s, text = pause.turn_ends_at_s(since_s), f"the turn of {task.label} ends in"
+        else:
+            continue
+        if at_s > tx.now_s:
+            later.append((at_s, f"{text} {duration_text(ceil(at_s - tx.now_s))}{why_not}"))
+    return min(later)[1] if later else ""

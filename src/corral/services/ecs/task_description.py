@@ -20,7 +20,7 @@ from corral.model.placement import TASK, Claim, Pool
 from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, zone_of_task
-from corral.services.ecs.pause_texts import pause_attributes, pause_reason, pause_state, pause_tags, why_not_back
+from corral.services.ecs.pause_texts import pause_attributes, pause_reason, pause_state, pause_tags, who_makes_room, why_not_back
 from corral.services.ecs.queue_reasons import why_queued
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, spec_of
 from corral.store import Store
@@ -51,6 +51,7 @@ class WaitReasons:
         self._tx = tx
         self._providers: dict[tuple[str, Demand], str] = {}  # pool and demand → why the capacity provider waits
         self._starts: dict[str, dict[str, float]] = {}  # pool → claim id → estimated start
+        self._lent: dict[str, bool] = {}  # pool → whether tasks of it make room for others
 
     def reason(self, pool_name: str, claim: Claim) -> str:
         """Return why a claim still waits for capacity: first a short answer, such as `train holds 3 of 4 GPUs`, then details.
@@ -70,8 +71,15 @@ class WaitReasons:
             self._starts[pool_name] = estimates(pool, self._tx.now_s)
         starts_at_s = self._starts[pool_name].get(claim.id)
         start = "" if starts_at_s is None else f"; {start_text(starts_at_s, self._tx.now_s)}"
-        behind = why_behind(self._tx, pool, claim)
-        return f"{before}; {place_text(pool, claim)}{f'; {behind}' if behind else ''}{after}{start}"
+        room = who_makes_room(self._tx, pool_name, claim) if self._are_lent(pool_name) else ""
+        others = "".join([f"; {text}" for text in (why_behind(self._tx, pool, claim), room) if text])
+        return f"{before}; {place_text(pool, claim)}{others}{after}{start}"
+
+    def _are_lent(self, pool_name: str) -> bool:
+        """Whether any task of a pool makes room for others. Most pools have none, and long lists ask for many claims."""
+        if pool_name not in self._lent:
+            self._lent[pool_name] = bool(self._tx.store.tasks.listing.lending(pool_name, 1))
+        return self._lent[pool_name]
 
     def _explain(self, pool_name: str, claim: Claim) -> tuple[str, str]:
         """Return the texts before and after the place of a claim in the list."""
