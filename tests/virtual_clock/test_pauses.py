@@ -165,6 +165,20 @@ def test_the_fewest_tasks_make_room() -> None:
     assert not world.waits(urgent)
 
 
+def test_a_protected_task_is_paused_last() -> None:
+    world = PauseWorld(2, ann=[])
+    [other] = world.submit("ann", tags=PREEMPTIBLE)
+    world.wait(10)
+    [protected] = world.submit("ann", tags=PREEMPTIBLE)
+    world.call("UpdateTaskProtection", "ecs", cluster="default", tasks=[protected], protectionEnabled=True)
+    world.submit("ann", tags=URGENT)
+    world.settle()
+    assert (world.phase(other), world.phase(protected)) == ("pausing", "running"), "although the protected one is younger"
+    world.submit("ann", tags=URGENT)
+    world.settle()
+    assert world.phase(protected) == "pausing"
+
+
 def test_a_refused_pause_is_not_tried_again_at_once() -> None:
     world = PauseWorld(1, ann=[])
     [lender] = world.submit("ann", tags=PREEMPTIBLE)

@@ -10,6 +10,7 @@ from math import inf
 
 from corral.core.transactions import Tx
 from corral.decide.placement.preemption import CLAIMS_MAX, GpuLender, Preemption, choose, is_higher, priority_of
+from corral.fleet.leaving_tasks import busy_of
 from corral.model.pause import Cause, Lends, Pause, PausePhase
 from corral.model.placement import JOB, TASK, Claim
 from corral.model.task import StopCode, Task, TaskState
@@ -92,7 +93,6 @@ def _lender(tx: Tx[Store], task: Task, pause: Pause) -> GpuLender | None:
     is_stoppable = pause.lends is Lends.KILL and task.desired is TaskState.RUNNING and task.instance_id is not None
     if not gpu_ids or task.instance_id is None or not (is_stoppable or why_not_pausable(tx, task) is None):
         return None
-    protected_until_s = task.details.get("protectedUntil")
     return GpuLender(
         task.id,
         task.instance_id,
@@ -101,7 +101,7 @@ def _lender(tx: Tx[Store], task: Task, pause: Pause) -> GpuLender | None:
         task.started_at_s or task.placed_at_s or task.created_at_s,
         task.demand.cpu_units,
         task.demand.memory_mib,
-        is_protected=protected_until_s is not None and protected_until_s > tx.now_s,
+        is_busy=bool(busy_of(tx, [task.id])),
     )
 
 

@@ -38,7 +38,7 @@ class GpuLender(Struct, frozen=True):
     started_at_s: float
     cpu_units: int
     memory_mib: int
-    is_protected: bool = False  # it is chosen only if there is no other way
+    is_busy: bool = False  # it holds messages or is protected: it is chosen only if there is no other way
 
     @property
     def is_killed(self) -> bool:
@@ -159,15 +159,15 @@ def _smallest(lenders: Sequence[GpuLender], is_enough: IsEnough) -> tuple[GpuLen
     """Return the cheapest set of tasks whose GPUs are enough. Return None if all of them together are not enough."""
     if not is_enough({gpu_id for each in lenders for gpu_id in each.gpu_ids}):
         return None
-    ordered = sorted(lenders, key=lambda each: (each.is_protected, _single_cost(each)))
+    ordered = sorted(lenders, key=lambda each: (each.is_busy, _single_cost(each)))
     for size in range(len(ordered) + 1):
         if comb(len(ordered), size) > EXACT_MAX:
             break
         sets = [each for each in combinations(ordered, size) if is_enough({gpu_id for one in each for gpu_id in one.gpu_ids})]
         if sets:
-            return min(sets, key=lambda each: (any(one.is_protected for one in each), _cost(each)))
+            return min(sets, key=lambda each: (any(one.is_busy for one in each), _cost(each)))
     chosen: list[GpuLender] = []
-    for each in sorted(ordered, key=lambda each: (each.is_protected, -len(each.gpu_ids), _single_cost(each))):
+    for each in sorted(ordered, key=lambda each: (each.is_busy, -len(each.gpu_ids), _single_cost(each))):
         chosen.append(each)
         if is_enough({gpu_id for one in chosen for gpu_id in one.gpu_ids}):
             break
