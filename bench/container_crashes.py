@@ -21,7 +21,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent.parent / "tests"))  # behind our own: it has folders of the same names
 
 from corral.node.docker_networks import INSIDE_SUBNET, first_route_to
-from engines.dockerd import BUSYBOX, Dockerd, clear_left_behind, why_not
+from engines.dockerd import BUSYBOX, Dockerd, clear_left_behind, only_networks, why_not
 from harness import Corral, eventually
 
 MODES = ("host", "bridge", "awsvpc", "none")
@@ -47,15 +47,16 @@ def main() -> int:
     given = options.parse_args()
     if reason := why_not():
         sys.exit(f"this script cannot run here: {reason}")
-    clear_left_behind()
-    if other := first_route_to(INSIDE_SUBNET):
-        sys.exit(f"this script cannot run here: the interface {other} of another Docker engine has the subnet {INSIDE_SUBNET}")
-    dockerd = Dockerd()
-    try:
-        with tempfile.TemporaryDirectory(prefix="corral-crashes-") as folder:
-            return _run(dockerd, Path(folder), given.tasks, random.Random(given.seed))
-    finally:
-        dockerd.close()
+    with only_networks():
+        clear_left_behind()
+        if other := first_route_to(INSIDE_SUBNET):
+            sys.exit(f"this script cannot run here: the interface {other} of another Docker engine has the subnet {INSIDE_SUBNET}")
+        dockerd = Dockerd()
+        try:
+            with tempfile.TemporaryDirectory(prefix="corral-crashes-") as folder:
+                return _run(dockerd, Path(folder), given.tasks, random.Random(given.seed))
+        finally:
+            dockerd.close()
 
 
 def _run(dockerd: Dockerd, folder: Path, tasks: int, rng: random.Random) -> int:

@@ -87,10 +87,11 @@ def prepare(data: Path, hosts: int) -> None:
 
 
 class Agent:
-    """A simulated agent: it reports GPUs, and ends the runs that it should start at once."""
+    """A simulated agent: it reports GPUs, and ends the runs that it should start at once, or when it should stop them."""
 
-    def __init__(self, number: int, door: tuple[str, int], keys: Path, *, busy: bool) -> None:
+    def __init__(self, number: int, door: tuple[str, int], keys: Path, *, busy: bool, keeps_runs: bool = False) -> None:
         self._number = number
+        self._keeps_runs = keeps_runs
         self._door = door
         self._tls = context(AGENT, None, (keys / "authority.pem").read_text())
         self._tls.load_cert_chain(keys / f"{number}.pem", keys / "host.key")
@@ -142,10 +143,12 @@ class Agent:
                 elif decoded.samples_at_once is not None:
                     self._at_once = decoded.samples_at_once
                 elif decoded.orders is not None:
-                    at_s = time.monotonic()
+                    at_s, now_s = time.monotonic(), WallClock().now_s()
                     for spec in decoded.orders.start:
                         self.got[spec.task_id] = at_s
-                        self._runs.append(Observed(spec.run_id, 1, WallClock().now_s(), WallClock().now_s(), 0))
+                        ended = Observed(spec.run_id, 1, now_s, now_s, 0)
+                        self._runs.append(Observed(spec.run_id, 1, now_s) if self._keeps_runs else ended)
+                    self._runs += [Observed(run_id, 1, now_s, now_s, 143) for run_id in decoded.orders.stop]
                     self._wake.set()
         finally:
             self.welcome_at_s = 0.0
@@ -189,9 +192,9 @@ class Agent:
         ]
 
 
-async def agents(count: int, door: int, keys: Path, busy: bool) -> None:
+async def agents(count: int, door: int, keys: Path, *, busy: bool, keeps_runs: bool) -> None:
     """The process of the agents. It answers commands on standard input with lines of JSON."""
-    made = [Agent(number, ("127.0.0.1", door), keys, busy=busy) for number in range(count)]
+    made = [Agent(number, ("127.0.0.1", door), keys, busy=busy, keeps_runs=keeps_runs) for number in range(count)]
     running = [asyncio.create_task(each.run()) for each in made]
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -204,11 +207,10 @@ async def agents(count: int, door: int, keys: Path, busy: bool) -> None:
 
 
 class AgentProcess:
-    def __init__(self, count: int, door: int, keys: Path, *, busy: bool) -> None:
+    def __init__(self, count: int, door: int, keys: Path, *, busy: bool, keeps_runs: bool = False) -> None:
         command = [sys.executable, __file__, "--agents", str(count), "--door", str(door), "--keys", str(keys)]
-        self._process = subprocess.Popen(
-            [*command, *(["--are-busy"] if busy else [])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        command += ["--are-busy"] * busy + ["--keep-runs"] * keeps_runs
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._count = count
 
     def ask(self, what: str) -> Any:
@@ -345,9 +347,10 @@ def main() -> None:
     parser.add_argument("--door", type=int)
     parser.add_argument("--keys", type=Path)
     parser.add_argument("--are-busy", action="store_true")
+    parser.add_argument("--keep-runs", action="store_true")
     given = parser.parse_args()
     if given.agents is not None:
-        uvloop.run(agents(given.agents, given.door, given.keys, given.are_busy))
+        uvloop.run(agents(given.agents, given.door, given.keys, busy=given.are_busy, keeps_runs=given.keep_runs))
         return
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"

@@ -65,7 +65,7 @@ def main() -> int:
     finally:
         shutil.rmtree(bench.folder, ignore_errors=True)
     about["took"] = f"{time.monotonic() - began:.0f} s{', shortened by --quick' if bench.quick else ''}"
-    console.print(_table(rows))
+    console.print(table_of(rows))
     for name, value in about.items():
         console.print(f"[dim]{name}: {value}[/dim]", highlight=False)
     if options.json is not None:
@@ -102,7 +102,7 @@ def _rows_of(name: str, bench: Bench, console: Console) -> Sequence[Row]:
     return rows
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def table_of(rows: Sequence[Row]) -> Table:
     table = Table(*HEADINGS, header_style="bold", show_lines=False)
     for row in rows:
         style = "red" if row.error else "yellow" if row.verdict().startswith("missed") else None

@@ -49,6 +49,7 @@ ID_MAX_CHARACTERS = 60
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadgroup = True  # test processes report the groups of tests, whichever --dist xdist has
     if config.getoption("numprocesses", None):  # this process starts others, which run the tests
         forkserver.forkserver().share()
         forkserver.forkserver().collect(config.invocation_params.args)
@@ -174,7 +175,8 @@ def dockerd() -> Iterator[own_engine.Dockerd]:
     """A Docker engine for the tests. All tests that use it are in the xdist group `docker`, so that only one is started."""
     if reason := own_engine.why_not():
         pytest.skip(reason)
-    own_engine.clear_left_behind()
-    engine = own_engine.Dockerd()
-    yield engine
-    engine.close()
+    with own_engine.only_networks():
+        own_engine.clear_left_behind()
+        engine = own_engine.Dockerd()
+        yield engine
+        engine.close()

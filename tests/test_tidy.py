@@ -322,7 +322,8 @@ def test_the_server_imports_what_few_users_need_when_it_is_needed() -> None:
         "corral.services.ecs.handlers", "corral.access.authorization", "gzip", "termios", "corral.services.corral.joining",
         "corral.services.ecs.host_loss", "corral.services.ecr.image_storage", "corral.decide.placement.multi_node",
         "corral.server.pages.metrics_page", "corral.server.door.door", "corral.server.task_endpoints",
-        "corral.services.ecs.task_metadata", "corral.decide.placement.instance_query",
+        "corral.services.ecs.task_metadata", "corral.decide.placement.instance_query", "corral.server.console.console",
+        "corral.server.console.changes", "corral.server.console.sessions",
     }  # fmt: skip
     imports = "import sys, corral.server.__main__; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, check=True).stdout.split()

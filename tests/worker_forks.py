@@ -85,7 +85,7 @@ def run_tests(channel: Any) -> None:
     random.seed()  # forks would make the same random choices
     [session] = COLLECTED
     config = session.config
-    xdist.remote.setup_config(config, options.get("basetemp"))
+    config.option.basetemp = options.get("basetemp")
     config._tmp_path_factory = TempPathFactory.from_config(config, _ispytest=True)
     config.workerinput, config.workeroutput = workerinput, {}
     _pytest.faulthandler.pytest_configure(config)

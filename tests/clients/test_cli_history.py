@@ -114,6 +114,21 @@ def test_runs_that_ecs_has_forgotten(own: Cli) -> None:
     assert len(task["containers"][0]["gpuIds"]) == 2 and task["startedBy"] == "corral-run"
 
 
+def test_a_name_of_the_history_comes_before_the_beginning_of_an_id(own: Cli) -> None:
+    """The name of an ended run, such as `bad`, can also be the beginning of the id of a task that runs."""
+    own(*UP)
+    held = own.start_task("--", "sh", "-c", UNTIL_TOLD, family="held")
+    name = held[:4]
+    own("run", "--name", name, "--", "sh", "-c", "echo said; exit 4", code=4)
+    forget(own)
+    assert "The task would never start" in own("run", "--after", name, "--", "true", code=1).stderr
+    assert own("logs", name).stdout == "said\n"
+    assert "State     has failed, exit code 4" in own("show", name).stdout
+    assert own("stop", name).stdout.endswith(" has stopped\n")
+    assert own.task(held)["desiredStatus"] == "RUNNING"
+    assert own.json("show", name[:3])["taskArn"].endswith(f"/{held}"), "no run has this name, so it is the beginning of an id"
+
+
 def test_since_lists_all_runs_and_services_can_be_left_out(cli: Cli) -> None:
     cli("run", "--name", "many", "--array", "0-30", "--", "true")
     ecs = cli.client("ecs")

@@ -198,6 +198,18 @@ def test_a_peek_changes_nothing(corral: Corral, page: Page) -> None:
     assert (only["messageGroupId"], only["state"]) == ("g", "visible")
 
 
+def test_long_parts_of_responses_can_be_left_out(corral: Corral, page: Page) -> None:
+    def gpus(**params: Any) -> list[dict[str, Any]]:
+        [host] = page.call("corral", "DescribeHosts", **params)["hosts"]
+        return list(host["gpus"])
+
+    whole, short = gpus(), gpus(history=False)
+    assert all(len(each["history"]["utilizationPercent"]) == 60 for each in [*whole, *gpus(history=True)])
+    assert [each["id"] for each in short] == [each["id"] for each in whole] and not any(each["history"] for each in short)
+    status, without = page.call("corral", "GetStatus"), page.call("corral", "GetStatus", hosts=False)
+    assert len(status["hosts"]) == 1 and without["hosts"] == [] and without["version"] == status["version"]
+
+
 def test_the_page_and_its_session_are_described(corral: Corral, page: Page) -> None:
     index = page.send("GET", "/", cookie=None, x_corral_console=None)
     assert index.status == 200 and index.headers["content-type"] == "text/html; charset=utf-8"

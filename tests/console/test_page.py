@@ -5,107 +5,22 @@ Whatever the browser prints as an error fails the test in which it happens, and 
 
 from __future__ import annotations
 
-import shutil
+import re
 import struct
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Error, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
+from console.browser import EVIL, REFUSED, Console, opened_with
+from console.page import new_user, own_client
 from harness import Corral, container, eventually
 
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
-DEADLINE_MS = 60_000
-# The browser itself prints errors of the network: the server is down, or another test has changed the networks of the machine.
-# They are no errors of the page, which continues.
-NETWORK = "net::ERR_"
 PATHS = ("", "tasks", "batch", "services", "groups", "queues", "buckets", "stacks", "metrics", "logs", "cost")
-EVIL = "<img src=x onerror=alert(1)>"
-
-
-class Console:
-    """The page in the browser, and the server behind it."""
-
-    def __init__(self, corral: Corral, page: Page) -> None:
-        self.corral, self.page = corral, page
-        self.errors: list[str] = []
-        page.on("console", lambda message: self._note(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-
-    def _note(self, text: str) -> None:
-        if NETWORK not in text:
-            self.errors.append(text)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.corral.console_port}/"
-
-    def open(self, path: str) -> None:
-        self.page.goto(f"{self.url}#/{path}")
-        expect(self.page.locator("main h1")).to_be_visible()
-
-    def press(self, name: str, confirm: str | None = None) -> None:
-        """Press a button, and the button of its dialog."""
-        self.page.get_by_role("button", name=name, exact=True).click()
-        if confirm:
-            dialog = self.page.get_by_role("dialog")
-            dialog.get_by_role("button", name=confirm, exact=True).click()
-            expect(dialog).to_have_count(0)
-
-    def restart_server(self) -> None:
-        """Kill the server while the page is open. The page says so, and continues by itself when the server has started again."""
-        connection = self.page.locator("#connection")
-        self.corral.kill("corral.server")
-        expect(connection).to_contain_text("does not answer")
-        self.corral.start()
-        expect(connection).to_have_text("live")
-
-    @contextmanager
-    def downloaded(self, name: str) -> Iterator[list[bytes]]:
-        content: list[bytes] = []
-        with self.page.expect_download() as download:
-            yield content
-        assert download.value.suggested_filename == name
-        content.append(Path(download.value.path()).read_bytes())
-
-
-@pytest.fixture(scope="module")
-def opened(corral: Corral) -> Iterator[Console]:
-    chromium = shutil.which("chromium")
-    assert chromium, "chromium is missing: `make test-packages` installs it"
-    expect.set_options(timeout=DEADLINE_MS)
-    with sync_playwright() as playwright:
-        # A machine without user namespaces and a small /dev/shm must do.
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        )
-        page = browser.new_context(color_scheme="light", viewport={"width": 1280, "height": 900}).new_page()
-        page.set_default_timeout(DEADLINE_MS)
-        console = Console(corral, page)
-        link = corral.own("CreateConsoleLink")
-        for timeout_ms in (DEADLINE_MS / 4, DEADLINE_MS):  # if another test changes networks now, the browser gives up requests
-            with suppress(Error, AssertionError):
-                page.goto("about:blank")
-                page.goto(f"{console.url}#{link['code']}")
-                expect(page.locator("#identity")).to_contain_text("root", timeout=timeout_ms)
-                break
-        expect(page.locator("#identity")).to_contain_text("root")
-        console.errors.clear()
-        assert link["code"] not in page.url  # neither the address nor the history has the code
-        yield console
-        browser.close()
-
-
-@pytest.fixture
-def console(opened: Console) -> Iterator[Console]:
-    yield opened
-    errors, opened.errors = opened.errors, []
-    assert not errors
 
 
 def test_see_a_task_wait_read_why_stop_the_holder_and_watch_it_start(console: Console) -> None:
@@ -215,6 +130,7 @@ def test_retry_the_failed_children_of_an_array(console: Console, tmp_path: Path)
     expect(squares.get_by_role("link", name="child 2: FAILED, exit code 1")).to_be_visible()
     expect(squares.locator(".SUCCEEDED")).to_have_count(3)
     (tmp_path / "fixed").touch()
+    console.restart_server()
     console.press("Retry 1 failed …", confirm="Retry 1 failed")
     expect(page.locator("main .head .state")).to_have_text("SUCCEEDED")
     assert array not in page.url
@@ -258,12 +174,57 @@ def test_scale_a_group_and_see_the_activity(console: Console) -> None:
     dialog.get_by_role("spinbutton", name="Desired instances").fill("1")
     command = "aws autoscaling set-desired-capacity --auto-scaling-group-name workers --desired-capacity 1"
     expect(dialog.locator(".same code")).to_have_text(command)
+    console.restart_server()
     dialog.get_by_role("button", name="Scale", exact=True).click()
     activities = page.get_by_role("region", name="Scaling activities").first
     expect(activities.get_by_role("row", name="Launching a new EC2 instance")).to_contain_text("Successful")
     expect(page.get_by_role("region", name="Instances", exact=True).first).to_contain_text("g5.xlarge")
     console.corral.client("autoscaling").set_desired_capacity(AutoScalingGroupName="workers", DesiredCapacity=0)
     expect(activities.get_by_role("row", name="Terminating EC2 instance")).to_be_visible()
+
+
+def test_an_update_changes_styles_and_keeps_what_the_person_does(console: Console) -> None:
+    """The policy of the page forbids attributes with styles, so an update sets them in another way than other attributes."""
+    console.open("cost")
+    script = """async () => {
+      const { h, meter, update } = await import("/static/dom.js");
+      const box = document.body.appendChild(document.createElement("div"));
+      const draw = share => update(box, [meter(share, "share"), h("details", {}, h("summary", {}, "more")), h("input", {})]);
+      draw(0.2);
+      box.querySelector("details").open = true;
+      box.querySelector("input").value = "typed";
+      box.querySelector("input").focus();
+      draw(0.7);
+      const kept = [box.querySelector("details").open, document.activeElement.value];
+      const width = box.querySelector(".meter span").style.width;
+      box.remove();
+      return [width, ...kept];
+    }"""
+    assert console.page.evaluate(script) == ["70%", True, "typed"]
+
+
+def test_many_gpus_are_squares(browser: Browser, own_corral: Callable[..., Corral]) -> None:
+    corral = own_corral("sim:64").start()
+    ecs = corral.client("ecs")
+    ecs.register_task_definition(family="holder", containerDefinitions=[container(["sleep", "600"], gpus=1)])
+    console = opened_with(corral, browser, corral.own("CreateConsoleLink")["code"], "root")
+    gpus = console.page.get_by_role("region", name="GPUs", exact=True)
+    expect(gpus.get_by_role("listitem")).to_have_count(64)
+    expect(gpus.locator("a[href]")).to_have_count(0)
+    [task] = ecs.run_task(taskDefinition="holder")["tasks"]
+    held = gpus.get_by_role("link", name="holder")
+    expect(held).to_have_class("held")
+    assert not serious_findings(console.page)
+    held.hover()
+    expect(held).to_have_attribute("title", re.compile(r"GPU \d+: \d+%, holder"))
+    held.click()
+    expect(console.page.locator("main h1")).to_have_text("holder")
+    console.open("")
+    ecs.stop_task(task=task["taskArn"])
+    expect(gpus.get_by_role("listitem")).to_have_count(64)
+    expect(gpus.locator("a[href]")).to_have_count(0)
+    assert not console.errors
+    console.page.context.close()
 
 
 def test_look_at_messages_of_a_queue(console: Console) -> None:
@@ -277,13 +238,105 @@ def test_look_at_messages_of_a_queue(console: Console) -> None:
     assert message["Attributes"]["ApproximateReceiveCount"] == "1"
 
 
+def test_a_user_sees_and_does_what_policies_allow(console: Console, browser: Browser) -> None:
+    """A page without permission says which one is missing, and the others work."""
+    corral = console.corral
+    statements = [
+        {"Effect": "Allow", "Action": ["sqs:*", "corral:DescribeHosts", "cloudwatch:GetMetricData"], "Resource": "*"},
+        {"Effect": "Deny", "Action": "sqs:DeleteQueue", "Resource": "*"},
+    ]
+    key = new_user(corral, "ann", *statements)
+    mine = opened_with(corral, browser, own_client(corral, key).create_console_link()["code"], "ann")
+    page = mine.page
+    expect(page.get_by_text("Your policies do not allow you to see:")).to_contain_text("the waiting line")
+    expect(page.get_by_role("region", name="GPUs", exact=True)).to_contain_text("GPU 1")
+    mine.open("tasks")
+    expect(page.get_by_text("Your policies do not allow you to see:")).to_contain_text(
+        "not authorized to perform: ecs:ListClusters"
+    )
+    mine.open("queues")
+    mine.press("Create …")
+    page.get_by_role("dialog").get_by_role("textbox", name="Name", exact=True).fill("of-ann")
+    page.keyboard.press("Enter")
+    expect(page.locator("main h1")).to_have_text("of-ann")
+    mine.press("Delete")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("not authorized to perform: sqs:DeleteQueue")
+    assert all(REFUSED in error for error in mine.errors), mine.errors
+    corral.own("RemoveUser", user="ann")
+    expect(page.locator("main h1")).to_have_text("Open the console with a new link")
+    page.context.close()
+
+
+def test_a_link_that_is_pasted_into_a_tab_of_the_console(console: Console) -> None:
+    """Only the fragment of the address changes then, so the browser loads no page by itself."""
+    page, corral = console.page, console.corral
+    console.open("queues")
+    for _ in range(2):
+        code = corral.own("CreateConsoleLink")["code"]
+        page.evaluate("code => { location.hash = code }", code)
+        expect(page.locator("main h1")).to_have_text("Overview")
+        assert code not in page.url
+        other = page.context.new_page()
+        other.goto(console.url)
+        expect(other.locator("main h1")).to_have_text("Overview")
+        other.get_by_role("button", name="Log out").click()
+        for tab in (other, page):  # a session is that of the browser
+            expect(tab.locator("main h1")).to_have_text("Open the console with a new link")
+        other.close()
+    page.evaluate("code => { location.hash = code }", corral.own("CreateConsoleLink")["code"])
+    expect(page.locator("main h1")).to_have_text("Overview")
+
+
+def test_wrong_addresses_and_values(console: Console) -> None:
+    page = console.page
+    with console.refused():
+        for path in (
+            "%E0%A4%A",
+            "tasks/default/%E0",
+            "nothing/here",
+            "tasks/none/x",
+            "buckets/none",
+            "stacks/none",
+            "batch/job/none",
+        ):
+            page.evaluate("path => { location.hash = '#/' + path }", path)
+            expect(page.locator("main h1")).to_be_visible()
+            expect(page.get_by_role("link", name="Overview")).to_be_visible()
+            expect(page.get_by_text("Loading …")).to_have_count(0)
+    console.open("tasks")
+    console.press("Run …")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox", name="Name", exact=True).fill("a name with spaces")
+    dialog.get_by_label("Command", exact=True).first.fill("true")
+    with console.refused():
+        dialog.get_by_role("button", name="Run", exact=True).click()
+        expect(dialog.get_by_role("alert")).to_contain_text("contains invalid characters")
+    dialog.get_by_role("textbox", name="Name", exact=True).fill("wide")
+    dialog.get_by_role("spinbutton", name="GPUs").fill("99")
+    with console.refused():
+        dialog.get_by_role("button", name="Run", exact=True).click()
+        expect(dialog.get_by_role("alert")).to_contain_text("GPU")
+    page.keyboard.press("Escape")
+
+
 def test_draw_a_metric(console: Console) -> None:
     cloudwatch, page = console.corral.client("cloudwatch"), console.page
     cloudwatch.put_metric_data(Namespace="Training", MetricData=[{"MetricName": "loss", "Value": 0.5, "Unit": "None"}])
+    cloudwatch.put_metric_alarm(
+        AlarmName="high-loss", Namespace="Training", MetricName="loss", Period=60, EvaluationPeriods=1, Threshold=0.7,
+        Statistic="Maximum", ComparisonOperator="GreaterThanThreshold",
+    )  # fmt: skip
+    cloudwatch.put_composite_alarm(AlarmName="any-loss", AlarmRule='ALARM("high-loss")')
     console.open("metrics")
     page.get_by_label("Namespace").select_option("Training")
     page.get_by_role("checkbox", name="Draw loss").check()
     expect(page.get_by_role("img", name="Chosen metrics. loss: 0.5 to 0.5, last 0.5")).to_be_visible()
+    alarms = page.get_by_role("region", name="Alarms")
+    expect(alarms.get_by_role("link", name="any-loss").first).to_be_visible()
+    expect(page.get_by_role("region", name="Graph")).to_contain_text("Alarms on it: high-loss")
+    expect(page.locator(".graph .threshold")).to_have_count(1)
     console.press("Clear")
     expect(page.get_by_role("checkbox", name="Draw loss")).not_to_be_checked()
     expect(page.get_by_text("Choose up to 6 metrics below.")).to_be_visible()
@@ -296,35 +349,60 @@ def test_the_keyboard_alone(console: Console) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
     expect(page.locator("main h1")).to_have_text("Tasks and runs")
-    page.get_by_role("button", name="Run …").focus()
+    tab_to(page, "Run …")
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog").get_by_label("Command", exact=True).first).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("Enter")  # the button has the focus again
+    page.keyboard.type("sleep 600")
+    page.keyboard.press("Tab")
+    page.keyboard.type("typed")
+    page.keyboard.press("Enter")
+    expect(page.locator("main h1")).to_have_text("typed")
+    expect(page.locator("main")).to_be_focused()  # not the start of the document, from which all links would come first
+    tab_to(page, "Stop")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("button", name="Cancel")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("main .head .state")).to_contain_text("STOPPED")
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
 def test_everybody_can_use_the_pages(console: Console, scheme: Any, width: int) -> None:
     """No page has a serious finding of axe-core, and on a phone none is wider than the screen."""
-    assert AXE.exists(), "axe-core is missing: `make tests/console/node_modules/.installed` installs it"
     page = console.page
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 800})
-    page.evaluate(AXE.read_text())
     inner = ("groups/workers", "queues/letters", "buckets/data", "batch/q", "tasks/default/" + any_task(console.corral))
     for path in (*PATHS, *inner):
         page.evaluate("path => { location.hash = '#/' + path }", path)
         expect(page.locator(f"main .page[data-key='#/{path}'] h1")).to_be_visible()
         expect(page.get_by_text("Loading …")).to_have_count(0)
-        run = "axe.run({resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
-        found = page.evaluate(f"async () => (await {run}).violations")
-        serious = [
-            (each["id"], [node["html"] for node in each["nodes"]][:3])
-            for each in found
-            if each["impact"] in ("serious", "critical")
-        ]
-        assert not serious, path
+        assert not serious_findings(page), path
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than {width} pixels"
+
+
+def serious_findings(page: Page) -> list[Any]:
+    """Return what axe-core finds on the page, and some elements for each."""
+    assert AXE.exists(), "axe-core is missing: `make tests/console/node_modules/.installed` installs it"
+    if page.evaluate("typeof axe") == "undefined":
+        page.evaluate(AXE.read_text())
+    run = "axe.run({resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})"
+    found = page.evaluate(f"async () => (await {run}).violations")
+    return [
+        (each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found if each["impact"] in ("serious", "critical")
+    ]
+
+
+def tab_to(page: Page, text: str) -> None:
+    """Press the tabulator key until the element with this text has the focus."""
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == text:
+            return
+    raise AssertionError(f"the keyboard does not reach {text}")
 
 
 def any_task(corral: Corral) -> str:

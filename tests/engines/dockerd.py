@@ -12,6 +12,7 @@ import subprocess
 import tarfile
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from eventually import eventually
@@ -21,6 +22,8 @@ SYSTEM = "system:1"  # nothing but links: with this machine's /usr and /etc it i
 GREEDY = "greedy:1"  # as BUSYBOX, and it wants to see all GPUs
 SYSTEM_VOLUMES = ("/usr", "/etc")
 FOLDERS = "corral-docker-"  # how their names begin
+LOCK = "corral-docker.lock"  # a file in the folder that contains theirs
+FREE_S = 240.0  # less than the timeout of a test
 HOOK = "#!/bin/sh\ncat > /dev/null\n"  # stands in for NVIDIA's, so that the engine takes requests for GPUs
 
 
@@ -63,8 +66,30 @@ def processes(command: str) -> list[int]:
     return found
 
 
+@contextlib.contextmanager
+def only_networks() -> Iterator[None]:
+    """Wait until no other process of this machine has an engine with Corral's networks, and keep others from having one.
+
+    The networks of all engines have the same subnet and are in the same network namespace, so Corral's responses to a container
+    could go to the bridge of another engine.
+    """
+    file = os.open(Path(tempfile.gettempdir(), LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+
+    def locked() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    try:
+        eventually(locked, "the end of another run of tests, or of a benchmark, with a Docker engine", FREE_S)
+        yield
+    finally:
+        os.close(file)
+
+
 def clear_left_behind() -> None:
-    """Remove what the engines of killed tests left: containers, bridges, mounts, folders.
+    """Remove what the engines of killed tests left: containers, bridges, mounts, folders. The caller has `only_networks`.
 
     A test process locks the folder of its engine until it ends. For each folder without a lock, an engine is started there once
     more and removes its own containers and networks.

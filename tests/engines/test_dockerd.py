@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from engines.dockerd import BUSYBOX, Dockerd, clear_left_behind, processes
+from engines.dockerd import BUSYBOX, LOCK, Dockerd, clear_left_behind, processes
 from eventually import eventually
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -26,6 +28,16 @@ engine("run", "-d", "--network", "left", {BUSYBOX!r}, "sleep", "3456")
 print(engine.folder, f"br-{{network[:12]}}", flush=True)
 time.sleep(3000)
 """
+
+
+def test_tests_with_an_engine_run_in_one_process(request: pytest.FixtureRequest):
+    """In another test process, a second engine would create bridges with the same subnets."""
+    assert "PYTEST_XDIST_WORKER" not in os.environ or request.node.nodeid.endswith("@docker")
+
+
+def test_another_run_of_tests_waits_for_the_networks(dockerd: Dockerd):
+    with open(Path(tempfile.gettempdir(), LOCK)) as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @pytest.mark.parametrize("engine_too", [False, True], ids=["the test process", "both"])

@@ -14,6 +14,7 @@ from corral.node import procfs
 from corral.node.docker_engine import DockerEngine
 from corral.node.output_bounds import OUTPUT_MAX_BYTES
 from corral.node.output_guard import FLOOD_BYTES_PER_S
+from corral.node.pause_marks import PauseMark, PauseMarks
 from corral.node.process_engine import ProcessEngine
 from corral.node.procfs import boot_s
 from corral.node.run_freezer import rooms_above
@@ -231,6 +232,33 @@ def test_only_a_run_that_is_alive_is_paused(processes: PausingDriver) -> None:
     pausing.driver.ended("one")
     pausing.give(PauseOrder("one", 1, paused=True))
     assert not pausing.pauses.answers and not pausing.changes
+
+
+def test_a_spawner_that_does_not_know_pauses_has_no_paused_runs(processes: PausingDriver) -> None:
+    """One of an earlier version, which runs until no process is left. It would continue the run."""
+    pausing = processes
+    pausing.start("one")
+    known = pausing.node.node / "paused" / ",spawner"
+    assert known.read_text() == str(pausing.node.spawner_pid())
+    known.write_text("1")
+    answer = pausing.pause("one")
+    assert not answer.paused and answer.why_not.startswith("the spawner of this host is of an earlier version")
+    pausing.counts_on("one")
+
+
+def test_marks_of_later_versions_are_read(tmp_path: Path) -> None:
+    marks = PauseMarks(tmp_path)
+    mark = PauseMark("one", 3, True, "boot", moved={"7": GIB}, others=[(8, 1.5)])
+    marks.put(mark)
+    path = tmp_path / "paused" / "one"
+    path.write_text('{"later": 1,' + path.read_text()[1:])
+    read = marks.read("one")
+    assert read is not None and read.but(others=[(8, 1.5)]) == mark and marks.holds("one")
+    assert marks.update(mark.but(attempts=1)) and not marks.update(mark.but(number=2))
+    path.write_text("damaged")
+    assert marks.read("one") is None and not marks.holds("one")
+    marks.forget("one")
+    assert marks.run_ids() == set()
 
 
 @pytest.mark.parametrize(

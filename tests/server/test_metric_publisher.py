@@ -54,6 +54,7 @@ class World:
             Store(None), settings=settings or Settings(), clock=self.clock, ids=SeededIds(Random(0)), reconcilers=STATE
         )
         self.history: dict[str, deque[tuple[float, GpuSample]]] = {}
+        self.measured: list[tuple[str, list[str]]] = []  # (host id, attempt ids of runs) of each request for a measurement
         self.taken_s: dict[str, float] = {}  # GPU id → the time of the last sample that the publisher has taken
         agents = cast("Any", SimpleNamespace(take_new_samples=self.take_new_samples, measure=self.measure))
         self.publisher = MetricPublisher(cast("Any", self), cast("Any", SimpleNamespace(submit=self.recorded)), agents, self.clock)
@@ -87,6 +88,7 @@ class World:
         return {gpu_id: samples for gpu_id, samples in new.items() if samples}
 
     async def measure(self, host_id: str, run_ids: list[str]) -> Measured | None:
+        self.measured.append((host_id, run_ids))
         return None
 
     async def recorded(self, handler: Any) -> int | None:
@@ -312,6 +314,23 @@ def test_the_use_of_a_service_is_relative_to_its_task_definition(world: World) -
     assert world.samples("MemoryUtilization", ServiceName="api") == [(25.0, 5.0)]
     of_all = [pair for pair in world.samples("CPUUtilization", ClusterName="default") if pair != (50.0, 5.0)]
     assert of_all == [(6.25, 5.0)], "the instance has four cores"
+
+
+def test_only_connected_hosts_with_runs_are_measured(world: World) -> None:
+    for number in range(100):
+        world.run(lambda tx, host=f"idle{number}": host_reports.hello(tx, Hello(host, "boot", host, 1024, 1024, [], [])))
+    task_id, _ = service_task(world)
+    names = [run.attempt_id for run in world.run(lambda tx: tx.store.tasks.get(task_id)).runs]
+    statements = list[str]()
+    world.core.store.connection.set_trace_callback(statements.append)
+    world.tick(6)
+    assert world.measured and world.measured == [("h", names)] * len(world.measured)
+    looked = [sql for sql in statements if "FROM task WHERE instance_id" in sql]
+    assert len(looked) == len(world.measured), "a host without runs costs no statement"
+    world.measured.clear()
+    world.run(lambda tx: tx.store.hosts.silent("h"))
+    world.tick(6)
+    assert world.measured == [], "a silent host is not asked"
 
 
 def test_gpu_metrics_have_the_dimensions_of_the_service_the_task_and_the_container(world: World) -> None:

@@ -10,6 +10,7 @@ export class Failure extends Error {
   }
 }
 
+export const isThrottled = (error) => error.status === 429 || /Throttl/.test(error.code);
 export const isDenied = (error) => error.status === 403 || /AccessDenied|Unauthorized/.test(error.code);
 
 export const session = {
@@ -30,6 +31,11 @@ export const session = {
     localStorage.removeItem(KEY);
   },
 };
+
+// Another tab of this browser has begun or ended a session: this tab must not go on with another identity than it shows.
+export function onChangedSession(changed) {
+  window.addEventListener("storage", ({ key }) => (key === KEY || key === null) && changed());
+}
 
 // An answer that is not 2xx is a Failure. If the server does not answer, its status is 0.
 export async function send(method, path, body, headers = {}, signal) {

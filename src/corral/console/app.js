@@ -1,10 +1,10 @@
 // The frame: session, navigation, and the page that is shown. A page is an object with
-//   title, parts: {name: {topics: [...], every: milliseconds, load: async () => data}}, draw(data) => nodes, and optionally close().
+//   title, parts: {part: {name, topics: [...], every: milliseconds, load: async () => data}}, draw(data) => nodes, optionally close().
 // When something of a part's topics changes, the part alone is loaded again, and the page is drawn with what all parts have loaded.
 
-import { Changes, isDenied, recordCalls, session } from "/static/api.js";
+import { Changes, isDenied, isThrottled, onChangedSession, recordCalls, session } from "/static/api.js";
 import { awsCommand, commandBox } from "/static/commands.js";
-import { h, update } from "/static/dom.js";
+import { h, renewAges, update } from "/static/dom.js";
 import * as batch from "/static/batch.js";
 import * as buckets from "/static/buckets.js";
 import * as cost from "/static/cost.js";
@@ -44,6 +44,7 @@ const INNER = {
   logs: logs.log,
 };
 
+const LOADING = "Loading …"; // what pages show instead of a part that has not been loaded
 const EVERY_MS = 250; // a part is loaded again at most so often; `every` of a part overrides it
 const DENIED_MS = 60_000; // each denied call is in the audit
 
@@ -59,11 +60,19 @@ export function link(...parts) {
   return `#/${parts.map(encodeURIComponent).join("/")}`;
 }
 
+const CODE = /^#([A-Za-z0-9_-]{8,})$/; // the address of a link
+
+// The person may open a new link in this tab, or in another one with another identity.
+window.addEventListener("hashchange", () => (CODE.test(location.hash) ? location.reload() : started && show()));
+onChangedSession(() => location.reload());
+
+let started = false;
+
 async function start() {
   recordCalls((service, operation, input) =>
     calls?.set(`${service} ${operation} ${JSON.stringify(input)}`, [service, operation, input]),
   );
-  const code = /^#([A-Za-z0-9_-]{8,})$/.exec(location.hash);
+  const code = CODE.exec(location.hash);
   if (code) {
     history.replaceState(null, "", "/");
     try {
@@ -88,7 +97,7 @@ async function start() {
     h("span", { class: "who" }, `${identity.name} · ${region}`),
     h("button", { type: "button", class: "quiet", onclick: logout }, "Log out"),
   ]);
-  window.addEventListener("hashchange", show);
+  started = true;
   document.querySelector(".skip").onclick = (event) => {
     event.preventDefault(); // the address names the page
     main.focus();
@@ -103,6 +112,7 @@ async function logout() {
 
 function ended(reason) {
   close();
+  started = false;
   document.title = "Corral";
   update(document.getElementById("identity"), []);
   update(document.getElementById("pages"), []);
@@ -131,7 +141,7 @@ let calls = null; // the calls that the page has made: shown as commands at its 
 function show() {
   close();
   close = () => {};
-  const [name = "", ...params] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const [name = "", ...params] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   const entry = PAGES.find(([path]) => path === name) ?? PAGES[0];
   drawPages(entry[0]);
   document.querySelector("dialog[open]")?.close();
@@ -139,6 +149,14 @@ function show() {
   calls = new Map();
   const view = open(page(...params));
   close = view.close;
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // a person has typed a percent sign
+  }
 }
 
 function drawPages(current) {
@@ -151,16 +169,18 @@ function drawPages(current) {
       ),
     ),
   ]);
+  document.querySelector("#pages [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone
 }
 
 // Show a page, load its parts, and keep it current.
 function open(page) {
   const data = {},
     errors = {};
-  let stale = new Set(Object.keys(page.parts));
-  const loaded = {}; // the time at which each part was loaded last
-  let busy = false,
-    over = false,
+  const stale = new Set(Object.keys(page.parts));
+  const settled = new Set(); // the parts that have been loaded, or cannot be
+  const busy = new Set(); // the parts that are being loaded
+  const due = {}; // the time before which a part is not loaded again
+  let over = false,
     timer = 0,
     first = true;
   main.scrollTop = 0;
@@ -180,63 +200,72 @@ function open(page) {
         ? h(
             "p",
             { class: "note denied", "data-key": "denied" },
-            "Your policies do not allow to see: ",
-            denied.map(([part]) => part).join(", "),
+            "Your policies do not allow you to see: ",
+            denied.map(([part]) => page.parts[part].name ?? part).join(", "),
             ". ",
             denied[0][1].message,
           )
         : null,
-      ...failed.map(([part, error]) =>
-        h("p", { class: "problem", role: "alert", "data-key": `problem-${part}` }, `${error.code}: ${error.message}`),
+      ...[...new Set(failed.map(([, error]) => `${error.code}: ${error.message}`))].map((problem) =>
+        h("p", { class: "problem", role: "alert", "data-key": `problem-${problem}` }, problem),
       ),
       ...page.draw(data).flat(9).filter(Boolean),
       calls.size ? asCommands() : null,
     ].filter(Boolean);
+    if ((denied.length || failed.length) && Object.keys(page.parts).every((part) => settled.has(part))) {
+      for (const empty of fresh.flatMap((node) => [...(node.querySelectorAll?.(".empty") ?? []), node]))
+        if (empty.textContent === LOADING) empty.textContent = "Not available.";
+    }
+    const hadFocus = main.contains(document.activeElement);
     update(main, [h("div", { class: "page", "data-key": location.hash }, fresh)]);
     if (first) {
       first = false;
       scrollTo(0, 0);
-      if (document.activeElement?.closest("#pages, #main") === null && document.activeElement !== document.body)
-        main.focus({ preventScroll: true });
+      if (hadFocus && !main.contains(document.activeElement)) main.focus({ preventScroll: true }); // a link was followed
     }
   };
 
-  const load = async () => {
-    if (busy || over || !stale.size) return;
+  const every = (part) => (errors[part] && isDenied(errors[part]) ? DENIED_MS : (page.parts[part].every ?? EVERY_MS));
+
+  // Load a part. The others need not wait for it.
+  const load = async (part) => {
     const begin = performance.now();
-    const every = (part) => (errors[part] && isDenied(errors[part]) ? DENIED_MS : (page.parts[part].every ?? EVERY_MS));
-    const wait = (part) => every(part) - (begin - (loaded[part] ?? -Infinity));
-    const wanted = [...stale].filter((part) => wait(part) <= 0);
-    if (!wanted.length) return later(Math.min(...[...stale].map(wait)));
-    busy = true;
-    stale = new Set([...stale].filter((part) => !wanted.includes(part)));
-    for (const part of wanted) loaded[part] = begin;
-    let pending = wanted.length;
-    await Promise.all(
-      wanted.map(async (part) => {
-        try {
-          data[part] = await page.parts[part].load(data);
-          errors[part] = null;
-        } catch (error) {
-          if (error.status === 401) return connected(false, error);
-          if (error.status === 0 || error.status >= 502) stale.add(part);
-          else if (error.status === undefined) {
-            console.error(error);
-            errors[part] = { code: "The page failed", message: error.message };
-          } else errors[part] = error;
-        }
-        pending -= 1;
-        if (data[part] !== undefined && pending) draw(); // parts appear as they arrive
-      }),
-    );
-    draw();
-    busy = false;
-    if (stale.size && !over) later(Math.max(150, Math.min(3000, 2 * (performance.now() - begin))));
+    busy.add(part);
+    stale.delete(part);
+    try {
+      data[part] = await page.parts[part].load(data);
+      errors[part] = null;
+      settled.add(part);
+    } catch (error) {
+      if (over) return;
+      if (error.status === 401) return connected(false, error);
+      if (error.status === 0 || error.status >= 502 || isThrottled(error)) stale.add(part);
+      else {
+        if (error.status === undefined) console.error(error);
+        errors[part] = error.status === undefined ? { code: "The page failed", message: error.message } : error;
+        settled.add(part);
+      }
+    } finally {
+      busy.delete(part);
+      const took = performance.now() - begin;
+      const pause = stale.has(part) ? Math.max(150, Math.min(3000, 2 * took)) : took;
+      due[part] = Math.max(begin + every(part), performance.now() + pause);
+      draw();
+      if (stale.size) later(0);
+    }
+  };
+
+  const loadDue = () => {
+    const now = performance.now();
+    const waiting = over ? [] : [...stale].filter((part) => !busy.has(part));
+    for (const part of waiting) if ((due[part] ?? 0) <= now) load(part);
+    const next = Math.min(...waiting.map((part) => (stale.has(part) ? due[part] : Infinity)));
+    if (next < Infinity) later(next - now);
   };
 
   const later = (pause) => {
     clearTimeout(timer);
-    timer = setTimeout(load, pause);
+    timer = setTimeout(loadDue, pause);
   };
 
   const changed = (topics) => {
@@ -244,12 +273,12 @@ function open(page) {
       if (own.some((topic) => topics.includes(topic))) stale.add(part);
     }
     page.changed?.(topics);
-    if (!busy) later(20);
+    later(20);
   };
 
   const changes = new Changes(changed, (yes, error) => {
     connected(yes, error);
-    if (yes && stale.size && !busy) later(20); // what could not be loaded while Corral did not answer
+    if (yes && stale.size) later(20); // what could not be loaded while Corral did not answer
   });
   let topics = "";
   const listen = () => {
@@ -261,17 +290,19 @@ function open(page) {
     topics = document.hidden ? "" : wanted.join();
   };
   document.addEventListener("visibilitychange", listen);
-  const aged = setInterval(() => document.hidden || draw(), 10_000); // "3 min ago" grows older without an event
+  const aged = setInterval(() => document.hidden || (renewAges(main), draw()), 10_000); // "3 min ago" grows older without an event
   page.view = {
     draw,
     listen,
-    reload: (...parts) => {
-      for (const part of parts) {
-        stale.add(part);
-        delete loaded[part];
-      }
-      return load();
-    },
+    reload: (...parts) =>
+      Promise.all(
+        parts.map((part) => {
+          delete due[part];
+          if (!busy.has(part)) return load(part);
+          stale.add(part); // what is being loaded may be older than the reason to load it
+          return null;
+        }),
+      ),
   };
   drawNow();
   listen(); // the first load begins when changes are followed, so that none is missed

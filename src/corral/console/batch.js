@@ -13,8 +13,17 @@ const OVER = ["SUCCEEDED", "FAILED"];
 const GROUP = "/aws/batch/job";
 const SQUARES_MAX = 2000;
 
+const JOBS_MAX = 500;
+
 const jobs = (queue) =>
-  all("batch", "ListJobs", { jobQueue: queue, filters: [{ name: "JOB_NAME", values: ["*"] }] }, "jobSummaryList", "nextToken", 500);
+  all(
+    "batch",
+    "ListJobs",
+    { jobQueue: queue, filters: [{ name: "JOB_NAME", values: ["*"] }] },
+    "jobSummaryList",
+    "nextToken",
+    JOBS_MAX,
+  );
 
 export function queues() {
   return {
@@ -44,7 +53,10 @@ export function queues() {
             ["Priority", (queue) => queue.priority, "right"],
             ...["RUNNABLE", "RUNNING", "SUCCEEDED", "FAILED"].map((status) => [
               status,
-              (queue) => number(queue.jobs.reduce((sum, job) => sum + countOf(job, status), 0)),
+              (queue) => {
+                const least = number(queue.jobs.reduce((sum, job) => sum + countOf(job, status), 0));
+                return queue.jobs.length < JOBS_MAX ? least : `≥ ${least}`;
+              },
               "right",
             ]),
           ],
@@ -142,6 +154,7 @@ function queue(name) {
           (jobs ?? []).filter((one) => !wanted || one.status === wanted || countOf(one, wanted)),
           { key: (one) => one.jobId, label: "Jobs", empty: jobs ? "No job." : "Loading …" },
         ),
+        jobs?.length >= JOBS_MAX ? h("p", { class: "note" }, `The last ${number(jobs.length)} jobs.`) : null,
       ),
     ],
   };

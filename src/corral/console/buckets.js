@@ -114,6 +114,7 @@ function folder(bucket, prefix) {
             h(
               "label",
               {},
+              "Upload ",
               h("input", {
                 type: "file",
                 multiple: true,

@@ -32,8 +32,13 @@ export function awsCommand(service, operation, input = {}) {
 export function commandBox(command) {
   const copy = async (event) => {
     const button = event.currentTarget;
-    await navigator.clipboard.writeText(command).catch(() => selectText(button.previousElementSibling));
-    button.textContent = "Copied";
+    try {
+      await navigator.clipboard.writeText(command);
+      button.textContent = "Copied";
+    } catch {
+      selectText(button.previousElementSibling); // the browser forbids to copy, for example on a page without TLS
+      button.textContent = "Selected";
+    }
     setTimeout(() => {
       button.textContent = "Copy";
     }, 1500);

@@ -5,6 +5,7 @@ import { h, meter, section, table } from "/static/dom.js";
 import { clock, number, percent } from "/static/format.js";
 
 const SPANS = { "1 day": 86400, "1 week": 604800, "1 month": 2592000, "1 year": 31536000 };
+const SLOW_MS = 30_000;
 const choice = { span: "1 week" };
 
 export function cost() {
@@ -12,10 +13,15 @@ export function cost() {
     title: "Cost",
     parts: {
       usage: {
-        topics: [],
+        topics: ["tasks"],
+        every: SLOW_MS,
         load: () => call("corral", "DescribeUsage", { last: SPANS[choice.span], utcOffset: -60 * new Date().getTimezoneOffset() }),
       },
-      cost: { topics: [], load: () => call("corral", "GetUsage", { last: SPANS[choice.span] }) },
+      cost: {
+        topics: ["tasks", "instances"],
+        every: SLOW_MS,
+        load: () => call("corral", "GetUsage", { last: SPANS[choice.span] }),
+      },
     },
     draw: ({ usage, cost }) => [
       h(

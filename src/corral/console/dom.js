@@ -1,5 +1,7 @@
 // Elements of the page. Text always becomes a text node, so no name, tag or log line can become markup.
 
+import { ago, clock, seconds } from "/static/format.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 // h("a", {class: "x", href: "#/", onclick: f, style: {width: "10px"}}, "text", child, [children])
@@ -69,9 +71,9 @@ export function update(parent, fresh) {
 }
 
 // A part of a page that is built only if something that it shows has changed: `values` are compared with those of the last time.
-// `memory` belongs to the page. Ages such as "3 min ago" are renewed every ten seconds.
-export function cached(memory, key, values, build) {
-  const now = [...values, Math.floor(Date.now() / 10_000)];
+// `memory` belongs to the page. Ages such as "3 min ago" are renewed every ten seconds, unless `values` has them.
+export function cached(memory, key, values, build, { hasAges = true } = {}) {
+  const now = hasAges ? [...values, Math.floor(Date.now() / 10_000)] : values;
   const before = memory.get(key);
   if (before?.element.isConnected && now.every((value, at) => value === before.values[at])) {
     const same = document.createElement(before.element.tagName);
@@ -103,7 +105,9 @@ function change(old, node) {
   }
   const isOwn = (name) => name === "open" && old.tagName === "DETAILS"; // the person opens and closes them
   for (const { name, value } of node.attributes) {
-    if (!isOwn(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    if (isOwn(name) || old.getAttribute(name) === value) continue;
+    if (name === "style") old.style.cssText = value; // the policy of the page forbids the attribute
+    else old.setAttribute(name, value);
   }
   if (old.attributes.length > node.attributes.length) {
     for (const { name } of [...old.attributes]) if (!isOwn(name) && !node.hasAttribute(name)) old.removeAttribute(name);
@@ -129,8 +133,9 @@ function mounted(node) {
   for (const child of node.children) mounted(child);
 }
 
-// A table: columns are [title, row => content, class]. `key` makes the row's identity.
-export function table(columns, rows, { key, label, empty = "Nothing here.", row: attributes } = {}) {
+// A table: columns are [title, row => content, class]. `key` makes the row's identity. A long table gives a `memory`, and the text of
+// what a row shows: then only rows with another text are built again.
+export function table(columns, rows, { key, label, empty = "Nothing here.", memory, text } = {}) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
   return h(
     "div",
@@ -150,13 +155,15 @@ export function table(columns, rows, { key, label, empty = "Nothing here.", row:
       h(
         "tbody",
         {},
-        rows.map((row) =>
-          h(
-            "tr",
-            { "data-key": key?.(row), ...attributes?.(row) },
-            columns.map(([title, content, kind]) => h("td", { class: kind, "data-title": title }, content(row))),
-          ),
-        ),
+        rows.map((row) => {
+          const build = () =>
+            h(
+              "tr",
+              { "data-key": key?.(row) },
+              columns.map(([title, content, kind]) => h("td", { class: kind, "data-title": title }, content(row))),
+            );
+          return memory ? cached(memory, key(row), [text(row)], build, { hasAges: false }) : build();
+        }),
       ),
     ),
   );
@@ -219,6 +226,18 @@ export function reason(text, href) {
   return (text ?? "")
     .split(/\b([0-9a-f]{32})\b/)
     .map((part, at) => (at % 2 ? h("a", { href: href(part), title: part }, part.slice(0, 8)) : part));
+}
+
+// How long ago a time is. `renewAges` keeps the text right without drawing the page again.
+export function age(time, before = "") {
+  return h("span", { "data-since": seconds(time), "data-before": before, title: clock(time) }, before + ago(time));
+}
+
+export function renewAges(element) {
+  for (const span of element.querySelectorAll("[data-since]")) {
+    const text = span.dataset.before + ago(Number(span.dataset.since));
+    if (span.textContent !== text) span.firstChild.data = text;
+  }
 }
 
 export function meter(share, label) {

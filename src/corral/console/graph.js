@@ -20,12 +20,12 @@ export function graph({
   most,
   least = 0,
   gap = Infinity,
-  threshold,
+  thresholds = [],
   columns = 1,
 }) {
   const room = (document.getElementById("main")?.clientWidth ?? WIDTH) - 80;
   const width = Math.max(280, Math.min(1100, columns > 1 && room > 860 ? room / columns : room));
-  const values = series.flatMap(({ points }) => points.map(([, value]) => value)).concat(threshold ?? []);
+  const values = series.flatMap(({ points }) => points.map(([, value]) => value)).concat(thresholds);
   const top = most ?? nice(Math.max(...values, least + 1e-9));
   const bottom = Math.min(least, ...values);
   const x = (time) => LEFT + ((time - from) / (to - from || 1)) * (width - LEFT - RIGHT);
@@ -72,9 +72,7 @@ export function graph({
         s("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, compact(value) + unit),
       ]),
       times(from, to).map((time) => s("text", { x: x(time), y: height - 6, "text-anchor": "middle" }, hour(time, to - from))),
-      threshold === undefined
-        ? null
-        : s("line", { class: "threshold", x1: LEFT, x2: width - RIGHT, y1: y(threshold), y2: y(threshold) }),
+      thresholds.map((value) => s("line", { class: "threshold", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) })),
       shown.map(({ points, area }) => {
         const at = series.findIndex((one) => one.points === points) % 6;
         const path = line(points, x, y, gap);

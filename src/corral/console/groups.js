@@ -1,11 +1,17 @@
 // Auto Scaling groups, their instances and scaling activities.
 
 import { action } from "/static/actions.js";
-import { call } from "/static/api.js";
+import { all, call } from "/static/api.js";
 import { go, link } from "/static/app.js";
 import { awsCommand } from "/static/commands.js";
-import { facts, h, section, state, table } from "/static/dom.js";
+import { facts, h, reason, section, state, table } from "/static/dom.js";
 import { ago, clock, duration, plural, seconds } from "/static/format.js";
+
+export const allGroups = () =>
+  all("autoscaling", "DescribeAutoScalingGroups", { MaxRecords: 100 }, "AutoScalingGroups", "NextToken");
+
+const linkOf = (task) => link("tasks", "-", task); // a task of any cluster
+const allInstances = () => all("corral", "DescribeInstances", {}, "instances");
 
 export function groups() {
   return {
@@ -13,9 +19,9 @@ export function groups() {
     parts: {
       groups: {
         topics: ["groups", "instances"],
-        load: async () => (await call("autoscaling", "DescribeAutoScalingGroups", { MaxRecords: 100 })).AutoScalingGroups,
+        load: allGroups,
       },
-      instances: { topics: ["instances"], load: () => call("corral", "DescribeInstances") },
+      instances: { topics: ["instances"], load: allInstances },
     },
     draw: ({ groups, instances }) => [
       h("h1", {}, "Groups and instances"),
@@ -40,7 +46,7 @@ export function groups() {
           },
         ),
       ),
-      section("Instances", { "data-key": "instances" }, instanceTable(instances?.instances)),
+      section("Instances", { "data-key": "instances" }, instanceTable(instances)),
     ],
   };
 }
@@ -48,7 +54,7 @@ export function groups() {
 function instanceTable(rows) {
   return table(
     [
-      ["Instance", (one) => one.id, "name"],
+      ["Instance", (one) => h("a", { href: link("groups", "instance", one.id) }, one.id), "nowrap"],
       ["Type", (one) => one.type, "nowrap"],
       ["State", (one) => state(one.state === "running" ? "RUNNING" : one.state === "pending" ? "PENDING" : one.state)],
       ["GPUs", (one) => one.gpus, "right"],
@@ -56,7 +62,7 @@ function instanceTable(rows) {
       ["Group", (one) => (one.group ? h("a", { href: link("groups", one.group) }, one.group) : ""), "nowrap"],
       ["Host", (one) => one.host],
       ["Since", (one) => ago(one.sinceS), "nowrap"],
-      ["Reason", (one) => one.endReason || one.waitReason || one.launchReason, "wide"],
+      ["Reason", (one) => reason(one.endReason || one.waitReason || one.launchReason, linkOf), "wide"],
     ],
     rows ?? [],
     { key: (one) => one.id, label: "Instances", empty: rows ? "No instance." : "Loading …" },
@@ -85,7 +91,7 @@ export function group(name, id) {
       },
       instances: {
         topics: ["groups", "instances"],
-        load: async () => (await call("corral", "DescribeInstances")).instances.filter((one) => one.group === name),
+        load: async () => (await allInstances()).filter((one) => one.group === name),
       },
       policies: {
         topics: ["groups"],
@@ -136,7 +142,7 @@ export function group(name, id) {
                   ["Status", (one) => state(one.StatusCode)],
                   ["Took", (one) => (one.EndTime ? duration(seconds(one.EndTime) - seconds(one.StartTime)) : ""), "nowrap"],
                   ["What", (one) => one.Description, "wide"],
-                  ["Why", (one) => [one.Cause, one.StatusMessage ? h("div", { class: "dim" }, one.StatusMessage) : null], "wide"],
+                  ["Why", (one) => [one.Cause, h("div", { class: "dim" }, reason(one.StatusMessage, linkOf))], "wide"],
                 ],
                 activities,
                 { key: (one) => one.ActivityId, label: "Scaling activities", empty: "No activity yet." },
@@ -240,7 +246,7 @@ function instance(id) {
     parts: {
       instance: {
         topics: ["instances", "tasks"],
-        load: async () => (await call("corral", "DescribeInstances")).instances.filter((one) => one.id === id),
+        load: async () => (await allInstances()).filter((one) => one.id === id),
       },
     },
     draw: ({ instance: rows }) => [

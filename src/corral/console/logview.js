@@ -1,7 +1,7 @@
 // A log of any length. Only the lines in sight are elements; colours and progress bars are those of a terminal.
 
 import { call } from "/static/api.js";
-import { h } from "/static/dom.js";
+import { h, update } from "/static/dom.js";
 import { clock, number } from "/static/format.js";
 
 const ROW = 18; // pixels, as in style.css
@@ -154,11 +154,15 @@ export class LogView {
   place() {
     const count = this.shown ? this.shown.length : this.lines.length;
     this.inner.style.height = `${Math.max(1, count) * ROW}px`;
-    if (this.followed) {
-      this.own = true;
-      this.box.scrollTop = this.box.scrollHeight;
-    }
+    if (this.followed) this.scrollTo(this.box.scrollHeight);
     this.rows();
+  }
+
+  // Only a change of the position has an event, which `scrolled` must not take for one of the person.
+  scrollTo(top) {
+    const before = this.box.scrollTop;
+    this.box.scrollTop = top;
+    this.own = this.box.scrollTop !== before;
   }
 
   scrolled() {
@@ -189,13 +193,17 @@ export class LogView {
       rows.push(
         h(
           "div",
-          { class: index === this.found[this.current] ? "row current" : "row", style: { top: `${at * ROW}px` } },
+          {
+            class: index === this.found[this.current] ? "row current" : "row",
+            "data-key": String(index),
+            style: { top: `${at * ROW}px` },
+          },
           this.times.checked ? h("time", {}, clock(line.time)) : null,
           coloured(line.text, word),
         ),
       );
     }
-    this.inner.replaceChildren(...rows);
+    update(this.inner, rows); // rows that stay keep the selection of the person
   }
 
   search(word, jump = true) {
@@ -218,8 +226,7 @@ export class LogView {
     this.current = (this.current + by + this.found.length) % this.found.length;
     this.followed = this.follower.checked = false;
     const at = this.shown ? this.current : this.found[this.current];
-    this.own = true;
-    this.box.scrollTop = Math.max(0, at * ROW - this.box.clientHeight / 2);
+    this.scrollTo(Math.max(0, at * ROW - this.box.clientHeight / 2));
     this.rows();
     this.status();
   }

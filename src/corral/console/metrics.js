@@ -15,8 +15,22 @@ const LISTED_MAX = 300;
 
 const choice = { namespace: "Corral/GPU", find: "", span: "1 hour", stat: "Average", chosen: [] };
 const keyOf = (metric) =>
-  JSON.stringify([metric.Namespace, metric.MetricName, metric.Dimensions.map(({ Name, Value }) => [Name, Value])]);
+  JSON.stringify([metric.Namespace, metric.MetricName, metric.Dimensions.map(({ Name, Value }) => [Name, Value]).sort()]);
 const nameOf = (metric) => `${metric.MetricName} ${metric.Dimensions.map(({ Value }) => Value).join(" ")}`.trim();
+
+const KINDS = ["MetricAlarm", "CompositeAlarm"]; // without them, CloudWatch leaves out composite alarms
+const ALARMS_MAX = 1000;
+
+export async function readAlarms(filter) {
+  const alarms = [];
+  let NextToken;
+  do {
+    const found = await call("cloudwatch", "DescribeAlarms", { ...filter, AlarmTypes: KINDS, MaxRecords: 100, NextToken });
+    alarms.push(...found.MetricAlarms, ...found.CompositeAlarms);
+    ({ NextToken } = found);
+  } while (NextToken && alarms.length < ALARMS_MAX);
+  return alarms;
+}
 
 export function metrics() {
   const page = {
@@ -24,12 +38,9 @@ export function metrics() {
     parts: {
       alarms: {
         topics: ["alarms"],
-        load: async () => {
-          const found = await call("cloudwatch", "DescribeAlarms", { MaxRecords: 100 });
-          return [...found.MetricAlarms, ...found.CompositeAlarms];
-        },
+        load: () => readAlarms({}),
       },
-      list: { topics: [], load: () => all("cloudwatch", "ListMetrics", {}, "Metrics", "NextToken", 5000) },
+      list: { topics: ["gpus"], every: 60_000, load: () => all("cloudwatch", "ListMetrics", {}, "Metrics", "NextToken", 5000) },
       graph: {
         topics: ["gpus", "queues", "tasks"],
         every: 2000,
@@ -76,6 +87,7 @@ function drawMetrics(page, alarms, list, found) {
     (metric) => metric.Namespace === choice.namespace && words.every((word) => nameOf(metric).toLowerCase().includes(word)),
   );
   const chosen = new Set(choice.chosen.map(keyOf));
+  const watching = (alarms ?? []).filter((alarm) => alarm.MetricName && chosen.has(keyOf(alarm))).slice(0, SERIES_MAX);
   const toggle = (metric) => () => {
     choice.chosen = chosen.has(keyOf(metric))
       ? choice.chosen.filter((one) => keyOf(one) !== keyOf(metric))
@@ -109,8 +121,27 @@ function drawMetrics(page, alarms, list, found) {
           : null,
       ),
       found && choice.chosen.length
-        ? graph({ title: "Chosen metrics", ...found, height: 240, gap: 3 * (found.series[0]?.period ?? 60) + 60 })
+        ? graph({
+            title: "Chosen metrics",
+            ...found,
+            height: 240,
+            gap: 3 * (found.series[0]?.period ?? 60) + 60,
+            thresholds: watching.map((alarm) => alarm.Threshold),
+          })
         : h("p", { class: "empty" }, `Choose up to ${SERIES_MAX} metrics below.`),
+      watching.length
+        ? h(
+            "p",
+            { class: "note" },
+            "Alarms on it: ",
+            watching.map((alarm) => [
+              h("a", { href: link("metrics", "alarm", alarm.AlarmName) }, alarm.AlarmName),
+              " ",
+              state(alarm.StateValue),
+              ` ${condition(alarm)} `,
+            ]),
+          )
+        : null,
     ),
     section(
       "Alarms",
@@ -199,23 +230,21 @@ export function metric(_, name) {
       alarm: {
         topics: ["alarms"],
         load: async () => {
-          const found = await call("cloudwatch", "DescribeAlarms", {
-            AlarmNames: [name],
-            AlarmTypes: ["MetricAlarm", "CompositeAlarm"],
-          });
-          const [alarm] = [...found.MetricAlarms, ...found.CompositeAlarms];
+          const [alarm] = await readAlarms({ AlarmNames: [name] });
           if (!alarm) throw Object.assign(new Error(`The alarm ${name} does not exist.`), { status: 404, code: "NotFound" });
           return alarm;
         },
       },
       history: {
         topics: ["alarms"],
-        load: async () => (await call("cloudwatch", "DescribeAlarmHistory", { AlarmName: name, MaxRecords: 30 })).AlarmHistoryItems,
+        load: async () =>
+          (await call("cloudwatch", "DescribeAlarmHistory", { AlarmName: name, AlarmTypes: KINDS, MaxRecords: 30 }))
+            .AlarmHistoryItems,
       },
       graph: {
         topics: ["alarms", "gpus", "queues"],
         load: async ({ alarm }) => {
-          const found = alarm ?? (await call("cloudwatch", "DescribeAlarms", { AlarmNames: [name] })).MetricAlarms[0];
+          const found = alarm ?? (await readAlarms({ AlarmNames: [name] }))[0];
           if (!found?.MetricName) return null;
           const to = Date.now() / 1000;
           const series = await readMetrics(
@@ -264,7 +293,7 @@ export function metric(_, name) {
               ? section(
                   "The last hour",
                   { "data-key": "graph" },
-                  graph({ title: alarm.MetricName, ...found, threshold: alarm.Threshold, gap: 400 }),
+                  graph({ title: alarm.MetricName, ...found, thresholds: [alarm.Threshold], gap: 400 }),
                 )
               : null,
             section(

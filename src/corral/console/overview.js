@@ -2,41 +2,67 @@
 
 import { all, call } from "/static/api.js";
 import { link } from "/static/app.js";
+import { allGroups } from "/static/groups.js";
 import { cached, h, reason, section, state, table } from "/static/dom.js";
 import { ago, clock, label, last, mib, number, percent, plural, until } from "/static/format.js";
 import { graph, readMetrics, sparkline } from "/static/graph.js";
+import { readAlarms } from "/static/metrics.js";
 import { runButton } from "/static/run.js";
 import { describeServices } from "/static/services.js";
+import { Squares, heat, kindOf } from "/static/squares.js";
 
-const TILES_MAX = 64; // with more GPUs, they are small squares
+const SQUARES_MIN = 64; // with so many GPUs, they are small squares
 const DAY_S = 86400;
 const SLOW_MS = 2000; // what is below the line changes less often
+const DAY_MS = 60_000;
 
 export function overview() {
   const memory = new Map();
+  const squares = new Squares();
   return {
     title: "Overview",
     parts: {
-      hosts: { topics: ["hosts", "gpus"], load: async () => (await call("corral", "DescribeHosts")).hosts },
-      line: { topics: ["tasks", "jobs", "instances"], every: 500, load: () => call("corral", "GetStatus", { tasks: 50 }) },
+      hosts: { topics: ["hosts", "gpus"], load: ({ hosts }) => readHosts(hosts, squares) },
+      line: {
+        name: "the waiting line",
+        topics: ["tasks", "jobs", "instances"],
+        every: 500,
+        load: () => call("corral", "GetStatus", { tasks: 50, hosts: false }),
+      },
       clusters: { topics: ["tasks", "services", "instances"], every: SLOW_MS, load: clusters },
       groups: {
         topics: ["groups", "instances"],
         every: SLOW_MS,
-        load: async () => (await call("autoscaling", "DescribeAutoScalingGroups")).AutoScalingGroups,
+        load: allGroups,
       },
       queues: { topics: ["queues"], every: SLOW_MS, load: queues },
-      alarms: { topics: ["alarms"], load: () => call("cloudwatch", "DescribeAlarms", { StateValue: "ALARM" }) },
-      ended: { topics: ["tasks"], every: SLOW_MS, load: async () => (await call("corral", "GetHistory", { limit: 8 })).tasks },
+      alarms: { topics: ["alarms"], load: () => readAlarms({ StateValue: "ALARM" }) },
+      ended: {
+        name: "ended tasks",
+        topics: ["tasks"],
+        every: SLOW_MS,
+        load: async () => (await call("corral", "GetHistory", { limit: 8 })).tasks,
+      },
       events: {
+        name: "last changes",
         topics: ["services", "groups", "stacks", "queues"],
         every: SLOW_MS,
         load: async () => (await call("cloudtrail", "LookupEvents", { MaxResults: 8 })).Events,
       },
-      day: { topics: [], load: day },
+      day: { name: "a day of GPU use", topics: ["gpus"], every: DAY_MS, load: day },
     },
-    draw: (data) => draw(data, memory),
+    draw: (data) => draw(data, memory, squares),
   };
+}
+
+const isMany = (hosts) => hosts.reduce((sum, host) => sum + host.gpus.length, 0) >= SQUARES_MIN;
+
+// Only tiles show the last minutes of a GPU. `before` are the hosts as they were read last.
+async function readHosts(before, squares) {
+  const history = before !== undefined && !isMany(before);
+  const { hosts } = await call("corral", "DescribeHosts", { history });
+  if (isMany(hosts)) squares.show(hosts);
+  return history || isMany(hosts) ? hosts : (await call("corral", "DescribeHosts", { history: true })).hosts;
 }
 
 async function clusters() {
@@ -70,33 +96,36 @@ async function day() {
   const to = Date.now() / 1000;
   const { clusterArns } = await call("ecs", "ListClusters");
   const clusters = clusterArns.map(last).slice(0, 3);
-  const series = await readMetrics(
-    call,
-    clusters.flatMap((name) => [
-      {
-        label: clusters.length > 1 ? `reserved in ${name}` : "GPUs reserved",
-        namespace: "AWS/ECS",
-        name: "GPUReservation",
-        dimensions: { ClusterName: name },
-      },
-      {
-        label: clusters.length > 1 ? `busy in ${name}` : "GPUs busy",
-        namespace: "Corral/GPU",
-        name: "DCGM_FI_DEV_GPU_UTIL",
-        dimensions: { ClusterName: name },
-      },
-    ]),
-    to - DAY_S,
-    to,
-  );
-  return { from: to - DAY_S, to, series: series.map((one) => ({ ...one, area: true })) };
+  const queries = clusters.flatMap((name) => [
+    {
+      label: clusters.length > 1 ? `reserved in ${name}` : "GPUs reserved",
+      namespace: "AWS/ECS",
+      name: "GPUReservation",
+      dimensions: { ClusterName: name },
+    },
+    {
+      label: clusters.length > 1 ? `busy in ${name}` : "GPUs busy",
+      namespace: "Corral/GPU",
+      name: "DCGM_FI_DEV_GPU_UTIL",
+      dimensions: { ClusterName: name },
+    },
+  ]);
+  let from = to - DAY_S;
+  let series = await readMetrics(call, queries, from, to);
+  const first = Math.min(...series.flatMap(({ points }) => points.slice(0, 1).map(([time]) => time)));
+  if (first > to - DAY_S / 4 && first < to) {
+    from = first; // a new Corral has a few points of a day, which would be a dot
+    series = await readMetrics(call, queries, from, to);
+  }
+  return { from, to, series: series.map((one) => ({ ...one, area: true })) };
 }
 
-function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarms, ended = [], events = [], day }, memory) {
+function draw({ hosts, line, clusters, groups, queues, alarms, ended, events, day }, memory, squares) {
   const part = (key, values, build) => cached(memory, key, values, build);
-  const gpus = hosts.flatMap((host) => host.gpus);
+  const loading = () => h("p", { class: "empty" }, "Loading …");
+  const gpus = (hosts ?? []).flatMap((host) => host.gpus);
+  const many = hosts && isMany(hosts);
   const used = gpus.filter((gpu) => gpu.task || gpu.instance);
-  const firing = [...(alarms?.MetricAlarms ?? []), ...(alarms?.CompositeAlarms ?? [])];
   const tasks = line?.tasks ?? {};
   return [
     h(
@@ -106,7 +135,7 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
         "div",
         {},
         h("h1", {}, "Overview"),
-        line
+        line && hosts
           ? h(
               "p",
               {},
@@ -124,38 +153,38 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
     h(
       "div",
       { class: "numbers" },
-      figure("GPUs in use", `${used.length} / ${gpus.length}`, "#/"),
-      figure("tasks running", number(tasks.RUNNING ?? 0), link("tasks")),
-      figure("waiting in line", number(line?.waiting.reduce((sum, claim) => sum + (claim.jobs || 1), 0) ?? 0), link("tasks")),
+      figure("GPUs in use", hosts ? `${used.length} / ${gpus.length}` : "–", "#/"),
+      figure("tasks running", line ? number(tasks.RUNNING ?? 0) : "–", link("tasks")),
+      figure("waiting in line", line ? number(waitingIn(line)) : "–", link("tasks")),
       figure(
         "messages",
-        number(queues.reduce((sum, queue) => sum + Number(queue.ApproximateNumberOfMessages ?? 0), 0)),
+        queues ? number(queues.reduce((sum, queue) => sum + Number(queue.ApproximateNumberOfMessages ?? 0), 0)) : "–",
         link("queues"),
       ),
-      figure("alarms", number(firing.length), link("metrics"), firing.length),
+      figure("alarms", alarms ? number(alarms.length) : "–", link("metrics"), alarms?.length),
     ),
     part("gpus", [hosts], () =>
       section(
         "GPUs",
         {},
-        hosts.length
-          ? h(
-              "div",
-              { class: gpus.length > TILES_MAX ? "hosts many" : "hosts" },
-              hosts.map((host) => drawHost(host, gpus.length > TILES_MAX)),
-            )
-          : h("p", { class: "empty" }, "No host yet."),
+        many
+          ? h("div", { class: "hosts many", "data-keep": "squares", mount: (element) => squares.mount(element) })
+          : hosts?.length
+            ? h("div", { class: "hosts" }, hosts.map(drawHost))
+            : hosts
+              ? h("p", { class: "empty" }, "No host yet.")
+              : loading(),
       ),
     ),
     line?.paused?.length ? part("paused", [line], () => section("Paused tasks", {}, drawPaused(line.paused))) : null,
-    part("line", [line], () => section("Waiting line", {}, drawLine(line?.waiting ?? []))),
+    part("line", [line], () => section("Waiting line", {}, line ? drawLine(line) : loading())),
     part("day", [day], () =>
       section(
         "A day of GPU use",
         {},
         day
           ? graph({ title: "GPU use in the last 24 hours", ...day, unit: "%", most: 100, gap: 1200 })
-          : h("p", { class: "empty" }, "Loading …"),
+          : loading(),
       ),
     ),
     h(
@@ -165,11 +194,11 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
         section(
           "Alarms in ALARM",
           {},
-          firing.length
+          alarms?.length
             ? h(
                 "ul",
                 { class: "timeline" },
-                firing.map((alarm) =>
+                alarms.map((alarm) =>
                   h(
                     "li",
                     { "data-key": alarm.AlarmName },
@@ -183,10 +212,12 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
                   ),
                 ),
               )
-            : h("p", { class: "empty" }, "None."),
+            : alarms
+              ? h("p", { class: "empty" }, "None.")
+              : loading(),
         ),
       ),
-      part("clusters", [clusters], () => section("Clusters and services", {}, drawClusters(clusters))),
+      part("clusters", [clusters], () => section("Clusters and services", {}, clusters ? drawClusters(clusters) : loading())),
       part("groups", [groups], () =>
         section(
           "Groups",
@@ -201,8 +232,12 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
               ["Instances", (group) => `${group.Instances.length} of ${group.DesiredCapacity}`, "right"],
               ["Sizes", (group) => `${group.MinSize}–${group.MaxSize}`, "right"],
             ],
-            groups.slice(0, 12),
-            { key: (group) => group.AutoScalingGroupName, label: "Groups", empty: "No Auto Scaling group." },
+            (groups ?? []).slice(0, 12),
+            {
+              key: (group) => group.AutoScalingGroupName,
+              label: "Groups",
+              empty: groups ? "No Auto Scaling group." : "Loading …",
+            },
           ),
         ),
       ),
@@ -216,8 +251,8 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
               ["Messages", (queue) => number(queue.ApproximateNumberOfMessages), "right"],
               ["In flight", (queue) => number(queue.ApproximateNumberOfMessagesNotVisible), "right"],
             ],
-            queues.slice(0, 12),
-            { key: (queue) => queue.name, label: "Queues", empty: "No queue." },
+            (queues ?? []).slice(0, 12),
+            { key: (queue) => queue.name, label: "Queues", empty: queues ? "No queue." : "Loading …" },
           ),
         ),
       ),
@@ -228,7 +263,7 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
           h(
             "ul",
             { class: "timeline" },
-            ended.map((task) =>
+            (ended ?? []).map((task) =>
               h(
                 "li",
                 { "data-key": task.taskArn },
@@ -243,7 +278,7 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
               ),
             ),
           ),
-          ended.length ? null : h("p", { class: "empty" }, "No task has ended yet."),
+          !ended ? loading() : ended.length ? null : h("p", { class: "empty" }, "No task has ended yet."),
         ),
       ),
       part("events", [events], () =>
@@ -253,7 +288,7 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
           h(
             "ul",
             { class: "timeline" },
-            events.map((event) =>
+            (events ?? []).map((event) =>
               h(
                 "li",
                 { "data-key": event.EventId },
@@ -268,11 +303,16 @@ function draw({ hosts = [], line, clusters = [], groups = [], queues = [], alarm
               ),
             ),
           ),
+          events ? null : loading(),
         ),
       ),
     ),
   ];
 }
+
+// GetStatus lists the first tasks of a line only, and counts all.
+const waitingIn = ({ waiting, tasks }) =>
+  waiting.reduce((sum, claim) => sum + (claim.task ? 0 : claim.jobs || 1), tasks.PROVISIONING ?? 0);
 
 function figure(text, value, href, alert) {
   return h("a", { href, class: alert ? "alert" : null, "data-key": text }, h("b", {}, value), h("span", {}, text));
@@ -283,7 +323,7 @@ export function outcome(task) {
   return task.stoppedReason || task.stopCode || "ended";
 }
 
-function drawHost(host, many) {
+function drawHost(host) {
   const free = (amount, unit) => (amount ? `${unit(amount.free)} of ${unit(amount.total)} free` : "");
   return h(
     "div",
@@ -293,35 +333,26 @@ function drawHost(host, many) {
       { class: "host-head" },
       h("h3", {}, host.name),
       state(host.state),
-      host.cluster && !many ? h("span", { class: "dim" }, `cluster ${host.cluster}`) : null,
+      host.cluster ? h("span", { class: "dim" }, `cluster ${host.cluster}`) : null,
       host.rack ? h("span", { class: "dim" }, `rack ${host.rack}`) : null,
-      many
-        ? null
-        : h(
-            "p",
-            {},
-            `${plural(host.tasks ?? 0, "task")} · CPU ${free(host.cpuUnits, (units) => number(units / 1024, 1))}`,
-            ` · memory ${free(host.memoryMiB, mib)}`,
-            host.docker ? ` · ${host.docker}` : "",
-            host.connected ? "" : ` · seen ${ago(host.seenS)}`,
-          ),
+      h(
+        "p",
+        {},
+        `${plural(host.tasks ?? 0, "task")} · CPU ${free(host.cpuUnits, (units) => number(units / 1024, 1))}`,
+        ` · memory ${free(host.memoryMiB, mib)}`,
+        host.docker ? ` · ${host.docker}` : "",
+        host.connected ? "" : ` · seen ${ago(host.seenS)}`,
+      ),
       host.reason ? h("p", {}, host.reason) : null,
     ),
     host.gpus.length
       ? h(
           "ul",
-          { class: many ? "gpus many" : "gpus", "aria-label": `GPUs of ${host.name}` },
-          host.gpus.map((gpu) => h("li", { "data-key": gpu.id }, many ? square(gpu, host) : tile(gpu, host))),
+          { class: "gpus", "aria-label": `GPUs of ${host.name}` },
+          host.gpus.map((gpu) => h("li", { "data-key": gpu.id }, tile(gpu, host))),
         )
       : h("p", { class: "empty" }, "This host has no GPU."),
   );
-}
-
-function kind(gpu) {
-  if (gpu.fault) return "sick";
-  if (gpu.task || gpu.instance) return "held";
-  if (gpu.held || gpu.excluded || gpu.reservedFor || gpu.foreign?.length) return "kept";
-  return "free";
 }
 
 function holders(gpu, host) {
@@ -343,7 +374,7 @@ function tile(gpu, host) {
   const free = !gpu.task && !gpu.sharedBy?.length;
   return h(
     "div",
-    { class: `gpu ${kind(gpu)}`, title: `${gpu.model}\n${gpu.id}` },
+    { class: `gpu ${kindOf(gpu)}`, title: `${gpu.model}\n${gpu.id}` },
     h("div", { class: "line1" }, h("span", { class: "dim" }, `GPU ${gpu.index}`), h("b", {}, percent(gpu.utilizationPercent))),
     sparkline(gpu.history?.utilizationPercent),
     holders(gpu, host),
@@ -356,18 +387,7 @@ function tile(gpu, host) {
       {},
       `${mib(gpu.memoryUsedMiB ?? 0)} of ${mib(gpu.memoryMiB)}${gpu.allocatedMiB ? `, ${mib(gpu.allocatedMiB)} reserved` : ""}`,
     ),
-    (gpu.temperatureC !== null && gpu.temperatureC !== undefined) || gpu.powerW
-      ? h(
-          "small",
-          {},
-          [
-            gpu.temperatureC !== undefined && gpu.temperatureC !== null ? `${Math.round(gpu.temperatureC)} °C` : null,
-            gpu.powerW ? `${Math.round(gpu.powerW)} W` : null,
-          ]
-            .filter(Boolean)
-            .join(" · "),
-        )
-      : null,
+    heat(gpu) ? h("small", {}, heat(gpu)) : null,
     gpu.owner && gpu.owner !== "root" ? h("small", {}, gpu.owner) : null,
     gpu.fault || gpu.held ? h("small", {}, gpu.fault || gpu.held) : null,
     (gpu.foreign ?? []).map(({ pid, name }) => h("small", {}, `${name} (process ${pid})`)),
@@ -375,21 +395,10 @@ function tile(gpu, host) {
   );
 }
 
-function square(gpu, host) {
-  const tasks = gpu.sharedBy?.length ? gpu.sharedBy : gpu.task ? [gpu] : [];
-  const holder = gpu.fault || gpu.held || tasks.map(label).join(", ") || gpu.instance || "free";
-  const text = `GPU ${gpu.index}: ${percent(gpu.utilizationPercent)}, ${holder}`;
-  const href = gpu.task ? link("tasks", gpu.cluster || host.cluster || "-", gpu.task) : null;
-  return h(
-    href ? "a" : "span",
-    { href, class: kind(gpu), title: text, "aria-label": text, role: href ? null : "img" },
-    Math.round(gpu.utilizationPercent ?? 0),
-  );
-}
-
 // Claims in the order in which they will start.
-function drawLine(waiting) {
-  return table(
+function drawLine({ waiting, tasks }) {
+  const more = (tasks.PROVISIONING ?? 0) - waiting.filter((claim) => claim.task).length;
+  const rows = table(
     [
       ["Place", (claim) => claim.place ?? "–", "right"],
       ["Name", (claim) => claimLink(claim), "name"],
@@ -406,6 +415,7 @@ function drawLine(waiting) {
     waiting,
     { key: (claim) => claim.task ?? claim.job ?? claim.instance, label: "Waiting line", empty: "Nothing waits." },
   );
+  return more > 0 ? [rows, h("p", { class: "note" }, `${plural(more, "more task")} behind them.`)] : rows;
 }
 
 // Tasks whose memory is in the memory of the host. Others have their GPUs.

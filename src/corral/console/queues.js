@@ -15,10 +15,15 @@ export function queues() {
   return {
     title: "Queues",
     parts: {
-      queues: { topics: ["queues"], load: readQueues },
-      ages: { topics: ["queues"], load: async ({ queues = [] }) => ages(queues.map(({ name }) => name)) },
+      queues: {
+        topics: ["queues"],
+        load: async () => {
+          const queues = await readQueues();
+          return { queues, ages: await ages(queues.map(({ name }) => name)) };
+        },
+      },
     },
-    draw: ({ queues, ages }) => [
+    draw: ({ queues: { queues, ages } = {} }) => [
       h(
         "div",
         { class: "head" },
@@ -105,7 +110,8 @@ export function queue(name) {
         },
       },
       sources: {
-        topics: [],
+        topics: ["queues"],
+        every: 10_000,
         load: async ({ queue }) =>
           queue ? ((await call("sqs", "ListDeadLetterSourceQueues", { QueueUrl: queue.url })).queueUrls ?? []) : undefined,
       },
@@ -123,7 +129,8 @@ export function queue(name) {
       },
       age: { topics: ["queues"], load: async () => (await ages([name]))[name] },
       depth: {
-        topics: [],
+        topics: ["queues"],
+        every: 10_000,
         load: async () => {
           const to = Date.now() / 1000;
           const series = await readMetrics(

@@ -29,22 +29,26 @@ export function task(cluster, id) {
       },
       run: {
         topics: ["tasks", "jobs"],
-        load: async () => {
-          if (cluster === "-") return null;
-          const runs = await call("corral", "ListRuns", { cluster, maxWaiting: 500 });
+        load: async ({ task: found, run }) => {
+          if (run?.state === "RUNNING") return run; // it keeps its GPUs and its host until it stops
+          const place = cluster === "-" ? last((found ?? (await find(cluster, id))).clusterArn) : cluster;
+          const runs = await call("corral", "ListRuns", { cluster: place, maxWaiting: 500 });
           return { ...[...runs.running, ...runs.waiting].find((run) => run.task === id), indexes: runs.gpuIndexes };
         },
       },
       metrics: { topics: ["gpus"], every: 3000, load: async ({ task: found }) => metrics(found ?? (await find(cluster, id))) },
       events: {
         topics: ["tasks"],
-        load: async () =>
-          (
-            await call("cloudtrail", "LookupEvents", {
-              LookupAttributes: [{ AttributeKey: "ResourceName", AttributeValue: id }],
-              MaxResults: 10,
-            })
-          ).Events,
+        load: async ({ task: found, events }) => {
+          const { createdAt, version } = found ?? (await find(cluster, id));
+          if (events && events.version === version) return events; // a search in the audit is expensive
+          const { Events } = await call("cloudtrail", "LookupEvents", {
+            LookupAttributes: [{ AttributeKey: "ResourceName", AttributeValue: id }],
+            StartTime: createdAt ? seconds(createdAt) - 60 : undefined,
+            MaxResults: 10,
+          });
+          return { rows: Events, version };
+        },
       },
     },
     topics: [],
@@ -109,7 +113,13 @@ export function task(cluster, id) {
                 h("a", { href: link("logs", chosen.group, chosen.stream) }, "Open the log on a page of its own"),
               ),
             )
-          : null,
+          : data.task.definition
+            ? section(
+                "Log",
+                { "data-key": "no-log" },
+                h("p", { class: "empty" }, "Its containers have no log: their definition has no logConfiguration with awslogs."),
+              )
+            : null,
       );
     },
   };
@@ -161,8 +171,24 @@ async function metrics(found) {
   return { from, to: Math.max(to, from + 30), busy: { ...busy, area: true }, used: { ...used, area: true } };
 }
 
-function drawTask({ task: found, run, metrics: use, events = [] }, id, log) {
+// ListRuns lists the first tasks in line only. What it says of another one that waits, DescribeTasks says, too, but not its place.
+function runOf(found, run) {
+  if (run?.state || found.lastStatus !== "PROVISIONING") return run;
+  const gpus = (found.definition?.containerDefinitions ?? [])
+    .flatMap(({ resourceRequirements = [] }) => resourceRequirements)
+    .find(({ type }) => type === "GPU")?.value;
+  return {
+    ...run,
+    state: "WAITING",
+    held: tag(found, "corral:hold") === "true",
+    reason: (found.containers ?? []).map(({ reason }) => reason).find(Boolean),
+    needs: { gpus: gpus === "ALL" ? -1 : Number(gpus ?? 0), cpuUnits: Number(found.cpu), memoryMiB: Number(found.memory) },
+  };
+}
+
+function drawTask({ task: found, run: listed, metrics: use, events }, id, log) {
   const { definition } = found;
+  const run = runOf(found, listed);
   const cluster = last(found.clusterArn),
     name = label({
       task: id,
@@ -242,7 +268,7 @@ function drawTask({ task: found, run, metrics: use, events = [] }, id, log) {
         h(
           "ol",
           { class: "timeline" },
-          timeline(found, events).map(([time, text]) => h("li", {}, h("time", {}, clock(time)), h("span", {}, text))),
+          timeline(found, events?.rows ?? []).map(([time, text]) => h("li", {}, h("time", {}, clock(time)), h("span", {}, text))),
         ),
       ),
     ),
@@ -319,7 +345,8 @@ function timeline(found, events) {
   );
 }
 
-const SECRET = /secret|token|key|pass|credential|auth|private/i;
+const SECRET = /secret|token|key|pass|pwd|credential|auth|private/i;
+const WITH_PASSWORD = /:\/\/[^/\s@]*:[^/\s@]+@/; // a URL with one
 
 function drawContainer(container, definition, found) {
   const own = definition?.containerDefinitions.find(({ name }) => name === container.name) ?? {};
@@ -349,9 +376,9 @@ function drawContainer(container, definition, found) {
       ? h(
           "details",
           { "data-key": "environment" },
-          h("summary", {}, `Environment (${environment.size + (own.secrets?.length ?? 0)})`),
+          h("summary", {}, `Environment (${environment.size + (own.secrets?.length ?? 0) + files.length})`),
           facts([
-            ...[...environment].map(([name, value]) => [name, SECRET.test(name) ? hidden(value) : h("code", {}, value)]),
+            ...[...environment].map(([name, value]) => [name, SECRET.test(name) || WITH_PASSWORD.test(value) ? hidden(value) : h("code", {}, value)]),
             ...(own.secrets ?? []).map(({ name, valueFrom }) => [name, h("span", { class: "dim" }, `secret from ${valueFrom}`)]),
             ...files.map(({ value }) => ["from a file", h("code", {}, value)]),
           ]),

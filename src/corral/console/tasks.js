@@ -2,8 +2,8 @@
 
 import { all, call } from "/static/api.js";
 import { link } from "/static/app.js";
-import { h, reason, state, table } from "/static/dom.js";
-import { ago, duration, label, last, mib, plural, short, until } from "/static/format.js";
+import { age, h, reason, state, table } from "/static/dom.js";
+import { duration, label, last, mib, plural, short, until } from "/static/format.js";
 import { needs, outcome } from "/static/overview.js";
 import { runButton } from "/static/run.js";
 
@@ -14,6 +14,7 @@ const choice = { cluster: "default", show: "all", name: "", rows: PAGE };
 export function tasks() {
   const page = {
     title: "Tasks",
+    memory: new Map(),
     parts: {
       clusters: { topics: [], load: async () => (await all("ecs", "ListClusters", {}, "clusterArns")).map(last) },
       runs: { topics: ["tasks"], load: () => call("corral", "ListRuns", { cluster: choice.cluster, maxWaiting: 500 }) },
@@ -46,7 +47,8 @@ function drawList(page, { clusters = [choice.cluster], runs, history }) {
   const running = choice.show === "paused" ? placed.filter(paused) : ["all", "running"].includes(choice.show) ? placed : [];
   const waiting = choice.show === "all" || choice.show === "waiting" ? (runs?.waiting ?? []).filter(fits) : [];
   const ended = ["all", "ended", "failed"].includes(choice.show) ? (history?.tasks ?? []).filter(fits) : [];
-  const rows = [...running.map(unended), ...waiting.map(unended), ...ended.map(stopped)];
+  const found = [...running, ...waiting, ...ended];
+  const rows = found.slice(0, choice.rows).map((row) => (row.taskArn ? stopped(row) : unended(row)));
   const counts = runs?.counts ?? {};
   return [
     h(
@@ -103,15 +105,21 @@ function drawList(page, { clusters = [choice.cluster], runs, history }) {
           ["Task", (row) => h("a", { href: link("tasks", choice.cluster, row.id) }, row.name), "name"],
           ["State", (row) => state(row.state, row.stateText)],
           ["GPUs", (row) => row.gpus, "nowrap"],
-          ["When", (row) => row.when, "nowrap"],
-          ["", (row) => row.about, "wide"],
+          ["When", (row) => row.when(), "nowrap"],
+          ["", (row) => row.about(), "wide"],
           ["Owner", (row) => row.owner, "nowrap"],
           ["Id", (row) => h("code", {}, short(row.id)), "nowrap"],
         ],
-        rows.slice(0, choice.rows),
-        { key: (row) => row.id, label: "Tasks", empty: runs ? "No task fits." : "Loading …" },
+        rows,
+        {
+          key: (row) => row.id,
+          label: "Tasks",
+          empty: runs ? "No task fits." : "Loading …",
+          memory: page.memory,
+          text: (row) => [row.name, row.state, row.stateText, row.gpus, row.text, row.owner].join("\n"),
+        },
       ),
-      rows.length > choice.rows || history?.nextToken
+      found.length > choice.rows || history?.nextToken
         ? h(
             "button",
             {
@@ -128,6 +136,7 @@ function drawList(page, { clusters = [choice.cluster], runs, history }) {
   ];
 }
 
+// What a row shows. `text` changes with it; what costs more is built only then.
 function unended(run) {
   const waits = run.state === "WAITING";
   return {
@@ -136,14 +145,17 @@ function unended(run) {
     state: run.held ? "HELD" : run.state,
     owner: run.owner,
     gpus: waits ? needs(run.needs) : run.gpuIds.length ? plural(run.gpuIds.length, "GPU") : "–",
-    when: waits ? (run.startsAtS ? `starts ${until(run.startsAtS)}` : `since ${ago(run.sinceS)}`) : ago(run.sinceS),
-    about: waits
-      ? [run.place ? `Place ${run.place}: ` : "", reason(run.reason, (id) => link("tasks", choice.cluster, id))]
-      : [run.host, run.gpuMemoryMiB ? `shares a GPU (${mib(run.gpuMemoryMiB)})` : null, run.reason].filter(Boolean).join(" · "),
+    when: () => (run.startsAtS ? `starts ${until(run.startsAtS)}` : age(run.sinceS, waits ? "since " : "")),
+    text: `${run.place} ${run.reason} ${run.host} ${run.sinceS} ${run.startsAtS && until(run.startsAtS)}`,
+    about: () =>
+      waits
+        ? [run.place ? `Place ${run.place}: ` : "", reason(run.reason, (id) => link("tasks", choice.cluster, id))]
+        : [run.host, run.gpuMemoryMiB ? `shares a GPU (${mib(run.gpuMemoryMiB)})` : null, run.reason].filter(Boolean).join(" · "),
   };
 }
 
 function stopped(task) {
+  const about = `${outcome(task)} after ${duration(task.wallSeconds)}${task.exitCode ? ` · ${task.stoppedReason ?? ""}` : ""}`;
   return {
     id: last(task.taskArn),
     name: label(task),
@@ -151,7 +163,8 @@ function stopped(task) {
     stateText: task.failed ? "failed" : "ended",
     owner: task.owner,
     gpus: task.gpus ? plural(task.gpus, "GPU") : "–",
-    when: ago(task.stoppedAt),
-    about: `${outcome(task)} after ${duration(task.wallSeconds)}${task.exitCode ? ` · ${task.stoppedReason ?? ""}` : ""}`,
+    when: () => age(task.stoppedAt),
+    text: `${about} ${task.stoppedAt}`,
+    about: () => about,
   };
 }

@@ -33,8 +33,9 @@ def use_at(use: ShareUse, now_s: float, decay_s: float) -> ShareUse:
 
 def use_after(use: ShareUse, change: float, now_s: float, decay_s: float) -> ShareUse:
     """Return the use after an owner or a share gets more, or gives some back (a negative change)."""
-    before = use_at(use, now_s, decay_s)
-    return ShareUse(max(0.0, before.held + change), before.used, before.at_s)
+    elapsed_s, held = now_s - use.at_s, use.held + change
+    used, at_s = (decayed(use.used, use.held, elapsed_s, decay_s), now_s) if elapsed_s > 0 else (use.used, use.at_s)
+    return ShareUse(held if held > 0 else 0.0, used, at_s)
 
 
 def is_idle(use: ShareUse, now_s: float, decay_s: float) -> bool:
@@ -44,7 +45,9 @@ def is_idle(use: ShareUse, now_s: float, decay_s: float) -> bool:
 
 def average_use(use: ShareUse, decay_s: float, now_s: float) -> float:
     """Return the average use of the past, or what is held now if this is more."""
-    return max(use_at(use, now_s, decay_s).used / decay_s, use.held)
+    elapsed_s = now_s - use.at_s
+    average = (decayed(use.used, use.held, elapsed_s, decay_s) if elapsed_s > 0 else use.used) / decay_s
+    return average if average > use.held else use.held
 
 
 def line_level(use: ShareUse, weight: float, decay_s: float, now_s: float) -> float:

@@ -284,7 +284,7 @@ def gpu_readings(
 
 
 def _task_readings(sample: GpuSample, tasks: Sequence[tuple[Task, tuple[Target, ...]]]) -> tuple[TaskReading, ...]:
-    return tuple(_task_reading(task, targets, sample, shares=len(tasks) > 1) for task, targets in tasks)
+    return tuple([_task_reading(task, targets, sample, shares=len(tasks) > 1) for task, targets in tasks]) if tasks else ()
 
 
 def _task_reading(task: Task, targets: tuple[Target, ...], sample: GpuSample, *, shares: bool) -> TaskReading:
@@ -333,7 +333,13 @@ class GpuPoints:
                 self._add(target, at_s, weight, own)
 
     def _add(self, target: Target, at_s: float, weight: float, values: Iterable[tuple[GpuMetric, float | None]]) -> None:
-        series = self._found.setdefault((target, int(at_s)), {})
+        key = target, int(at_s)
+        series = self._found.get(key)
+        if series is None:
+            self._found[key] = {
+                metric.name: _Values(metric.unit, at_s, {value: weight}) for metric, value in values if value is not None
+            }
+            return
         for metric, value in values:
             if value is None:
                 continue

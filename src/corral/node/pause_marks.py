@@ -125,7 +125,11 @@ class PauseMarks:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of all marks. If another process does not release it soon, continue without it."""
-        fd = os.open(self._data / LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fd = os.open(self._data / LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:  # the disk is full, or the data folder was deleted
+            yield
+            return
         try:
             give_up_s = time.monotonic() + LOCK_MAX_S
             while time.monotonic() < give_up_s:
@@ -140,8 +144,9 @@ class PauseMarks:
 
     def name_spawner(self, pid: int) -> None:
         """Record that the spawner with this pid knows marks. One of an earlier version would continue paused runs."""
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        Path(f"{self._folder}/{SPAWNER}").write_text(str(pid))
+        with contextlib.suppress(OSError):  # without this record, no run of it is paused
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            Path(f"{self._folder}/{SPAWNER}").write_text(str(pid))
 
     def is_known_to(self, spawner: int | None) -> bool:
         return spawner is not None and node_folder.lock_owner(Path(f"{self._folder}/{SPAWNER}")) == spawner

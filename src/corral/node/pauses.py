@@ -91,6 +91,7 @@ class Pauses:
     def _carry_out(self, order: PauseOrder, target: PauseTarget, before: PauseMark | None) -> None:
         known = self._engine.observe()[order.run_id]
         was_paused = before is not None and before.is_paused
+        is_complete = was_paused == order.paused and (before is None or not before.why_not)
         fresh = PauseMark(
             run_id=order.run_id,
             number=order.number,
@@ -100,7 +101,7 @@ class Pauses:
             engine=target.engine,
             container=target.container,
             sessions=list(target.sessions),
-            is_done=bool(target.why_not) or was_paused == order.paused,
+            is_done=bool(target.why_not) or is_complete,
             is_paused=was_paused,
             why_not=target.why_not,
             began_boot_s=boot_s(),

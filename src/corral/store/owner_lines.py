@@ -31,7 +31,7 @@ class OwnerLines:
         """Return the lines, sorted by their first claims."""
         found = self.sorted
         if found is None:
-            found = self.sorted = sorted(self.lines, key=first_claim)
+            found = self.sorted = sorted(self.lines, key=first_claim) if len(self.lines) > 1 else list(self.lines)
         return found
 
 
@@ -56,17 +56,27 @@ class UsedOwners:
         at = self.groups.index(group, bisect_left(self.levels, group.level))
         del self.levels[at], self.groups[at]
 
+    def move(self, group: OwnerLines, level: float) -> None:
+        """Give a group another level."""
+        levels, groups = self.levels, self.groups
+        at = groups.index(group, bisect_left(levels, group.level))
+        del levels[at], groups[at]
+        at = bisect_left(levels, level)
+        levels.insert(at, level)
+        groups.insert(at, group)
+        group.level = level
+
     def in_order(self) -> Iterator[list[Line]]:
         """Yield the lines of each level, sorted by their first claims."""
-        at, levels = 0, self.levels
+        at, levels, groups = 0, self.levels, self.groups
         while at < len(levels):
             end = at + 1
-            while end < len(levels) and levels[end] == levels[at]:
-                end += 1
-            if end == at + 1:
-                yield self.groups[at].in_order()
+            if end == len(levels) or levels[end] != levels[at]:
+                yield groups[at].in_order()
             else:
-                yield sorted([line for group in self.groups[at:end] for line in group.lines], key=first_claim)
+                while end < len(levels) and levels[end] == levels[at]:
+                    end += 1
+                yield sorted([line for group in groups[at:end] for line in group.lines], key=first_claim)
             at = end
 
 

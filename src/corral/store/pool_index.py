@@ -356,7 +356,8 @@ class PoolIndex:
     def reorder(self, owner: str) -> None:
         """Move the claims of an owner whose level has changed."""
         if self.waiting_lines.reorder(owner):
-            self.forget_names()
+            self._derived.clear()
+            self._copy = None
 
     def reopen(self, owner: str) -> None:
         """Decide again which claims of an owner wait for its limits."""

@@ -475,6 +475,11 @@ class Tasks:
         ids = self._execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING') ORDER BY id").fetchall()
         return list(self.several([task_id for (task_id,) in ids]).values())
 
+    def instances(self) -> list[str]:
+        """The ids of the instances that have tasks which have not stopped."""
+        rows = self._execute("SELECT DISTINCT instance_id FROM task WHERE state IN ('PENDING', 'RUNNING') ORDER BY instance_id")
+        return [instance_id for (instance_id,) in rows.fetchall() if instance_id is not None]
+
     def on_host(self, host_id: str) -> list[Task]:
         """The tasks on all instances of a host that have not stopped."""
         return [task for instance in self._instances.on_host(host_id) for task in self.on(instance.id)]

@@ -160,11 +160,14 @@ class WaitingLines:
 
     def _lines_in_order(self) -> Iterator[Sequence[Line]]:
         """Yield parts of the order. If owners have used no GPU, yield only the first of their open lines for each peers."""
+        if not self._unused:
+            for used in self._used.values():
+                yield from used.in_order()
+            return
         unused: dict[float, list[Line]] = {}
-        if self._unused:
-            for line in filter(None, map(self._first_unused, self.peers.values())):
-                unused.setdefault(line.group.priority, []).append(line)
-        for priority in sorted(self._unused.keys() | self._used.keys()) if self._unused else self._used:
+        for line in filter(None, map(self._first_unused, self.peers.values())):
+            unused.setdefault(line.group.priority, []).append(line)
+        for priority in sorted(self._unused.keys() | self._used.keys()):
             if priority in unused:
                 yield sorted(unused[priority], key=first_claim)
             if priority in self._used:
@@ -270,10 +273,13 @@ class WaitingLines:
         self._stretches, level, reach = None, self._levels.get(owner, UNUSED), self.reach
         self.version += 1
         for group in groups.values():
-            self._leave_order(group)
-            before, group.level = group.level, level
-            self._join_order(group)
-            priority = group.priority
+            before, priority = group.level, group.priority
+            if before == UNUSED or level == UNUSED:
+                self._leave_order(group)
+                group.level = level
+                self._join_order(group)
+            else:
+                self._used[priority].move(group, level)
             if level != UNUSED and (priority, level if level < before else before) > reach:
                 continue  # no line of the group is or was the first of its peers
             place = (priority, level) if level < before else (inf,)

@@ -13,8 +13,12 @@ in the buffer. So no point is counted twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 from corral.core.undo_log import UndoLog
 
+BufferedPoint = tuple[int, int, int, bytes]  # (series id, unit, minute, records)
 Rows = dict[tuple[int, int], bytes]  # (unit, minute) → records
 Generation = tuple[int, dict[int, Rows]]  # (number, series id → rows)
 
@@ -28,15 +32,16 @@ class Buffer:
         self._undo_log = undo_log
         self._generations: tuple[Generation, ...] = ((flushed + 1, {}),)  # new points are added to the last generation
         self._since_s: float | None = None  # when the oldest point of the last generation arrived
-        self._pending: list[tuple[int, int, int, bytes, float]] = []  # points of the current transaction
-        self._pending_by_series: dict[int, list[tuple[int, int, bytes]]] = {}
+        self._pending: list[BufferedPoint] = []  # of the current transaction
+        self._pending_by_series: dict[int, list[tuple[int, int, bytes]]] | None = None  # None: not computed since the last change
+        self._pending_s = 0.0  # when the last of them arrived
         self._flushing = False
 
-    def add(self, series_id: int, unit: int, minute_s: int, data: bytes, now_s: float) -> None:
+    def add(self, points: Sequence[BufferedPoint], now_s: float) -> None:
         self._expect_commit()
-        self._pending.append((series_id, unit, minute_s, data, now_s))
-        self._pending_by_series.setdefault(series_id, []).append((unit, minute_s, data))
-        self._undo_log.on_rollback(self._drop_last)
+        self._undo_log.on_rollback(partial(self._drop_after, len(self._pending)))
+        self._pending += points
+        self._pending_by_series, self._pending_s = None, now_s
 
     def is_due(self, now_s: float) -> bool:
         return self._since_s is not None and not 0 <= now_s - self._since_s < FLUSH_S
@@ -69,7 +74,12 @@ class Buffer:
 
     def pending(self, series_id: int) -> list[tuple[int, int, bytes]]:
         """Return (unit, minute, records) of a series in the current transaction. Only the writer sees them."""
-        return self._pending_by_series.get(series_id, [])
+        found = self._pending_by_series
+        if found is None:
+            found = self._pending_by_series = {}
+            for each_id, unit, minute_s, data in self._pending:
+                found.setdefault(each_id, []).append((unit, minute_s, data))
+        return found.get(series_id, [])
 
     # The transaction
 
@@ -77,9 +87,9 @@ class Buffer:
         if not (self._pending or self._flushing):
             self._undo_log.on_commit(self._committed)
 
-    def _drop_last(self) -> None:
-        series_id = self._pending.pop()[0]
-        self._pending_by_series[series_id].pop()
+    def _drop_after(self, count: int) -> None:
+        del self._pending[count:]
+        self._pending_by_series = None
 
     def _end_flush(self) -> None:
         self._flushing = False
@@ -90,10 +100,13 @@ class Buffer:
             self._generations = (self._generations[-1], (self._generations[-1][0] + 1, {}))
             self._flushing, self._since_s = False, None
         by_series = self._generations[-1][1]
-        for series_id, unit, minute_s, data, _ in self._pending:
-            rows = by_series.setdefault(series_id, {})
-            rows[unit, minute_s] = rows.get((unit, minute_s), b"") + data
+        for series_id, unit, minute_s, data in self._pending:
+            rows, key = by_series.get(series_id), (unit, minute_s)
+            if rows is None:
+                by_series[series_id] = {key: data}
+            else:
+                rows[key] = rows[key] + data if key in rows else data
         if self._since_s is None and self._pending:
-            self._since_s = self._pending[-1][-1]
+            self._since_s = self._pending_s
         self._pending.clear()
-        self._pending_by_series.clear()
+        self._pending_by_series = None

@@ -124,10 +124,13 @@ class MetricStore(Database):
 
     def append_buffered(self, points: Iterable[Point], now_s: float) -> None:
         """Buffer points of the current second. Readers see them after the commit. The next flush writes them to disk."""
+        packed = []
         for metric, at_s, sample, unit, resolution_s in points:
-            second = int(at_s)
-            data = pack(second % 60 if resolution_s == 1 else 0, sample)
-            self._buffer.add(self._active(metric, now_s), UNIT_NUMBERS[unit], second - second % 60, data, now_s)
+            minute_s, second = divmod(int(at_s), 60)
+            data = pack(second if resolution_s == 1 else 0, sample)
+            packed.append((self._active(metric, now_s), UNIT_NUMBERS[unit], 60 * minute_s, data))
+        if packed:
+            self._buffer.add(packed, now_s)
         if self._buffer.is_due(now_s):
             self.flush()
 

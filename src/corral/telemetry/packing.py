@@ -43,7 +43,9 @@ def pack(step: int, sample: Sample) -> bytes:
         if minimum == maximum and total == minimum * count:  # all samples of the set have the same value
             return _counted.pack(step | COUNTED, minimum, count)
         return _set.pack(step | SET, count, total, minimum, maximum)
-    return b"".join(_pair(step, value, weight) for value, weight in sample)
+    if len(sample) == 1:
+        return _pair(step, *sample[0])
+    return b"".join([_pair(step, value, weight) for value, weight in sample])
 
 
 def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:

@@ -29,12 +29,13 @@ def requests(calls: Calls) -> None:
         {"Id": "e1", "Expression": "m1 * 2", "Label": "l", "Period": 60},
     ]
     calls("PutMetricAlarm", AlarmName="q", Metrics=queries, **USUAL)
-    warm_up = {"WarmUpPeriodDurationInMinutes": 1, "OnlyStartEvaluatingAfterWarmUpPeriodEnds": True}
+    # These periods do not end before the last read, because an alarm changes at the end of such a period.
+    warm_up = {"WarmUpPeriodDurationInMinutes": 60, "OnlyStartEvaluatingAfterWarmUpPeriodEnds": True}
     timed = {"EvaluationWindow": {"WallClockWindow": {"Timezone": "UTC"}}, "WarmUpConfiguration": warm_up}
     tagged = {"ActionConfiguration": {"AlarmTagsPropagation": {"Enabled": True, "IncludedTagKeys": ["a"]}}}
     untagged = {"ActionConfiguration": {"AlarmTagsPropagation": {"Enabled": True, "ExcludedTagKeys": ["a"]}}}
     calls("PutMetricAlarm", AlarmName="w", Period=60, Statistic="Sum", **METRIC, **USUAL, **timed, **untagged)
-    suppressor = {**tagged, "ActionsSuppressor": "a", "ActionsSuppressorWaitPeriod": 1, "ActionsSuppressorExtensionPeriod": 1}
+    suppressor = {**tagged, "ActionsSuppressor": "a", "ActionsSuppressorWaitPeriod": 3600, "ActionsSuppressorExtensionPeriod": 1}
     calls.twice("PutCompositeAlarm", SAME, AlarmName="c", AlarmRule="ALARM(a)", **suppressor, AlarmDescription="a", **actions)
     calls.twice("SetAlarmState", SAME, AlarmName="a", StateValue="OK", StateReason="r", StateReasonData="{}")
     calls("DescribeAlarms", AlarmTypes=["MetricAlarm", "CompositeAlarm"])

@@ -3,7 +3,7 @@
 The name of a run is the value of `--name`, or the name of the script. The family of an ECS task definition can have only letters,
 digits, `_` and `-`, so the family is derived from the name. If family and name differ, the tag `corral:name` of the task contains
 the name. Commands find runs by name, by the beginning of the id, or by a glob such as `lr*`. If several runs have the same name,
-commands use the latest run.
+commands use the latest run. A name comes before the beginning of an id, also if only the history has a run with this name.
 
 `corral run --array` starts an array: one task for each index. Its tasks are the members of the array. They have the same name, and
 the same `startedBy`, which contains the id of the array. The name or the id of an array means all its members. `NAME:17` means the
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from corral.cli.client.endpoint import Endpoint, client
+from corral.cli.client.endpoint import Endpoint, call, client, is_aws
 from corral.cli.printing.errors import CliError, RunNotFound
 from corral.cli.printing.output import print_message
 from corral.cli.runs import tasks
@@ -126,7 +126,7 @@ def describe_runs(ecs: Any, found: Sequence[RunId]) -> list[dict[str, Any]]:
 
 def find_dependencies(endpoint: Endpoint, given: str, cluster: str) -> list[str]:
     """Return what the tag of --after contains for an argument: task ids, and `array:ID` for an array."""
-    found = _find(client(endpoint, "ecs"), given, cluster, unfinished=False)
+    found = _find(endpoint, given, cluster, unfinished=False)
     return [f"array:{each.array_id}" if each.array_id else each.task_id for each in found]
 
 
@@ -156,7 +156,7 @@ class _Found(NamedTuple):
 def _find_in_clusters(endpoint: Endpoint, given: str, cluster: str | None, *, unfinished: bool) -> list[_Found]:
     ecs, first = client(endpoint, "ecs"), cluster or endpoint.cluster
     try:
-        return _find(ecs, given, first, unfinished=unfinished)
+        return _find(endpoint, given, first, unfinished=unfinished)
     except RunNotFound:
         elsewhere: dict[str, list[_Found]] = {}
         if cluster is None:
@@ -164,7 +164,7 @@ def _find_in_clusters(endpoint: Endpoint, given: str, cluster: str | None, *, un
             for name in (arn.rpartition("/")[2] for arn in arns):
                 with suppress(RunNotFound):
                     if name != first:
-                        elsewhere[name] = _find(ecs, given, name, unfinished=unfinished)
+                        elsewhere[name] = _find(endpoint, given, name, unfinished=unfinished)
         if not elsewhere:
             raise
     if len(elsewhere) > 1:
@@ -174,7 +174,8 @@ def _find_in_clusters(endpoint: Endpoint, given: str, cluster: str | None, *, un
     return found
 
 
-def _find(ecs: Any, given: str, cluster: str, *, unfinished: bool) -> list[_Found]:
+def _find(endpoint: Endpoint, given: str, cluster: str, *, unfinished: bool) -> list[_Found]:
+    ecs = client(endpoint, "ecs")
     if tasks.is_exact(given):
         found = _Found(*tasks.find(ecs, given, cluster))
         if not tasks.describe(ecs, [found.task_id], found.cluster):
@@ -198,6 +199,8 @@ def _find(ecs: Any, given: str, cluster: str, *, unfinished: bool) -> list[_Foun
     if _ARRAY_ID.fullmatch(given.lower()) and (members := array_members(ecs, given.lower(), cluster)):
         return [_Found(*members[0], given.lower())]
     try:
+        if tasks.is_prefix(given) and _is_in_history(endpoint, given):
+            raise RunNotFound(f"no task has the name {given}: `corral history {given}` lists the ended runs with this name.")
         return [_Found(*tasks.find(ecs, given, cluster))]
     except RunNotFound:
         # Users can set the tag with the name by hand. Then the family is not derived from the name.
@@ -205,6 +208,13 @@ def _find(ecs: Any, given: str, cluster: str, *, unfinished: bool) -> list[_Foun
         if not tagged:
             raise
         return [_found(task, cluster) for task in _latest(tagged)]
+
+
+def _is_in_history(endpoint: Endpoint, name: str) -> bool:
+    """Whether the history has a run with this name."""
+    if is_aws(endpoint):
+        return False
+    return bool(call(endpoint, "GetHistory", {"name": name, "latest": True, "limit": 1})[0]["tasks"])
 
 
 def _found(task: dict[str, Any], cluster: str) -> _Found:

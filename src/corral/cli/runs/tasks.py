@@ -113,6 +113,11 @@ def is_exact(given: str) -> bool:
     return given.startswith("arn:") or bool(_WHOLE_ID.fullmatch(given.lower()))
 
 
+def is_prefix(given: str) -> bool:
+    """Whether the id of a task can begin with this."""
+    return _PREFIX.fullmatch(given.lower()) is not None
+
+
 def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
     """Return the cluster and the id of a task. `given` is its ARN, its id or a unique prefix of its id."""
     if given.startswith("arn:"):
@@ -120,7 +125,7 @@ def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
         return cluster, task_id
     if _WHOLE_ID.fullmatch(given.lower()):
         return cluster, given.lower()
-    if not _PREFIX.fullmatch(given.lower()):
+    if not is_prefix(given):
         raise RunNotFound(f"no task has the name '{given}': `corral ps --all` lists the tasks.")
     given = given.lower()
     with id_prefix(given):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -21,6 +21,8 @@ import orjson
 from corral.core.clock import Clock
 from corral.core.errors import api_error
 from corral.core.ids import Ids
+from corral.model.agent_protocol import HEARTBEAT_S
+from corral.model.gpu_metrics import GpuSample
 from corral.model.settings import Settings
 from corral.server.console.guard import HEADERS
 from corral.server.http.connection import ClientGone, HttpConnection
@@ -29,6 +31,8 @@ from corral.server.lanes import Lane
 INTERVAL_S = 0.1  # between two events of a stream
 KEEP_ALIVE_S = 15.0
 SAMPLE_S = 1.0  # how often streams with the topic `gpus` are told about new samples
+# With so many GPUs, hosts are not asked for samples at once: they send those of HEARTBEAT_S together, which is less work.
+MANY_GPUS = 64
 LINGER_S = 20.0  # so long after the last stream has closed, changes are noted for pages that reconnect
 TOPICS_MAX = 64
 LOGS = "logs:"
@@ -72,7 +76,7 @@ NO_TOPIC = frozenset(
      "parameter", "parameter_version", "secret", "secret_version", "repository", "repository_layer", "layer", "image", "image_tag",
      "image_part"}
 )  # fmt: skip
-SAMPLED = "gpus"
+SAMPLED, PEOPLE = "gpus", "people"
 ALL_TOPICS = frozenset(topic for topics in TOPICS.values() for topic in topics if topic != LOGS)
 _WRITES = re.compile(
     r"\b(?:INSERT(?:\s+OR\s+\w+)?\s+INTO|REPLACE\s+INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+(\w+)", re.IGNORECASE
@@ -126,6 +130,7 @@ class Changes:
         self._changed: dict[str, int] = {}  # topic → the id of its last change
         self._watching: asyncio.Future[None] | None = None
         self._sampling: asyncio.TimerHandle | None = None
+        self._samples: list[GpuSample] = []  # those that pages were last told of
         self._lingering: asyncio.TimerHandle | None = None
 
     @property
@@ -206,8 +211,10 @@ class Changes:
         if topics:
             self._note(topics)
 
-    def _note(self, topics: Iterable[str]) -> None:
+    def _note(self, topics: Collection[str]) -> None:
         id_ = self._next_id()
+        if PEOPLE in topics:
+            self.check_sessions()
         for topic in topics:
             self._changed[topic] = id_
         for stream in self._streams:
@@ -232,13 +239,20 @@ class Changes:
         return changed
 
     def _sample(self) -> None:
-        """Ask the hosts for samples of GPUs, and tell the pages that show them, as long as there are some."""
+        """Tell the pages that show GPUs about new samples, as long as there are such pages."""
         self._sampling = None
         if not any(SAMPLED in stream.topics for stream in self._streams):
             return
-        self._settings.server.read_samples()
-        self._note((SAMPLED,))
-        self._sampling = asyncio.get_running_loop().call_later(SAMPLE_S, self._sample)
+        server = self._settings.server
+        is_small = len(server.samples) < MANY_GPUS
+        if is_small:
+            server.read_samples()
+        samples = list(server.samples.values())
+        if samples != self._samples:
+            self._samples = samples
+            self._note((SAMPLED,))
+        wait_s = SAMPLE_S if is_small else HEARTBEAT_S
+        self._sampling = asyncio.get_running_loop().call_later(wait_s, self._sample)
 
 
 async def stream_events(stream: ChangeStream, changes: Changes, connection: HttpConnection) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -47,7 +49,8 @@ class ConsoleOpener:
         self._lock = Lock()
         self._sessions: ConsoleSessions | None = None
         self._console: Console | None = None
-        self.access = ConsoleAccess(port, self._create_link, lambda owner: self._open_sessions().end_of_owner(owner))
+        self._check_streams: Callable[[], object] = lambda: None  # any thread may call it
+        self.access = ConsoleAccess(port, self._create_link, self._end_sessions)
 
     def __call__(self, front_door: FrontDoor, server: HttpServer) -> Console:
         """Return what serves the port of the console. Call this on the event loop."""
@@ -58,12 +61,18 @@ class ConsoleOpener:
 
             changes = Changes(self._lanes, self._settings, self._ids, self._clock)
             server.before_exit.append(changes.close)
+            self._check_streams = partial(asyncio.get_running_loop().call_soon_threadsafe, changes.check_sessions)
             guard = Guard((socket.gethostname(), *self._names))
             self._console = Console(front_door, self._open_sessions(), guard, self._settings, changes, self._port)
         return self._console
 
     def _create_link(self, identity: ConsoleIdentity) -> tuple[str, float]:
         return self._open_sessions().create_link(identity)
+
+    def _end_sessions(self, owner: str) -> int:
+        ended = self._open_sessions().end_of_owner(owner)
+        self._check_streams()
+        return ended
 
     def _open_sessions(self) -> ConsoleSessions:
         """Return the sessions. Any thread may call this."""

@@ -50,12 +50,15 @@ SAMPLE_STALE_S = SAMPLE_MAX_AGE_S  # a sample older than this is not used
 def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Describe the server, its hosts, running tasks, and what waits for capacity.
 
-    `tasks` limits the running tasks, the claims of each pool, and the tasks that their tags hold back.
+    `tasks` limits the running tasks, the claims of each pool, and the tasks that their tags hold back. If `hosts` is false, the
+    response has no hosts, which are most of the work on a large cluster.
     """
     server, shown = tx.settings.server, max(0, min(params.get("tasks", TASKS_SHOWN), TASKS_SHOWN_MAX))
+    has_hosts = params.get("hosts", True)
     waiting = [row for pool in tx.store.fleet.pools_with_claims() for row in _line(tx, pool, shown)]
     hosts = HostNames(tx)
-    server.read_samples()
+    if has_hosts:
+        server.read_samples()
     behind = tx.store.task_queue.first_not_admitted(shown)
     behind += tx.store.tasks.listing.for_turns(max(0, shown - len(behind)))
     waiting += [_behind(tx, task) for task in _tasks(tx, behind)]
@@ -67,7 +70,7 @@ def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         "version": corral.__version__,
         **server.about,
         "tasks": tx.store.tasks.listing.counts(),
-        "hosts": _hosts(tx),
+        "hosts": _hosts(tx) if has_hosts else [],
         **instances_status(tx),
         "running": [_running(tx, task, hosts.of(task.instance_id), reasons) for task in oldest],
         "paused": [_running(tx, task, hosts.of(task.instance_id), reasons) for task in paused],
@@ -82,7 +85,7 @@ def get_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
 
 def describe_hosts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Describe the hosts, also those that have joined and have not connected yet. Forgotten hosts are left out."""
-    hosts, joined = _hosts(tx), tx.store.joined_hosts.all().values()
+    hosts, joined = _hosts(tx, has_history=params.get("history", True)), tx.store.joined_hosts.all().values()
     known = {host["id"] for host in hosts}
     new = [_new_host(tx, host) for host in joined if host.id not in known and host.forgotten_at_s is None]
     return {"hosts": [*hosts, *new]}
@@ -96,7 +99,7 @@ def describe_gpus(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     return {"gpus": [found[gpu_id] for gpu_id in params.get("gpus", found)]}
 
 
-def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
+def _hosts(tx: Tx[Store], *, has_history: bool = True) -> list[dict[str, Any]]:
     hosts, reserved = [], _reserved_gpus(tx)
     options, joined = tx.store.hosts.options(), tx.store.joined_hosts.all()
     for host in tx.store.hosts.all():
@@ -120,7 +123,7 @@ def _hosts(tx: Tx[Store]) -> list[dict[str, Any]]:
                 "docker": host["docker"],
                 "cpuUnits": {"total": slot.total.cpu_units, "free": slot.cpu_units},
                 "memoryMiB": {"total": slot.total.memory_mib, "free": slot.memory_mib},
-                "gpus": _gpus(tx, host["id"], reserved),
+                "gpus": _gpus(tx, host["id"], reserved, has_history=has_history),
                 "links": tx.store.hosts.links(host["id"]),
             }
         )
@@ -256,7 +259,7 @@ def _kept_gpus(tx: Tx[Store], pool: Pool) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _gpus(tx: Tx[Store], host_id: str, reserved: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def _gpus(tx: Tx[Store], host_id: str, reserved: dict[str, dict[str, Any]], *, has_history: bool) -> list[dict[str, Any]]:
     """Describe every GPU of a host.
 
     The description says which task has the GPU, which fault it has, and whether it is excluded, held by a user, reserved for a
@@ -282,7 +285,7 @@ def _gpus(tx: Tx[Store], host_id: str, reserved: dict[str, dict[str, Any]]) -> l
             "fault": faults[gpu.gpu_id].text if gpu.gpu_id in faults else None,
             "reservedFor": reserved.get(gpu.gpu_id),
             "foreign": [{"pid": pid, "name": name} for pid, name in foreign.get(gpu.gpu_id, ())],
-            "history": _history_at(gpu.gpu_id, list(before.get(gpu.gpu_id, ())), tx.now_s),
+            "history": _history_at(gpu.gpu_id, list(before.get(gpu.gpu_id, ())), tx.now_s) if has_history else None,
         }
         for gpu in devices
     ]

@@ -1,0 +1,353 @@
+"""The web console with 10,000 tasks and 1,000 GPUs on 125 simulated hosts, in a real browser.
+
+    python bench/console_scale.py [--tasks 10000] [--hosts 125] [--seconds 15]
+
+The hosts are the busy agents of `bench/hosts.py`: they sample their GPUs every second, and report every five seconds. Then the
+overview is drawn. The page is timed by the clock of the browser. Its own code is not changed: a script before it wraps
+`requestAnimationFrame`, in which the page draws, and a trace of the browser has the tasks of its main thread. CPU time of the
+server is compared with the same server without streams. Run it on a machine without other work, at best with four cores: hosts,
+browser and server run at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import selectors
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import boto3
+import machine
+from botocore.config import Config
+from playwright.sync_api import Browser, Page, sync_playwright
+from rich.console import Console
+from rows import Row
+from run import table_of
+
+from hosts import GPUS, AgentProcess, cpu_s, prepare
+
+PAINT_MAX_S, FILES_MAX_MS, UPDATE_MAX_MS, SCRIPT_MAX_MS, STREAMS_MAX_PERCENT = 1.0, 200.0, 100.0, 50.0, 5.0
+STREAMS = 10
+LINGER_S = 22.0  # after the last stream, the server notes changes a little longer
+SIZES = (1, 1, 1, 1, 2, 2, 4, 8)  # GPUs of the tasks, in turns
+PER_CALL = 10
+DEADLINE_S = 120.0
+FRAMES_GAP_MS = 25.0
+RENDERER = "CrRendererMain"
+
+# What the page shows, by `performance.now()`: the first squares of GPUs, every drawing, and every long task of the main thread.
+WATCH = """(() => {
+  const seen = (window.seen = { draws: [], full: 0 });
+  const original = window.requestAnimationFrame.bind(window);
+  window.requestAnimationFrame = draw => original(time => {
+    const begin = performance.now();
+    draw(time);
+    const drawn = performance.now();
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => seen.draws.push([begin, drawn, performance.now()]);  // after style, layout and paint
+    port2.postMessage(0);
+  });
+  const look = () => {
+    if (document.querySelectorAll('.gpus li').length >= GPUS && document.querySelector('[data-key=line] tbody tr')) {
+      original(() => setTimeout(() => { seen.full = performance.now() }));
+    } else setTimeout(look, 5);
+  };
+  document.addEventListener('DOMContentLoaded', look);
+})()"""
+
+
+class Cluster:
+    """A server with many hosts, GPUs and tasks."""
+
+    def __init__(self, folder: Path, hosts: int, tasks: int) -> None:
+        self.data, self.hosts, self.tasks = folder / "data", hosts, tasks
+        self.data.mkdir(mode=0o700)
+        prepare(self.data, hosts)
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            door = probe.getsockname()[1]
+        reader, writer = os.pipe()
+        command = [sys.executable, "-m", "corral.server", "--data", str(self.data), "--port", "0", "--console-port", "0", "--gpus",
+                   "none", "--runtime", "process", "--door", f"127.0.0.1:{door}", "--ready-fd", str(writer)]  # fmt: skip
+        self.server = subprocess.Popen(command, pass_fds=(writer,), stdout=subprocess.DEVNULL)
+        os.close(writer)
+        with open(reader) as ready:
+            self.url = json.loads(ready.readline())["url"]
+        self.agents = AgentProcess(hosts, door, folder / "keys", busy=True, keeps_runs=True)
+        self.agents.wait_connected()
+
+    def client(self, service: str) -> Any:
+        keys = json.loads((self.data / "credentials.json").read_text())
+        return boto3.client(
+            service, region_name="us-east-1", endpoint_url=self.url, aws_access_key_id=keys["access_key"],
+            aws_secret_access_key=keys["secret_key"], config=Config(retries={"max_attempts": 0}),
+        )  # fmt: skip
+
+    def fill(self) -> None:
+        """Run tasks until the GPUs are full and the others wait."""
+        ecs = self.client("ecs")
+        ecs.create_cluster(clusterName="default")
+        for gpus in set(SIZES):
+            definition = {"name": "main", "image": "corral/host", "command": ["true"], "memory": 16,
+                          "resourceRequirements": [{"type": "GPU", "value": str(gpus)}]}  # fmt: skip
+            ecs.register_task_definition(family=f"train-{gpus}", containerDefinitions=[definition])
+        for at in range(self.tasks // PER_CALL):
+            answer = ecs.run_task(taskDefinition=f"train-{SIZES[at % len(SIZES)]}", count=PER_CALL)
+            assert not answer["failures"], answer["failures"]
+
+    def link(self) -> str:
+        words = [sys.executable, "-m", "corral", "console", "--json", "--data", str(self.data)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        return str(json.loads(done.stdout)["link"])
+
+    def cpu(self, seconds: float) -> float:
+        """Return how much of a core the server uses, in percent."""
+        before = cpu_s(self.server.pid)
+        time.sleep(seconds)
+        return (cpu_s(self.server.pid) - before) / seconds * 100
+
+    def end(self) -> None:
+        self.agents.end()
+        self.server.terminate()
+        self.server.wait()
+
+
+class Streams:
+    """Event streams of pages that do not read anything after an event."""
+
+    def __init__(self, link: str, count: int) -> None:
+        url, _, code = link.partition("#")
+        self._host, self._origin = url.removeprefix("http://").rstrip("/"), url.rstrip("/")
+        begun = self._send("POST", "/session", {"code": code})
+        secret = json.loads(begun.read())["secret"]
+        cookie = str(begun.headers["set-cookie"]).partition(";")[0]
+        topics = ["hosts", "gpus", "tasks", "jobs", "instances", "services", "groups", "queues", "alarms", "stacks"]
+        self._secrets = {"cookie": cookie, "x-corral-console": secret}
+        self._responses = [self._send("POST", "/changes", {"topics": topics, "after": None}) for _ in range(count)]
+        self.events = 0
+
+    def _send(self, method: str, path: str, body: Any) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection(self._host, timeout=30)
+        headers = {"origin": self._origin, "sec-fetch-site": "same-origin", **getattr(self, "_secrets", {})}
+        connection.request(method, path, json.dumps(body), headers)
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        return response
+
+    def during(self, measure: Callable[[], float]) -> float:
+        """Read the streams in another thread while `measure` runs, and return its result."""
+        import threading
+
+        over = threading.Event()
+        thread = threading.Thread(target=self._read, args=(over,))
+        thread.start()
+        try:
+            return measure()
+        finally:
+            over.set()
+            thread.join()
+
+    def _read(self, over: Any) -> None:
+        selector = selectors.DefaultSelector()
+        sockets = [response.fp.raw._sock for response in self._responses]  # type: ignore[union-attr]
+        for each in sockets:
+            selector.register(each, selectors.EVENT_READ)
+        while not over.is_set():
+            for key, _ in selector.select(0.5):
+                self.events += key.fileobj.recv(65_536).count(b"data: ")  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        for response in self._responses:
+            response.close()
+
+
+def until(page: Page, condition: str) -> None:
+    """Wait for a condition. `wait_for_function` needs `eval`, which the policy of the page forbids."""
+    until_s = time.monotonic() + DEADLINE_S
+    while not page.evaluate(condition):
+        if time.monotonic() > until_s:
+            sys.exit(f"console_scale: {condition} did not come true in {DEADLINE_S:.0f} s")
+        page.wait_for_timeout(20)
+
+
+def open_page(browser: Browser, link: str, gpus: int) -> Page:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(DEADLINE_S * 1000)
+    page.add_init_script(WATCH.replace("GPUS", str(gpus)))
+    page.goto(link)
+    until(page, "seen.full > 0")
+    return page
+
+
+def paints(page: Page, url: str) -> tuple[float, float]:
+    """Return when the page has first painted, and when it has shown all GPUs and the waiting line, in ms."""
+    page.goto("about:blank")
+    page.goto(url)
+    until(page, "seen.full > 0")
+    first = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    return first, page.evaluate("seen.full")
+
+
+class Watched(NamedTuple):
+    """What the main thread of the page did for a while, in ms."""
+
+    draws: list[list[float]]  # begin, end of the script, and end of the painting
+    tasks: list[tuple[float, float]]  # time and CPU time
+
+    def longest(self) -> str:
+        cpu_ms, script_ms = max(cpu for _, cpu in self.tasks), max([0.0, *(drawn - begin for begin, drawn, _ in self.draws)])
+        number = sum(took > SCRIPT_MAX_MS for took, _ in self.tasks)
+        return (
+            f"{number} longer than 50 ms; CPU time of the longest {cpu_ms:.0f} ms; longest script of a drawing {script_ms:.0f} ms"
+        )
+
+
+def watch(page: Page, act: Callable[[], None]) -> Watched:
+    browser = page.context.browser
+    assert browser is not None
+    page.evaluate("seen.draws = []")
+    browser.start_tracing(page=page, categories=["toplevel"])
+    act()
+    events = json.loads(browser.stop_tracing())["traceEvents"]
+    main = {(each["pid"], each["tid"]) for each in events if each["name"] == "thread_name" and each["args"]["name"] == RENDERER}
+    tasks = [
+        (each["dur"] / 1000, each.get("tdur", 0) / 1000)
+        for each in events
+        if each["name"].endswith("RunTask") and each["ph"] == "X" and (each["pid"], each["tid"]) in main
+    ]
+    return Watched(page.evaluate("seen.draws"), tasks)
+
+
+def updates_of(draws: list[list[float]]) -> list[float]:
+    """Return how long each update took, in ms: a large one is drawn in several frames, one after the other."""
+    found: list[list[float]] = []
+    for begin, _, end in sorted(draws):
+        if found and begin < found[-1][1] + FRAMES_GAP_MS:
+            found[-1][1] = max(end, found[-1][1])
+        else:
+            found.append([begin, end])
+    return sorted(end - begin for begin, end in found)
+
+
+def scroll(page: Page, seconds: float) -> None:
+    page.mouse.move(600, 500)
+    until_s, step = time.monotonic() + seconds, 240
+    while time.monotonic() < until_s:
+        page.mouse.wheel(0, step)
+        page.wait_for_timeout(30)
+        at, height = page.evaluate("[scrollY, document.documentElement.scrollHeight - innerHeight]")
+        step = 240 if at <= 0 else -240 if at >= height - 1 else step
+
+
+def change_shown(cluster: Cluster, page: Page) -> list[float]:
+    """Return how long it takes from the response of a call to the page that shows its change, in ms."""
+    ecs, found = cluster.client("ecs"), []
+    tasks = ecs.list_tasks(desiredStatus="RUNNING")["taskArns"][-6:]
+    for arn in tasks:
+        task = arn.rpartition("/")[2]
+        page.evaluate("path => { location.hash = path }", f"#/tasks/default/{task}")
+        state = page.locator("main .head .state")
+        state.wait_for()
+        page.evaluate("""() => { window.changed = 0; const look = () => {
+            if (document.querySelector('main .head .state')?.textContent.includes('STOP')) changed = Date.now();
+            else setTimeout(look, 2) }; look() }""")
+        ecs.stop_task(task=arn)
+        answered_ms = time.time() * 1000
+        until(page, "changed > 0")
+        found.append(max(0.0, page.evaluate("changed") - answered_ms))
+    return found
+
+
+def measured(cluster: Cluster, browser: Browser, seconds: float) -> list[Row]:
+    gpus = cluster.hosts * GPUS
+    time.sleep(5.0)
+    before = cluster.cpu(seconds)
+    streams = Streams(cluster.link(), STREAMS)
+    time.sleep(2.0)
+    with_streams = streams.during(partial(cluster.cpu, seconds))
+    streams.close()
+    page = open_page(browser, cluster.link(), gpus)
+    url = page.url
+    found = [paints(page, url) for _ in range(5)]
+    page.wait_for_timeout(3000)
+    updates = watch(page, lambda: page.wait_for_timeout(seconds * 1000))
+    while_open = cluster.cpu(seconds)
+    scrolled = watch(page, lambda: scroll(page, seconds))
+    page.evaluate("location.hash = '#/tasks'")
+    page.locator("tbody tr").nth(100).wait_for()
+    page.wait_for_timeout(2000)
+    of_tasks = watch(page, lambda: scroll(page, seconds))
+    shown = change_shown(cluster, page)
+    page.context.close()
+    time.sleep(LINGER_S)
+    after = cluster.cpu(seconds)
+    draws = updates_of(updates.draws)
+    rows = [
+        Row("overview: first paint, without figures", statistics.median(first for first, _ in found), "ms", budget=FILES_MAX_MS),
+        Row(f"overview: {gpus:,} GPUs and the waiting line are shown", statistics.median(full for _, full in found) / 1000, "s",
+            budget=PAINT_MAX_S, note=f"worst of {len(found)}: {max(full for _, full in found):.0f} ms"),
+        Row("overview: an update is drawn, median", statistics.median(draws), "ms", budget=UPDATE_MAX_MS,
+            note=f"{len(draws)} updates in {seconds:.0f} s, worst {draws[-1]:.0f} ms; {updates.longest()}"),
+        Row("task page: from the response of StopTask until the page shows it, median", statistics.median(shown), "ms",
+            note=f"worst {max(shown):.0f} ms"),
+    ]  # fmt: skip
+    for name, seen in (("overview", scrolled), ("tasks", of_tasks)):
+        longest = max(took for took, _ in seen.tasks)
+        rows.append(
+            Row(
+                f"{name}: longest task of the main thread while scrolling", longest, "ms", budget=SCRIPT_MAX_MS, note=seen.longest()
+            )
+        )
+    rows += [
+        Row("server without streams", before, "% of a core"),
+        Row(f"server with {STREAMS} event streams, more than without", with_streams - before, "% of a core",
+            budget=STREAMS_MAX_PERCENT, note=f"{streams.events} events"),
+        Row("server with one open overview, more than without", while_open - before, "% of a core"),
+        Row(f"server {LINGER_S:.0f} s after the last page, more than before the first", after - before, "% of a core"),
+    ]  # fmt: skip
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=10_000)
+    parser.add_argument("--hosts", type=int, default=125)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    given = parser.parse_args()
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        sys.exit("console_scale: chromium is missing: `make test-packages` installs it")
+    with tempfile.TemporaryDirectory(dir=machine.real_disk()) as folder:
+        about = machine.described(Path(folder))
+        cluster = Cluster(Path(folder), given.hosts, given.tasks)
+        try:
+            began_s = time.monotonic()
+            cluster.fill()
+            print(f"{given.tasks:,} tasks on {given.hosts} hosts: {time.monotonic() - began_s:.0f} s")
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(
+                    executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+                )
+                rows = measured(cluster, browser, given.seconds)
+                browser.close()
+        finally:
+            cluster.end()
+    Console(width=None if sys.stdout.isatty() else 200).print(table_of(rows))
+    for name, value in about.items():
+        print(f"{name}: {value}")
+
+
+if __name__ == "__main__":
+    main()
