@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from corral.core.commands import Command
+from corral.core.core import Outcome
 from corral.core.errors import ApiError
-from corral.model.run import RunPause
+from corral.model.agent_protocol import PauseOrder
+from corral.model.job import JobState
+from corral.model.run import Observed, RunPause
+from corral.services.batch import job_definitions
+from corral.services.ecs import host_reports
+from virtual_clock.job_world import JobWorld, definition
 from virtual_clock.pause_world import GIB, PauseWorld
 from virtual_clock.shares_world import HOUR_S
 
@@ -298,3 +307,67 @@ def test_a_reason_says_when_a_turn_ends() -> None:
     [second] = world.submit("ann", hours=100, tags=turns(300))
     world.wait(100)
     assert "; the turn of gpus1 ends in 3m20s" in world.reason(second), world.reason(second)
+
+
+class BatchPauses(JobWorld):
+    """`orders` has the orders to pause and to continue runs that the host has not answered yet."""
+
+    def __init__(self, gpus: int) -> None:
+        self.orders: list[PauseOrder] = []
+        super().__init__(gpus)
+        tags = {"corral:preemptible": "true"}
+        self.batch_call(job_definitions.register_job_definition, **definition("lends", gpus=1), tags=tags)
+
+    def transact(self, commands: Sequence[Command]) -> Outcome:
+        outcome = super().transact(commands)
+        for orders in outcome.orders.values():
+            self.orders += [each for each in orders.once if isinstance(each, PauseOrder)]
+        return outcome
+
+    def answer(self) -> None:
+        orders, self.orders = self.orders, []
+        for order in orders:
+            pause = RunPause(order.number, order.paused, "", GIB, 1.0)
+            observed = Observed(order.run_id, 1, self.clock.now_s(), pause=pause)
+            self.run(lambda tx, observed=observed: host_reports.report(tx, "h", [observed]))
+        self.settle()
+
+    def started(self, job_id: str) -> None:
+        task = self.store.tasks.get(self.job(job_id).task_id)
+        assert task is not None
+        runs = [Observed(run.attempt_id, 1, self.clock.now_s()) for run in task.runs]
+        self.run(lambda tx: host_reports.report(tx, "h", runs))
+        self.settle()
+
+    def phase(self, job_id: str) -> str:
+        task = self.store.tasks.get(self.job(job_id).task_id)
+        return task.pause.phase.value if task is not None and task.pause is not None else "none"
+
+
+def test_a_job_makes_room_for_jobs_of_a_queue_with_a_higher_priority() -> None:
+    world = BatchPauses(1)
+    world.queue("low", priority=1)
+    world.queue("high", priority=10)
+    lender = world.submit("lender", "lends", "low", timeout={"attemptDurationSeconds": 3600})
+    world.started(lender)
+    other = world.submit("other", "one", "low")
+    world.wait(60)
+    assert world.phase(lender) == "running", "a job of the same queue takes nothing"
+    urgent, next_urgent = world.submit("urgent", "one", "high"), world.submit("next", "one", "high")
+    assert world.phase(lender) == "pausing"
+    world.answer()
+    assert world.phase(lender) == "paused" and urgent in world.active() and other not in world.active()
+    world.wait(3 * HOUR_S)
+    world.finish(urgent)
+    assert next_urgent in world.active(), "the paused job returns after all jobs of the queue with the higher priority"
+    world.finish(next_urgent)
+    assert world.phase(lender) == "resuming" and other not in world.active()
+    world.answer()
+    assert (world.phase(lender), world.state(lender)) == ("running", JobState.RUNNING), "its time limit has not counted"
+    task = world.store.tasks.get(world.job(lender).task_id)
+    assert task is not None
+    world.wait(3400)
+    assert task.desired.value == "RUNNING"
+    world.wait(300)
+    ended = world.store.tasks.get(task.id)
+    assert ended is not None and ended.desired.value == "STOPPED"
