@@ -178,6 +178,23 @@ def test_a_stream_ends_with_its_session(corral: Corral) -> None:
         Stream(mine, "tasks")
 
 
+def test_pages_that_leave_while_something_changes(corral: Corral, page: Page) -> None:
+    """The server writes to a stream at the moment at which its client disconnects, and logs no error."""
+    sqs = corral.client("sqs")
+    url = sqs.create_queue(QueueName="left")["QueueUrl"]
+    for _ in range(20):
+        streams = [Stream(page, "queues") for _ in range(10)]
+        for stream in streams:
+            sqs.send_message(QueueUrl=url, MessageBody="x")
+            stream.close()
+            stream.response.close()
+    other = Stream(page, "queues")
+    other.next()
+    sqs.delete_queue(QueueUrl=url)
+    other.until("queues")
+    assert "Traceback" not in corral.log()
+
+
 def test_nothing_is_noted_without_streams(corral: Corral) -> None:
     """A store notes statements only while streams are open."""
     store = Store(None)

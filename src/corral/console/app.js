@@ -230,6 +230,7 @@ function open(page) {
   // Load a part. The others need not wait for it.
   const load = async (part) => {
     const begin = performance.now();
+    let again = false; // soon, because the server does not answer, or has refused for a moment
     busy.add(part);
     stale.delete(part);
     try {
@@ -239,17 +240,19 @@ function open(page) {
     } catch (error) {
       if (over) return;
       if (error.status === 401) return connected(false, error);
-      if (error.status === 0 || error.status >= 502 || isThrottled(error)) stale.add(part);
-      else {
+      if (error.status === 0 || error.status >= 502 || isThrottled(error)) {
+        again = true;
+        stale.add(part);
+      } else {
         if (error.status === undefined) console.error(error);
         errors[part] = error.status === undefined ? { code: "The page failed", message: error.message } : error;
         settled.add(part);
       }
     } finally {
       busy.delete(part);
-      const took = performance.now() - begin;
-      const pause = stale.has(part) ? Math.max(150, Math.min(3000, 2 * took)) : took;
-      due[part] = Math.max(begin + every(part), performance.now() + pause);
+      const now = performance.now(),
+        took = now - begin;
+      due[part] = again ? now + Math.max(150, Math.min(3000, 2 * took)) : Math.max(begin + every(part), now + took);
       draw();
       if (stale.size) later(0);
     }

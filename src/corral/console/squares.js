@@ -4,7 +4,7 @@ import { link } from "/static/app.js";
 import { h, state, update } from "/static/dom.js";
 import { label, mib, percent } from "/static/format.js";
 
-const FRAME_MS = 8; // of work in a frame
+const FRAME_MS = 16; // of work in a frame
 
 export class Squares {
   #hosts = new Map(); // the id of a host → {element, head, about, squares}
@@ -20,7 +20,8 @@ export class Squares {
     element.onpointerover = ({ target }) => {
       if (target.ariaLabel) target.title = target.ariaLabel;
     };
-    this.show(this.#wanted);
+    this.#at = 0;
+    this.#step();
   }
 
   show(hosts) {
@@ -30,9 +31,10 @@ export class Squares {
   }
 
   #step = () => {
+    cancelAnimationFrame(this.#frame);
     this.#frame = 0;
     if (!this.element?.isConnected) return;
-    const end = performance.now() + FRAME_MS;
+    const end = this.#hosts.size ? performance.now() + FRAME_MS : Infinity; // at first, each frame more would be another layout
     while (this.#at < this.#wanted.length && performance.now() < end) this.#draw(this.#wanted[this.#at], this.#at++);
     if (this.#at < this.#wanted.length) {
       this.#frame = requestAnimationFrame(this.#step);

@@ -261,14 +261,16 @@ async def stream_events(stream: ChangeStream, changes: Changes, connection: Http
     gone.add_done_callback(lambda _: stream.close())
     headers = [("Content-Type", "text/event-stream"), ("Cache-Control", "no-store"), ("Transfer-Encoding", "chunked")]
     try:
-        connection.transport.write(connection.head(200, [*headers, *HEADERS], 0))
+        head = connection.head(200, [*headers, *HEADERS], 0)
+        if _can_write(connection):
+            connection.transport.write(head)
         while True:
             try:
                 async with asyncio.timeout(KEEP_ALIVE_S):
                     await stream.news.wait()
             except TimeoutError:
                 pass
-            if stream.is_closed or not stream.is_open():
+            if stream.is_closed or not stream.is_open() or not _can_write(connection):
                 break
             stream.news.clear()
             if stream.pending:
@@ -279,12 +281,17 @@ async def stream_events(stream: ChangeStream, changes: Changes, connection: Http
             connection.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
             await connection.drain()
             await asyncio.sleep(INTERVAL_S)
-        if not connection.is_disconnected:
+        if _can_write(connection):
             connection.transport.write(b"0\r\n\r\n")
             connection.finish()
     finally:
         changes.leave(stream)
         gone.cancel()
+
+
+def _can_write(connection: HttpConnection) -> bool:
+    """Whether the client is there. The transport is closed a moment before `_disconnected` returns."""
+    return not connection.is_disconnected and not connection.transport.is_closing()
 
 
 async def _disconnected(connection: HttpConnection) -> None:
