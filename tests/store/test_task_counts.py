@@ -47,3 +47,15 @@ def test_no_statement_scans_the_table() -> None:
         scans = [step for step in plan if step.startswith(("SCAN task", "SEARCH task"))]
         assert scans and all("INDEX task_" in step for step in scans), plan
         assert not any("TEMP B-TREE FOR ORDER BY" in step for step in plan) or "count" in statement, plan
+
+
+def test_stopped_tasks_cost_nothing_where_placed_ones_are_read() -> None:
+    store = store_with_tasks()
+    seen: list[str] = []
+    store.connection.set_trace_callback(seen.append)
+    assert [task.id for task in store.tasks.placed()] == ["t0", "t1", "t2", "t3", "t4"]
+    assert store.tasks.instances() == [OWN]
+    store.connection.set_trace_callback(None)
+    for statement in [each for each in seen if "FROM task WHERE state" in each]:
+        plan = [row[3] for row in store.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        assert "INDEX task_of_instance" in plan[0], plan

@@ -472,7 +472,8 @@ class Tasks:
 
     def placed(self) -> list[Task]:
         """All tasks that are placed and have not stopped, in all regions."""
-        ids = self._execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING') ORDER BY id").fetchall()
+        # Without the "+", SQLite would read all tasks in the order of their ids, also the stopped ones.
+        ids = self._execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING') ORDER BY +id").fetchall()
         return list(self.several([task_id for (task_id,) in ids]).values())
 
     def instances(self) -> list[str]:
