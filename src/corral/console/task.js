@@ -30,8 +30,8 @@ export function task(cluster, id) {
       run: {
         topics: ["tasks", "jobs"],
         load: async ({ task: found, run }) => {
-          if (run?.state === "RUNNING") return run; // it keeps its GPUs and its host until it stops
           const place = cluster === "-" ? last((found ?? (await find(cluster, id))).clusterArn) : cluster;
+          if (run?.state === "RUNNING" && !(await isPaused(place, id))) return run; // it keeps its GPUs and its host
           const runs = await call("corral", "ListRuns", { cluster: place, maxWaiting: 500 });
           return { ...[...runs.running, ...runs.waiting].find((run) => run.task === id), indexes: runs.gpuIndexes };
         },
@@ -124,6 +124,14 @@ export function task(cluster, id) {
     },
   };
   return page;
+}
+
+// A list of all tasks is expensive on a large cluster, so it is read only if the task is paused.
+function isPaused(cluster, task) {
+  return call("corral", "DescribeTaskPause", { cluster, task }).then(
+    ({ phase }) => phase !== "running",
+    () => false, // the task has ended, or the user may not see it
+  );
 }
 
 async function find(cluster, id) {
