@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from corral.cli.printing.errors import CliError
 from harness import Corral, container, eventually
 
 KILLS = int(os.environ.get("CORRAL_KILLS", "6"))
@@ -45,6 +46,19 @@ class Shared:
 
     def pause_of(self, task: str) -> dict[str, Any]:
         return self.corral.own("DescribeTaskPause", task=task)
+
+    def order(self, operation: str, task: str) -> None:
+        """Send an order as soon as the agent is connected. A killed one may need longer than the request waits."""
+
+        def is_accepted() -> bool:
+            try:
+                self.corral.own(operation, task=task)
+            except CliError as error:
+                assert "not connected" in error.message, error
+                return False
+            return True
+
+        eventually(is_accepted, "the order is accepted", 60)
 
     def settled(self, task: str) -> str:
         """Wait until the host has carried out the last order. Return the phase."""
@@ -85,14 +99,14 @@ def test_kills_while_runs_are_paused_and_continue(own_corral: Any, tmp_path: Pat
     eventually(lambda: ecs.describe_tasks(tasks=[task])["tasks"][0]["lastStatus"] == "RUNNING" and shared.count(), "the run counts")
     order = rng.sample(VICTIMS, len(VICTIMS))
     for kill in range(KILLS):
-        corral.own("PauseTask", task=task)
+        shared.order("PauseTask", task)
         if rng.random() < 0.5:  # else the kill is as early as possible
             eventually(lambda: corral.processes(PROGRAM) or shared.pause_of(task)["phase"] != "pausing", "the move begins")
         shared.kill(order[kill % len(order)])
         assert shared.settled(task) == "paused", shared.pause_of(task)
         shared.use_the_gpu()
         before = shared.count()
-        corral.own("ResumeTask", task=task)
+        shared.order("ResumeTask", task)
         if rng.random() < 0.5:
             eventually(lambda: corral.processes(PROGRAM) or shared.pause_of(task)["phase"] == "running", "the move begins")
         shared.kill(order[(kill + 1) % len(order)])

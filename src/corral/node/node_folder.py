@@ -44,6 +44,11 @@ GONE_CHECKS = 2
 GONE_GRACE_S = 1.0  # if the folder is gone, runs get SIGTERM, and SIGKILL after this time
 
 
+def private(path: str, flags: int) -> int:
+    """Open a file for `open`. If it is created, only its owner may read it, whatever the umask is."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
 def make(folder: Path) -> None:
     """Create missing folders and log files. Only their owner can read them, because environments and outputs contain secrets."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

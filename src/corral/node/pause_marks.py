@@ -146,7 +146,8 @@ class PauseMarks:
         """Record that the spawner with this pid knows marks. One of an earlier version would continue paused runs."""
         with contextlib.suppress(OSError):  # without this record, no run of it is paused
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            Path(f"{self._folder}/{SPAWNER}").write_text(str(pid))
+            with open(f"{self._folder}/{SPAWNER}", "w", opener=node_folder.private) as file:
+                file.write(str(pid))
 
     def is_known_to(self, spawner: int | None) -> bool:
         return spawner is not None and node_folder.lock_owner(Path(f"{self._folder}/{SPAWNER}")) == spawner

@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 
 from corral.model.agent_protocol import PauseOrder
 from corral.model.run import RunPause
+from corral.node import node_folder
 from corral.node.engine import Engine, PauseTarget
 from corral.node.pause_marks import PauseMark, PauseMarks
 from corral.node.procfs import boot_s
@@ -167,7 +168,7 @@ class Pauses:
         """Start the pause program in a session of its own, and wait for its end. It outlives this process."""
         command = [sys.executable, "-P", "-m", "corral.node.pause_program", "--dir", str(self._data), "--run", run_id]
         try:
-            with open(self._data / "pauses.log", "ab") as output:
+            with open(self._data / "pauses.log", "ab", opener=node_folder.private) as output:
                 program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
             ended = os.pidfd_open(program.pid)
         except OSError as error:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from corral.node import procfs
+from corral.node import node_folder, procfs
 from corral.node.gpu_states import CHECKPOINTED, LOCKED, MIB, NONE, RUNNING, DriverError
 
 FOLDER = "simulated_gpu_states"
@@ -88,7 +88,8 @@ class SimulatedGpuStates:
             self._move(pid)
         path = self._path(pid)
         fresh = path.with_name(f"{path.name}{FRESH}")
-        fresh.write_text(after)
+        with open(fresh, "w", opener=node_folder.private) as file:
+            file.write(after)
         fresh.rename(path)
 
     def _move(self, pid: int) -> None:

@@ -55,7 +55,7 @@ def require_running(data: DataFolder) -> dict[str, Any]:
 def refuse_deleted() -> None:
     """Raise TasksLost if a data folder that this process has used was deleted."""
     for path in _used:
-        if not path.exists():
+        if not (path / "state.db").exists():  # the rest of the folder may be deleted a moment later
             raise TasksLost(f"the data folder {path} was deleted, so Corral has ended, and its tasks, too.")
 
 

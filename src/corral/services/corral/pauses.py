@@ -15,7 +15,7 @@ from corral.model.pause import Cause, Pause, PausePhase
 from corral.model.placement import TASK
 from corral.model.task import Task
 from corral.services.corral.errors import HostNotConnectedException, InvalidRequestException, TaskNotFoundException, ecs_refusals
-from corral.services.corral.signals import NOT_CONNECTED
+from corral.services.corral.signals import AGAIN_S, NOT_CONNECTED, RECONNECT_S
 from corral.services.ecs.lookup import find_cluster, short
 from corral.services.ecs.pauses import begin_pause, begin_return, stay_paused, why_not_pausable
 from corral.services.ecs.task_description import last_status, why_claim_waits
@@ -75,8 +75,12 @@ def _find(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Task:
 
 
 def _require_connection(tx: Tx[Store], task: Task) -> None:
-    if not tx.settings.server.is_connected(host_of(tx, task)):
-        raise HostNotConnectedException(NOT_CONNECTED)
+    """If the agent of the host is not connected, wait: it may reconnect after a restart of this server."""
+    host_id = host_of(tx, task)
+    if not tx.settings.server.is_connected(host_id):
+        if tx.final:
+            raise HostNotConnectedException(NOT_CONNECTED)
+        raise Wait([f"signal:{host_id}"], tx.now_s + RECONNECT_S, again_s=tx.now_s + AGAIN_S)
 
 
 def _row(tx: Tx[Store], task: Task) -> dict[str, Any]:

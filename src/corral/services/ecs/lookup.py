@@ -71,7 +71,7 @@ def _path(caller: Caller, kind: str, given: str) -> list[str]:
     path = fields[-1].split("/")
     if fields[0] != "arn":
         return given.split("/")
-    if fields[2:5] != ["ecs", caller.region, caller.account] or path[0] != kind:
+    if fields[2:5] != ["ecs", caller.region, caller.account] or path[0] != kind or len(path) < 2:
         raise errors.InvalidParameterException(
             f"Invalid identifier: {given} is not the ARN of a {kind} of this account in {caller.region}."
         )
