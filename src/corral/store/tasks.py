@@ -74,11 +74,12 @@ class Tasks:
         self.history = TaskHistory(database)
         self.listing = TaskListing(database)
         placed = database.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')") if self._caches else ()
-        # Unfinished tasks that were paused, or that lend their GPUs or take turns.
+        # Placed tasks that were paused, lend their GPUs or take turns, and waiting tasks that will take turns.
         self.with_pause: set[str] = set()
         if self._caches:
-            sql = "SELECT id FROM task WHERE pause IS NOT NULL AND state != 'STOPPED'"
-            self.with_pause.update(task_id for (task_id,) in database.execute(sql))
+            sql = "SELECT id FROM task WHERE pause IS NOT NULL AND state != 'STOPPED' AND (instance_id IS NOT NULL OR "
+            rows = database.execute(sql + "coalesce(json_extract(pause, '$.turn_s'), 0) > 0)")
+            self.with_pause.update(task_id for (task_id,) in rows)
         # Committed tasks that are placed and have not stopped. Other threads may read this set.
         self.live = {task_id for (task_id,) in placed}
         self.placements = Histogram(WAITS_S)  # the time from the request of a task to its placement, since the start of the server
@@ -128,7 +129,7 @@ class Tasks:
             self._insert_later(INSERT_RUN, values_of_run(run))
         self._evict_on_rollback(task.id)
         self._cache(task)
-        if task.pause is not None:
+        if task.pause is not None and (task.instance_id is not None or task.pause.turn_s):
             self._note_pause(task.id)
         if task.owner != ROOT:
             self.owners.set(task.id, task.owner)
@@ -166,6 +167,8 @@ class Tasks:
             runs=tuple(runs),
         )
         self._lease(placed)
+        if task.pause is not None:
+            self._note_pause(task.id)
         self.deployment_counts.change(task, placed)
         return self._cache(placed)
 
@@ -222,12 +225,14 @@ class Tasks:
         return self._cache(after)
 
     def _note_pause(self, task_id: str) -> None:
-        self.with_pause.add(task_id)
-        self._undo_log.on_rollback(partial(self.with_pause.discard, task_id))
+        if task_id not in self.with_pause:
+            self.with_pause.add(task_id)
+            self._undo_log.on_rollback(partial(self.with_pause.discard, task_id))
 
     def _forget_pause(self, task_id: str) -> None:
-        self.with_pause.discard(task_id)
-        self._undo_log.on_rollback(partial(self.with_pause.add, task_id))
+        if task_id in self.with_pause:
+            self.with_pause.discard(task_id)
+            self._undo_log.on_rollback(partial(self.with_pause.add, task_id))
 
     def move_claim(self, task: Task, pool: str) -> None:
         """Move the claim of a task to another pool. The claim keeps its rank."""
