@@ -38,6 +38,7 @@ KINDS = (
     *("wait", "wait", "restart", "hello"),
 )
 STEPS, GPUS = 60, 3
+PAUSED_MAX = 2  # the memory of the host has room for what so many runs have on GPUs
 LEAST_TURN_S = 10.0
 
 
@@ -70,6 +71,8 @@ class RandomPauses(PauseWorld):
         """The host carries out an order, unless it has done so."""
         assert order.number >= self.numbers.get(order.run_id, 0), "orders have increasing numbers"
         before = self.on_host[order.run_id]
+        has_room = before or sum(self.on_host.values()) < PAUSED_MAX
+        fails = fails or (order.paused and not has_room)
         if order.number > self.numbers.get(order.run_id, 0):
             self.numbers[order.run_id] = order.number
             if not fails and order.paused != before:

@@ -130,7 +130,7 @@ class Changes:
         self._changed: dict[str, int] = {}  # topic → the id of its last change
         self._watching: asyncio.Future[None] | None = None
         self._sampling: asyncio.TimerHandle | None = None
-        self._samples: list[GpuSample] = []  # those that pages were last told of
+        self._samples: list[GpuSample] = []  # the samples that pages were last notified about
         self._lingering: asyncio.TimerHandle | None = None
 
     @property
