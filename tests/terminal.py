@@ -44,17 +44,26 @@ class Terminal:
         """The lines of the screen, without the empty lines at the end."""
         return self._do("capture-pane", "-p").rstrip("\n").split("\n")
 
-    def until(self, text: str, *, gone: bool = False) -> list[str]:
-        """Wait until this text is on the screen, or is gone, and return the screen."""
+    def until(self, *texts: str) -> list[str]:
+        """Wait until all these texts are on the screen, and return the screen.
+
+        A screen can be seen while it is drawn. Who reads more of it than these texts gives its last line, too.
+        """
 
         def seen() -> list[str] | None:
             screen = self.screen()
-            return screen if (text in "\n".join(screen)) is not gone else None
+            return screen if all(text in "\n".join(screen) for text in texts) else None
 
         try:
             return eventually(seen)
         except AssertionError:
-            raise AssertionError(f"{'still' if gone else 'no'} {text!r} on:\n" + "\n".join(self.screen())) from None
+            raise AssertionError(f"not all of {texts} on:\n" + "\n".join(self.screen())) from None
+
+    def until_gone(self, text: str) -> None:
+        try:
+            eventually(lambda: text not in "\n".join(self.screen()))
+        except AssertionError:
+            raise AssertionError(f"still {text!r} on:\n" + "\n".join(self.screen())) from None
 
     def prompts(self) -> int:
         return sum(line.startswith(PROMPT.strip()) for line in self.screen())

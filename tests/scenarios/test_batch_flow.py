@@ -78,7 +78,7 @@ def test_a_stopped_pipeline_is_continued_until_every_item_is_processed_once(
     for terminal in terminals.values():
         terminal.type(f"corral pipeline watch {run}")
     for columns, terminal in terminals.items():
-        lines = until_row(terminal, "process", done=16, running=8, failed=0, waiting=0)
+        lines = until_row(terminal, "process", "after calibrate", done=16, running=8, failed=0, waiting=0)
         reasons = ["calibrate: after process", "reconstruct: after calibrate"]
         assert check_frame(lines, columns, run, "RUNNING") == (reasons if columns == 80 else [])
     assert {type_ for type_, _ in running_instances(lab)}.isdisjoint({"p3.2xlarge"})
@@ -94,7 +94,7 @@ def test_a_stopped_pipeline_is_continued_until_every_item_is_processed_once(
 
     gates["process"].unlink()
     terminals[80].type(f"clear; corral pipeline retry --failed {run}")
-    lines = until_row(terminals[80], "reconstruct", done=8, running=GPUS, failed=0, waiting=8)
+    lines = until_row(terminals[80], "reconstruct", "reconstruct: 8 wait: ", done=8, running=GPUS, failed=0, waiting=8)
     reason = check_frame(lines, 80, run, "RUNNING")
     assert reason[0].startswith("reconstruct: 8 wait: ") and f"hold {GPUS} of {GPUS} GPUs" in " ".join(reason)
     assert Counter(type_ for type_, _ in running_instances(lab))["p3.2xlarge"] == GPUS
@@ -166,12 +166,12 @@ def running_instances(lab: Cli) -> list[tuple[str, str]]:
 # Screens
 
 
-def until_row(terminal: Terminal, step: str, **counts: int) -> list[str]:
-    """Wait until the line of a step has these counts, and return the screen."""
+def until_row(terminal: Terminal, step: str, last: str, **counts: int) -> list[str]:
+    """Wait until the line of a step has these counts, and the screen has its last text. Return the screen."""
 
     def drawn() -> list[str] | None:
         lines = terminal.screen()
-        return lines if any(row_counts(line, step) == counts for line in lines) else None
+        return lines if any(row_counts(line, step) == counts for line in lines) and last in "\n".join(lines) else None
 
     try:
         return eventually(drawn, within_s=STEPS_S)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from command import BUSY, UNTIL_TOLD, Cli
-from corral.cli.screens.top import parse_keys
+from corral.cli.screens.top import KEYS, LOG_KEYS, parse_keys
 from eventually import eventually
 from terminal import PROMPT, Terminal
 
@@ -65,7 +65,7 @@ def test_top(cli: Cli, terminal: Open, holder: str, waiter: str, columns: int) -
     screen = terminal(columns)
     before = screen.settings()
     screen.type("corral top")
-    lines = screen.until("WAITING")  # the last that is drawn
+    lines = screen.until("burner holds 1 of 2 GPUs", KEYS)
     assert screen.is_alternate()
     assert lines[0].startswith("Corral ") and "1 running, 1 waiting" in lines[0]
     assert re.search(r"\d\d:\d\d:\d\d$", lines[0]) and len(lines[0]) == columns  # the clock is at the right edge
@@ -102,7 +102,7 @@ def test_top_fills_the_window(cli: Cli, terminal: Open, holder: str, waiter: str
         ecs.run_task(taskDefinition=definition, count=10)
     screen = terminal(100)
     screen.type("corral top")
-    lines = screen.until("more")
+    lines = screen.until("more", KEYS)
     assert len(lines) == screen.rows
     shown = [line for line in lines if "WAITING" in line]
     assert lines[-2].split() == ["and", str(51 - len(shown)), "more", "see", "`corral", "ps`"]
@@ -110,7 +110,7 @@ def test_top_fills_the_window(cli: Cli, terminal: Open, holder: str, waiter: str
     places = [line[column(lines, "LINE") : column(lines, "GPUS")].strip() for line in shown]
     assert places == [str(at + 1) for at in range(len(shown))]
     screen.resize(100, 62)
-    screen.until("more", gone=True)
+    screen.until_gone("more")
     assert sum("WAITING" in line for line in screen.screen()) == 51
     screen.press("q")
     screen.until_prompt()
@@ -121,21 +121,21 @@ def test_keys_of_top(cli: Cli, terminal: Open, holder: str, waiter: str, columns
     screen = terminal(columns)
     before = screen.settings()
     screen.type("corral top")
-    lines = screen.until("WAITING")
+    lines = screen.until("WAITING", KEYS)
     assert max(map(len, lines)) <= columns and "burner" in lines[4] and lines[-1].startswith("↑↓ select  l log")
     screen.press("s")
     screen.until("select a task first")
     screen.press("Down")
     screen.until(f"> {holder[:8]} burner")
     screen.press("j")
-    lines = screen.until(f"> {waiter[:8]} waiter-with-")
+    lines = screen.until(f"> {waiter[:8]} waiter-with-", KEYS)
     assert f"  {holder[:8]} burner" in "\n".join(lines)
     screen.press("l")  # the log of a task that waits says why it waits
     screen.until(f"waiter-with-quite-a-long-name ({waiter[:8]})  WAITING: burner")
     screen.press("q")
     screen.until(f"> {waiter[:8]}")
     screen.press("Up", "Enter")
-    lines = screen.until("\non\n")
+    lines = screen.until("\non\n", LOG_KEYS)
     assert lines[0] == f"burner ({holder[:8]})  RUNNING" and lines[-1] == "↑↓ scroll  G end  q back"
     screen.press("q", "?")
     assert max(map(len, screen.until("stop the selected task; y confirms it"))) <= columns
@@ -144,7 +144,7 @@ def test_keys_of_top(cli: Cli, terminal: Open, holder: str, waiter: str, columns
     screen.press("Down", "x")
     screen.until(f"({waiter[:8]})? y/n")
     screen.press("n")
-    screen.until("y/n", gone=True)
+    screen.until_gone("y/n")
     assert cli.task(waiter)["desiredStatus"] == "RUNNING"
     screen.press("x", "y")
     screen.until("is stopping")
@@ -156,7 +156,7 @@ def test_keys_of_top(cli: Cli, terminal: Open, holder: str, waiter: str, columns
     screen.until_prompt()
     assert screen.settings() == before and not screen.is_alternate() and screen.cursor_is_shown()
     screen.type("corral top; echo ended with $?")
-    screen.until("> ", gone=True)
+    screen.until_gone("> ")
     screen.until("burner")
     pane = screen._do("display-message", "-p", "#{pane_pid}").strip()
     [top] = subprocess.check_output(["pgrep", "-P", pane], text=True).split()
@@ -207,11 +207,11 @@ def test_ps(terminal: Open, holder: str, waiter: str, columns: int) -> None:
 def test_a_narrow_screen_keeps_the_holders_and_no_color_has_no_styles(terminal: Open, holder: str, waiter: str) -> None:
     screen = terminal(60)
     screen.type("clear; corral status")
-    lines = screen.until("WAITING")
+    screen.until("WAITING")
+    lines = screen.until_prompt()
     assert any(line.split()[-2:] == [holder[:8], "burner"] for line in lines), lines
     assert "burner holds 1 of 2 GPUs" in " ".join(" ".join(lines).split()).replace("- ", "-")
     assert "\x1b[1m" in screen._do("capture-pane", "-p", "-e")
-    screen.until_prompt()
     screen.type("clear; export NO_COLOR=1; corral status; corral top --once; echo END")
     screen.until("\nEND")
     screen.until_prompt()
