@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from corral.core.undo_log import UndoLog
 from corral.decide.placement.gpu_choice import gpus_for
-from corral.decide.placement.place import serve, standing_reservation
+from corral.decide.placement.place import serve
+from corral.decide.placement.reservations import standing_reservation
 from corral.decide.placement.slot_fit import has_gpus
 from corral.model.placement import TASK, Claim, Ending, Placement, Shares, Slot
 from corral.model.task import Demand

@@ -9,16 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.decide.placement.backfill import LONGEST_S, START_S, longest_time_s, opening_of
-from corral.decide.placement.place import (
-    place_on,
-    room_for_claim,
-    room_for_newcomer,
-    serve,
-    spare_gpus,
-    standing_reservation,
-    why_never,
-    why_waiting,
-)
+from corral.decide.placement.place import place_on, room_for_claim, room_for_newcomer, serve, spare_gpus
+from corral.decide.placement.reservations import standing_reservation
+from corral.decide.placement.shortages import why_never, why_waiting
 from corral.model.placement import TASK, Claim, Ending, Opening, Placement, Reservation, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.fleet import Fleet

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from corral.decide.placement.gpu_choice import choose_gpus, closest_gpus, closest_set, split_gpus
-from corral.decide.placement.place import place, place_newcomer, spare_gpus, standing_reservation, why_not, why_waiting
+from corral.decide.placement.place import place, place_newcomer, spare_gpus
+from corral.decide.placement.reservations import standing_reservation
+from corral.decide.placement.shortages import why_not, why_waiting
 from corral.model.placement import TASK, Claim, Links, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import ALL_GPUS, Demand
 from corral.node.gpu_topology import simulated

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.core.undo_log import UndoLog
+from corral.decide.placement.find import could_hold
 from corral.decide.placement.multi_node import place_together, reserve_together
-from corral.decide.placement.place import could_hold, place, serve, spare_gpus, why_waiting
+from corral.decide.placement.place import place, serve, spare_gpus
+from corral.decide.placement.shortages import why_waiting
 from corral.model.placement import JOB, TASK, Claim, Placement, Slot
 from corral.model.task import Demand
 from corral.store.fleet import Fleet

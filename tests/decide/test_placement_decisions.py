@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.core.undo_log import UndoLog
-from corral.decide.placement.place import place, serve, standing_reservation, why_not, why_waiting
+from corral.decide.placement.place import place, serve
+from corral.decide.placement.reservations import standing_reservation
+from corral.decide.placement.shortages import why_not, why_waiting
 from corral.model.placement import TASK, Claim, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import Demand
 from corral.store.fleet import Fleet

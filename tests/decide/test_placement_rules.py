@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from corral.core.undo_log import UndoLog
 from corral.decide.placement.instance_query import parse_instance_query
-from corral.decide.placement.place import place, place_on, serve, standing_reservation, why_not, why_waiting
+from corral.decide.placement.place import place, place_on, serve
+from corral.decide.placement.reservations import standing_reservation
+from corral.decide.placement.shortages import why_not, why_waiting
 from corral.decide.placement.strategies import select, values_of
 from corral.model.placement import TASK, Claim, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.core.transactions import Tx
-from corral.decide.placement.place import why_waiting
+from corral.decide.placement.shortages import why_waiting
 from corral.fleet import newcomers
 from corral.fleet.clusters import host_pools, is_active_cluster
 from corral.fleet.lenders import Lending, lending_of, why_lent_later

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from corral.core.transactions import Tx
-from corral.decide.placement.place import could_hold, place_newcomer, room_for_newcomer, standing_reservation
+from corral.decide.placement.find import could_hold
+from corral.decide.placement.place import place_newcomer, room_for_newcomer
+from corral.decide.placement.reservations import standing_reservation
 from corral.fleet.shares import must_wait, update_line, why_limited
 from corral.model.placement import Placement, Unplaceable
 from corral.model.task import Demand

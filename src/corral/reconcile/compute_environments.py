@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from corral.core.errors import ApiError
 from corral.core.transactions import Tx
-from corral.decide.placement.place import is_reservable
+from corral.decide.placement.reservations import is_reservable
 from corral.decide.placement.slot_fit import amounts
 from corral.decide.scaling.environment_scaling import IdleInstance, ScalingPlan, plan_scale_in
 from corral.decide.scaling.instance_choice import CPU_UNITS, TypeShape

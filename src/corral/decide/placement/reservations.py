@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
 
+from msgspec.structs import replace
+
 from corral.decide.placement.backfill import earliest_room_s, first_opening
 from corral.decide.placement.gpu_choice import most_gpu_memory
 from corral.decide.placement.slot_fit import allowed_slots, covers, is_unsorted
@@ -67,3 +69,29 @@ def _reservable_groups(pool: Pool, demand: Demand) -> Iterable[SlotGroup]:
     if demand.gpus == ALL_GPUS and demand.rules is None:
         return pool.groups_by_held()
     return allowed_slots(pool, demand).groups()
+
+
+def older_heads(pool: Pool, claim: Claim) -> list[Claim]:
+    """Return the heads that are older than this claim."""
+    return [head for head in pool.heads() if head < claim]
+
+
+def reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None:
+    """Return the reservation for the first of these claims that can reserve a slot. Call this only if none of them fits now."""
+    kept: Reservation | None = None
+    for head in waiting:
+        if head.demand.own_gpus:
+            kept = (kept or Reservation(head, {})).keep(head.demand)
+        elif (found := reserve(pool, head)) is not None:
+            return found if kept is None else replace(found, kept=kept.kept)
+    return kept
+
+
+def standing_reservation(pool: Pool) -> Reservation | None:
+    """Return the reservation for the oldest claim that can reserve a slot, or None. Call this only if no claim fits now."""
+    return reservation_for(pool, pool.heads())
+
+
+def is_reservable(pool: Pool, claim: Claim) -> bool:
+    """Whether the claim can reserve a slot of the pool. If so, the pool will have room for the claim later."""
+    return reserve(pool, claim) is not None

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core.transactions import Tx
-from corral.decide.placement.place import could_hold
+from corral.decide.placement.find import could_hold
 from corral.decide.tasks.job_order import job_rank, share_level, share_may_start, vcpus_of, weighted_vcpus
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import Job, JobKind

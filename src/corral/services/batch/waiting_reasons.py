@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from corral.core.transactions import Tx
-from corral.decide.placement.place import could_hold
+from corral.decide.placement.find import could_hold
 from corral.decide.tasks.job_order import vcpus_of
 from corral.model.compute_environment import ComputeEnvironment
 from corral.model.job import Job, JobKind, JobState

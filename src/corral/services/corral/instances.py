@@ -12,7 +12,7 @@ from typing import Any
 
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.decide.placement.place import why_waiting
+from corral.decide.placement.shortages import why_waiting
 from corral.fleet.clusters import slot_of_host
 from corral.fleet.hosts import HostNames
 from corral.model.instance import Instance, InstanceState, ec2_id

@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 import corral
 from corral.access.caller import Caller
 from corral.core.transactions import Tx
-from corral.decide.placement.place import standing_reservation
+from corral.decide.placement.reservations import standing_reservation
 from corral.decide.placement.start_estimates import estimates
 from corral.fleet.clusters import slot_of_host
 from corral.fleet.hosts import HostNames

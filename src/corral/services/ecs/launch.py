@@ -15,7 +15,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.core.transactions import Tx
-from corral.decide.placement.place import is_reservable, place_on, room_for_newcomer, why_never
+from corral.decide.placement.place import place_on, room_for_newcomer
+from corral.decide.placement.reservations import is_reservable
+from corral.decide.placement.shortages import why_never
 from corral.decide.placement.slot_fit import amounts
 from corral.fleet.clusters import fargate_pool, pools_of
 from corral.fleet.limits import limited_time_s, why_refused

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from corral.core.transactions import Tx
-from corral.decide.placement.place import place_text, shortage_of, withheld_text
+from corral.decide.placement.shortages import place_text, shortage_of, withheld_text
 from corral.decide.placement.start_estimates import estimates, start_text
 from corral.decide.tasks.lifecycle import task_health
 from corral.fleet.shares import why_behind, why_limited
