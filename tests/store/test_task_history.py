@@ -116,7 +116,7 @@ def test_failures(code: int | None, why: StopCode, limit_s: float | None, failed
     store = store_with_host()
     store.begin()
     task = start(store, "t")
-    store.tasks._cached["t"] = task.but(time_limit_s=limit_s)
+    store.tasks.cache.put(task.but(time_limit_s=limit_s))
     stop(store, "t", 20.0, code, why)
     store.commit()
     assert [row.failed for row in store.tasks.history.listed(ALL, 10)] == [failed]

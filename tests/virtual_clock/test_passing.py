@@ -93,7 +93,7 @@ def test_what_a_user_has_created_passes(case: str) -> None:
     claims = list(world.store.fleet.pool("hosts:default").heads())
     assert {claim.owner for claim in claims} <= {BOB}
     assert world.store.execute("SELECT * FROM stored_bytes ORDER BY owner").fetchall() == sorted(world.store.execute(SUMS))
-    in_memory = {task.owner for task in world.store.tasks.unfinished().values()}
+    in_memory = {task.owner for task in world.store.tasks.cache.unfinished().values()}
     in_memory |= {each.owner for each in world.store.instances.slices()}
     assert in_memory <= {BOB}
     assert world.store.tasks.owners.of_users() == TaskOwners(world.store, None).of_users()
@@ -130,7 +130,7 @@ def test_a_pass_that_fails_changes_nothing(case: str) -> None:
     assert [*world.store.connection.iterdump()] == before
     assert {claim.owner for claim in world.store.fleet.pool("hosts:default").heads()} <= {ALICE}
     assert world.store.owner_uses.held(BOB) == 0.0 == world.store.owner_uses.memory_mib(BOB)
-    assert {task.owner for task in world.store.tasks.unfinished().values()} <= {ALICE}
+    assert {task.owner for task in world.store.tasks.cache.unfinished().values()} <= {ALICE}
 
 
 def test_waiting_jobs_join_the_line_of_the_new_owner() -> None:
@@ -167,13 +167,13 @@ def test_programs_of_a_removed_user_get_no_rights_of_the_new_owner() -> None:
     assert owners_of_programs(world) == {(ROOT, GONE)}
     world.call("UpdateService", "ecs", service="web", desiredCount=2)  # waits for a GPU
     world.settle()
-    assert [each.program_owner for each in world.store.tasks.unfinished().values()] == [GONE] * 3
+    assert [each.program_owner for each in world.store.tasks.cache.unfinished().values()] == [GONE] * 3
     world.call("UpdateService", "ecs", service="web", desiredCount=0)
     world.settle()
     world.call("UpdateService", "ecs", service="web", desiredCount=1, forceNewDeployment=True)
     world.settle()
     assert world.store.ecs_services.get(CALLER.region, "default", "web").primary.passed_from == ""  # type: ignore[union-attr]
-    newest = max(world.store.tasks.unfinished().values(), key=lambda task: task.created_at_s)
+    newest = max(world.store.tasks.cache.unfinished().values(), key=lambda task: task.created_at_s)
     assert newest.owner == newest.program_owner == ROOT
 
 

@@ -77,7 +77,7 @@ class PublishedIndexes(Struct):
     """What only the writer has in memory, copied for readers. Nothing changes the copies."""
 
     fleet: Fleet | None = None
-    tasks: dict[str, Task] = {}  # not all: `CACHED_MAX` in `store/tasks.py`
+    tasks: dict[str, Task] = {}  # not all: `UNFINISHED_MAX` in `store/task_cache.py`
     instances: dict[str, Instance] = {}
     lines: dict[int, WaitingLine] = {}
     uses: tuple[dict[str, OwnerUse], dict[str, int]] = ({}, {})
@@ -274,7 +274,7 @@ class Store(Database):
 
     def _publish(self) -> None:
         self._published.fleet = self.fleet.copy()
-        self._published.tasks = self.tasks.unfinished()
+        self._published.tasks = self.tasks.cache.unfinished()
         self._published.instances = self.instances.living()
         self._published.lines = self.job_lines.all()
         self._published.uses = self.owner_uses.copy()
@@ -284,7 +284,7 @@ class Store(Database):
         published = self._published
         assert published.fleet is not None, "nothing has been published"
         self.fleet = published.fleet
-        self.tasks.show(published.tasks)
+        self.tasks.cache.show(published.tasks)
         self.instances.show(published.instances)
         self.job_lines.show(published.lines)
         self.owner_uses.show(*published.uses)
@@ -292,7 +292,7 @@ class Store(Database):
     def end_reading(self) -> None:
         if self.reads_only and "fleet" in vars(self):
             del self.fleet
-            self.tasks.show({})
+            self.tasks.cache.show({})
             self.instances.show({})
             self.job_lines.show({})
             self.owner_uses.show({}, {})

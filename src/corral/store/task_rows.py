@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -112,3 +113,10 @@ def pause_of(text: str) -> Pause:
 
 def dumps(value: Any) -> str:
     return orjson.dumps(value).decode()
+
+
+@lru_cache(maxsize=256)
+def update_task(columns: tuple[str, ...]) -> str:
+    """Return the statement that changes a task. Other columns are not written, because SQLite would update their indexes."""
+    changes = "".join([f", {column} = ?" for column in columns])
+    return f"UPDATE task SET state = ?, version = version + 1{changes} WHERE id = ? AND version = ?"

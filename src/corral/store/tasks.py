@@ -7,7 +7,7 @@ A lease gives a run a whole GPU, or a part of the memory of a shared GPU. A task
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -24,6 +24,7 @@ from corral.store.fleet import Fleet
 from corral.store.instances import Instances
 from corral.store.leaving_tasks import LeavingTasks
 from corral.store.owner_use import WHOLE, OwnerUses
+from corral.store.task_cache import TaskCache
 from corral.store.task_history import TaskHistory
 from corral.store.task_listing import TaskListing
 from corral.store.task_owners import TaskOwners
@@ -36,12 +37,11 @@ from corral.store.task_rows import (
     dumps,
     pause_text,
     task_of,
+    update_task,
     values_of_run,
     values_of_task,
 )
 
-CACHED_MAX = 10_000
-STOPPED_CACHED_MAX = 2_000
 CHANGEABLE = ("desired", "started_at", "stopping_at", "stopped_at", "stop_code", "stopped_reason")  # columns that `change` writes
 _changeable = attrgetter("desired", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason")
 
@@ -62,60 +62,22 @@ class Tasks:
         self._claims = claims
         self._instances = instances
         self._uses = uses
-        self._cached: dict[str, Task] = {}  # tasks that have not stopped; saves queries
-        self._cached_by_run: dict[str, str] = {}  # run id → task id
-        self._stopped: dict[str, Task] = {}  # stopped tasks that DescribeTasks has read
-        self._derived: dict[str, tuple[Task, dict[Any, Any]]] = {}  # see `derived`
-        self._just_stopped: dict[str, Task] = {}  # tasks that this transaction has stopped; its reconcilers read them
-        self._caches = not database.reads_only
+        self.cache = TaskCache(database)
         self.owners = owners
         self.deployment_counts = DeploymentCounts(database)
         self.leaving = LeavingTasks(database)
         self.history = TaskHistory(database)
         self.listing = TaskListing(database)
-        placed = database.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')") if self._caches else ()
+        placed = database.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')") if self.cache.keeps else ()
         # Placed tasks that were paused, lend their GPUs or take turns, and waiting tasks that will take turns.
         self.with_pause: set[str] = set()
-        if self._caches:
+        if self.cache.keeps:
             sql = "SELECT id FROM task WHERE pause IS NOT NULL AND state != 'STOPPED' AND (instance_id IS NOT NULL OR "
             rows = database.execute(sql + "coalesce(json_extract(pause, '$.turn_s'), 0) > 0)")
             self.with_pause.update(task_id for (task_id,) in rows)
         # Committed tasks that are placed and have not stopped. Other threads may read this set.
         self.live = {task_id for (task_id,) in placed}
         self.placements = Histogram(WAITS_S)  # the time from the request of a task to its placement, since the start of the server
-
-    def unfinished(self) -> dict[str, Task]:
-        """Return a copy of the cache, for readers (`show`)."""
-        return dict(self._cached)
-
-    def show(self, unfinished: dict[str, Task]) -> None:
-        """Use the tasks that the writer has published. Only a reader calls this."""
-        self._cached = unfinished
-
-    def _cache(self, task: Task) -> Task:
-        if not self._caches:
-            return task
-        if task.state is TaskState.STOPPED:
-            self._evict(task.id)
-        else:
-            if task.id not in self._cached and len(self._cached) >= CACHED_MAX:
-                self._evict(next(iter(self._cached)))
-            self._cached[task.id] = task
-            for run in task.runs:
-                self._cached_by_run[run.id] = task.id
-        return task
-
-    def _evict(self, task_id: str) -> None:
-        self._just_stopped.pop(task_id, None)
-        self._stopped.pop(task_id, None)
-        self._derived.pop(task_id, None)
-        task = self._cached.pop(task_id, None)
-        for run in task.runs if task is not None else ():
-            self._cached_by_run.pop(run.id, None)
-
-    def _evict_on_rollback(self, task_id: str) -> None:
-        """Evict the task from the cache if the transaction is rolled back. Call this before you change the task's row."""
-        self._undo_log.on_rollback(partial(self._evict, task_id))
 
     # Writing
 
@@ -127,8 +89,8 @@ class Tasks:
         self._insert_later(INSERT_TASK, values_of_task(task))
         for run in task.runs:
             self._insert_later(INSERT_RUN, values_of_run(run))
-        self._evict_on_rollback(task.id)
-        self._cache(task)
+        self.cache.drop_on_rollback(task.id)
+        self.cache.put(task)
         if task.pause is not None and (task.instance_id is not None or task.pause.turn_s):
             self._note_pause(task.id)
         if task.owner != ROOT:
@@ -148,13 +110,13 @@ class Tasks:
 
     def raise_version(self, task: Task) -> None:
         """Increase the version of a task, because its reason to wait has changed. Clients that wait for a change read it again."""
-        self._evict_on_rollback(task.id)
+        self.cache.drop_on_rollback(task.id)
         self._move(task, task.state, {})
-        self._cache(task.but(version=task.version + 1))
+        self.cache.put(task.but(version=task.version + 1))
 
     def place(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
         """Grant the claim of a task. The task becomes PENDING, and its runs get their GPUs."""
-        self._evict_on_rollback(task.id)
+        self.cache.drop_on_rollback(task.id)
         self._move(task, TaskState.PENDING, {"instance_id": placement.slot_id, "placed_at": now_s})
         gpu_ids = [(dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
         self._executemany("UPDATE run SET gpu_ids = ? WHERE id = ?", gpu_ids)
@@ -170,12 +132,12 @@ class Tasks:
         if task.pause is not None:
             self._note_pause(task.id)
         self.deployment_counts.change(task, placed)
-        return self._cache(placed)
+        return self.cache.put(placed)
 
     def set_owner(self, task: Task, owner: str, details: dict[str, Any], now_s: float) -> None:
         """Pass a task to another owner, with its claim and what it holds."""
-        self._evict(task.id)
-        self._evict_on_rollback(task.id)
+        self.cache.drop(task.id)
+        self.cache.drop_on_rollback(task.id)
         self._fleet.forget_names(task.pool)
         self._execute("UPDATE task SET owner = ?, details = ? WHERE id = ?", (owner, dumps(details), task.id))
         if task.state is not TaskState.STOPPED:
@@ -192,7 +154,7 @@ class Tasks:
     def set_pause(self, task: Task, pause: Pause, now_s: float) -> Task:
         """Write what is known of the pauses of a task. Its GPUs become free when it is paused, and are leased again afterwards."""
         assert task.instance_id is not None
-        self._evict_on_rollback(task.id)
+        self.cache.drop_on_rollback(task.id)
         sql = "UPDATE task SET pause = ?, version = version + 1 WHERE id = ? AND version = ?"
         moved = self._execute(sql, (pause_text(pause), task.id, task.version))
         if moved.rowcount == 0:
@@ -222,7 +184,7 @@ class Tasks:
             self._fleet.take(task.pool, task.instance_id, gpu_ids, 0, more_mib)
         if task.limit_s is not None:
             self._change_ending(task, after, task.instance_id, task.limit_s)
-        return self._cache(after)
+        return self.cache.put(after)
 
     def _note_pause(self, task_id: str) -> None:
         if task_id not in self.with_pause:
@@ -238,15 +200,15 @@ class Tasks:
         """Move the claim of a task to another pool. The claim keeps its rank."""
         claim = self._claims.get(TASK, task.id)
         assert claim is not None and task.state is TaskState.PROVISIONING
-        self._evict_on_rollback(task.id)
+        self.cache.drop_on_rollback(task.id)
         self._move(task, task.state, {"pool": pool})
         self._claims.move(claim, pool)
-        self._cache(task.but(pool=pool, version=task.version + 1))
+        self.cache.put(task.but(pool=pool, version=task.version + 1))
 
     def change_waiting(self, before: Task, after: Task, longest_s: float | None) -> Task:
         """Write the GPUs, the time limit and the details of a task that waits. Its claim keeps its rank, and so its place."""
         assert before.state is TaskState.PROVISIONING and len(before.runs) == len(after.runs)
-        self._evict_on_rollback(before.id)
+        self.cache.drop_on_rollback(before.id)
         self._fleet.forget_names(before.pool)
         demand = {"gpus": after.demand.gpus, "gpu_memory_mib": after.demand.gpu_memory_mib}
         details = {"details": dumps(after.details), "plain": after.plain, "time_limit": after.time_limit_s}
@@ -254,7 +216,7 @@ class Tasks:
         self._executemany("UPDATE run SET gpus = ? WHERE id = ?", [(run.gpus, run.id) for run in after.runs])
         if (claim := self._claims.get(TASK, before.id)) is not None:
             self._claims.change(claim, claim._replace(demand=after.demand, longest_s=longest_s))
-        return self._cache(after.but(version=before.version + 1))
+        return self.cache.put(after.but(version=before.version + 1))
 
     def _lease(self, task: Task) -> None:
         assert task.instance_id is not None
@@ -292,10 +254,6 @@ class Tasks:
         if task.placed_at_s is not None:
             self.placements.add(task.placed_at_s - task.created_at_s)
 
-    def _went_down(self, task_id: str) -> None:
-        self.live.discard(task_id)
-        self._just_stopped.pop(task_id, None)
-
     def _count(self, before: Task, after: Task) -> None:
         """Update the task counts of the slot.
 
@@ -311,7 +269,7 @@ class Tasks:
 
         A run that has ended returns its GPUs. A task that has stopped returns its CPU and memory.
         """
-        self._evict_on_rollback(before.id)
+        self.cache.drop_on_rollback(before.id)
         freed: list[str] = []
         shares: Shares = ()
         for run, was in zip(after.runs, before.runs):
@@ -323,7 +281,7 @@ class Tasks:
                     freed += gpu_ids
         ended = after.state is TaskState.STOPPED and before.state is not TaskState.STOPPED
         if ended:
-            self._undo_log.on_commit(partial(self._went_down, before.id))
+            self._undo_log.on_commit(partial(self.live.discard, before.id))
             if before.owner != ROOT:
                 self.owners.drop(before.id)
             self.leaving.drop(before.id)
@@ -345,9 +303,9 @@ class Tasks:
         changes = {column: new for column, old, new in values if new != old}
         self._move(before, after.state, changes)
         after = after.but(version=before.version + 1)
-        self._cache(after)
+        self.cache.put(after)
         if ended:
-            self._just_stopped[before.id] = after
+            self.cache.put_just_stopped(after)
             self.history.add(after)
 
     def _give_back(self, task: Task, instance_id: str, gpu_ids: Sequence[str], shares: Shares, *, ended: bool) -> None:
@@ -412,21 +370,21 @@ class Tasks:
     def _move(self, task: Task, state: TaskState, changes: dict[str, Any]) -> None:
         """Write the state and the changed columns."""
         assert state is task.state or state in MOVES[task.state], f"task {task.id}: {task.state} → {state}"
-        moved = self._execute(_update(tuple(changes)), (state._value_, *changes.values(), task.id, task.version))
+        moved = self._execute(update_task(tuple(changes)), (state._value_, *changes.values(), task.id, task.version))
         if moved.rowcount == 0:
             raise Conflict(task.id)
 
     # Reading
 
     def get(self, task_id: str) -> Task | None:
-        cached = self._cached.get(task_id) or self._just_stopped.get(task_id)
+        cached = self.cache.get(task_id)
         if cached is not None:
             return cached
         return self._with_runs(self._execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id = ?", (task_id,)).fetchone())
 
     def several(self, task_ids: Sequence[str]) -> dict[str, Task]:
         """The tasks with these ids, by id. Ids that do not exist are omitted."""
-        found = {task_id: task for task_id in task_ids if (task := self._cached.get(task_id) or self._stopped.get(task_id))}
+        found = {task_id: task for task_id in task_ids if (task := self.cache.listed(task_id))}
         if found:
             task_ids = [task_id for task_id in task_ids if task_id not in found]
             if not task_ids:
@@ -438,28 +396,13 @@ class Tasks:
         rows = self._execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id IN ({marks})", task_ids)
         for row in rows:
             found[row[0]] = task = task_of(row, runs[row[0]])
-            if task.state is TaskState.STOPPED and self._caches:
-                if len(self._stopped) >= STOPPED_CACHED_MAX:
-                    self._evict(next(iter(self._stopped)))
-                self._stopped[task.id] = task
+            if task.state is TaskState.STOPPED:
+                self.cache.put_stopped(task)
         return found
 
-    def derived(self, task: Task) -> dict[Any, Any] | None:
-        """Return the dict in which callers keep what follows from a task, until the task changes or leaves the cache.
-
-        Return None if the task is not cached, because later reads return another object then.
-        """
-        if not self._caches or (self._cached.get(task.id) or self._stopped.get(task.id)) is not task:
-            return None
-        found = self._derived.get(task.id)
-        if found is None or found[0] is not task:
-            found = self._derived[task.id] = task, {}
-        return found[1]
-
     def of_run(self, run_id: str) -> Task | None:
-        task_id = self._cached_by_run.get(run_id)
-        if task_id is not None:
-            return self._cached[task_id]
+        if (cached := self.cache.of_run(run_id)) is not None:
+            return cached
         sql = f"SELECT {TASK_COLUMNS} FROM task WHERE id = (SELECT task_id FROM run WHERE id = ?)"
         return self._with_runs(self._execute(sql, (run_id,)).fetchone())
 
@@ -467,7 +410,7 @@ class Tasks:
         if row is None:
             return None
         runs = self._execute(f"SELECT {RUN_COLUMNS} FROM run WHERE task_id = ? ORDER BY position", (row[0],)).fetchall()
-        return self._cache(task_of(row, runs))
+        return self.cache.put(task_of(row, runs))
 
     def on(self, instance_id: str) -> list[Task]:
         """The tasks on an instance that have not stopped."""
@@ -508,12 +451,12 @@ class Tasks:
             (before_s, limit),
         ).fetchall()
         for (task_id,) in dropped:
-            self._evict(task_id)
+            self.cache.drop(task_id)
         return len(dropped)
 
     def set_details(self, task: Task, details: dict[str, Any]) -> Task:
         """Replace the details of a task, such as its tags and its protection."""
-        self._evict_on_rollback(task.id)
+        self.cache.drop_on_rollback(task.id)
         self._fleet.forget_names(task.pool)
         changed = self._execute(
             "UPDATE task SET details = ? WHERE id = ? AND version = ?", (dumps(details), task.id, task.version)
@@ -523,7 +466,7 @@ class Tasks:
         after = task.but(details=details)
         if after.state is TaskState.STOPPED:
             self.history.change_tags(after)
-        return self._cache(after)
+        return self.cache.put(after)
 
 
 def _ending(task: Task, limit_s: float) -> Ending:
@@ -551,10 +494,3 @@ def _counts(task: Task) -> tuple[int, int, int]:
     if task.instance_id is None or task.launch_type != "EC2" or task.state is TaskState.STOPPED:
         return 0, 0, 0
     return task.desired is TaskState.RUNNING, task.state is TaskState.RUNNING, task.state is TaskState.PENDING
-
-
-@lru_cache(maxsize=256)
-def _update(columns: tuple[str, ...]) -> str:
-    """Return the statement that changes a task. Other columns are not written, because SQLite would update their indexes."""
-    changes = "".join([f", {column} = ?" for column in columns])
-    return f"UPDATE task SET state = ?, version = version + 1{changes} WHERE id = ? AND version = ?"

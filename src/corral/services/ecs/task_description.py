@@ -34,7 +34,7 @@ def task_descriptions(tx: Tx[Store], tasks: Iterable[Task], *, tags: bool = True
     """Describe tasks. The caller must not change the descriptions, because they are kept for the next call."""
     reasons, found = WaitReasons(tx), list[dict[str, Any]]()
     for task in tasks:
-        kept = tx.store.tasks.derived(task) if task.state in KEPT_STATES else None
+        kept = tx.store.tasks.cache.derived(task) if task.state in KEPT_STATES else None
         if kept is not None:
             if (description := kept.get(tags)) is None:
                 description = kept[tags] = ConstantResult(_description(tx, task, None, tags=tags))
