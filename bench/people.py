@@ -35,6 +35,7 @@ from people.setting import ATTEMPTS, OWN_STACKS, add_user, prepare
 from people.world import build, names_for, trust_with
 
 PLACES = {each: at for at, each in enumerate(ATTEMPTS)}
+SHOWN = 1_000  # characters of a failure
 ROUND = 20_000  # fuzzed requests between two lines
 # What bob types, and what the command says. {0} is a task of alice.
 COMMANDS = (
@@ -216,7 +217,7 @@ def _fuzz(server: Cli, count: int, seed: str) -> int:
     changed = changes(before, settled(server.data))
     print(f"{time.monotonic() - began:.0f} s; how they ended:")
     print("\n".join(f"{number:7} {code}" for code, number in found.codes.most_common(20)))
-    print("\n".join(["What they changed:", *(changed or ["nothing"]), *found.failures]))
+    print("\n".join(["What they changed:", *(changed or ["nothing"]), *[failure[:SHOWN] for failure in found.failures]]))
     return len(changed) + len(found.failures)
 
 

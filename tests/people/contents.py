@@ -10,10 +10,12 @@ from pathlib import Path
 
 from eventually import eventually
 
-# Tables that change by themselves, or that say when a key was used. `packed` and the like have the metrics of Corral itself.
+# Tables that change by themselves, or that say when a key was used. Ids of deduplication are deleted after five minutes.
+# `packed` and the like have the metrics of Corral itself.
 ALIVE = {
     "state.db": {
         "access_key",
+        "deduplication",
         "service_use",
         "due",
         "outbox",
@@ -48,12 +50,13 @@ PARTS = {
 }
 
 SETTLED_S = 1.0
+SHOWN = 100  # characters of a row
 
 Contents = dict[str, Counter[str]]
 
 
 def contents(data: Path) -> Contents:
-    """Return the digests of all rows, by database and table."""
+    """Return the beginnings and the digests of all rows, by database and table."""
     found: Contents = {}
     for name, alive in ALIVE.items():
         database = sqlite3.connect(f"file:{data / name}?mode=ro", uri=True)
@@ -61,18 +64,24 @@ def contents(data: Path) -> Contents:
             tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             for table in sorted(set(tables) - alive):
                 rows = database.execute(PARTS.get(table, f'SELECT * FROM "{table}"'))
-                found[f"{name}:{table}"] = Counter(sha256(repr(row).encode()).hexdigest() for row in rows)
+                found[f"{name}:{table}"] = Counter(_shown(row) for row in rows)
         finally:
             database.close()
     return found
 
 
+def _shown(row: tuple[object, ...]) -> str:
+    text = repr(row)
+    return f"{text[:SHOWN]}… {sha256(text.encode()).hexdigest()}"
+
+
 def changes(before: Contents, after: Contents) -> list[str]:
-    """Return the tables whose rows differ, with the numbers of rows that are gone and new."""
+    """Return the rows that are gone and the rows that are new, by table."""
     return [
-        f"{table}: {(before[table] - after[table]).total()} rows are gone, {(after[table] - before[table]).total()} are new"
+        f"{table}: {what}: {row}"
         for table in before
-        if before[table] != after[table]
+        for what, rows in (("gone", before[table] - after[table]), ("new", after[table] - before[table]))
+        for row in rows
     ]
 
 

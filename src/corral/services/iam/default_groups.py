@@ -21,7 +21,8 @@ PATH = "/corral/"
 ADMINISTRATOR = "arn:aws:iam::aws:policy/AdministratorAccess"
 OWN = {"StringEquals": {"corral:Owner": "${corral:Caller}"}}
 # What everyone may see: hosts, GPUs, who runs and waits, networks and metrics. No environment, user data, command line, tag, log or
-# object is in it.
+# object is in it. Nor is ecs:ListTasks, so that a name in a command of a user means a task of this user, also if others have tasks
+# with the same name.
 SEES = [
     "autoscaling:DescribeAutoScalingGroups", "autoscaling:DescribeAutoScalingInstances", "autoscaling:DescribeScalingActivities",
     "batch:DescribeComputeEnvironments", "batch:DescribeJobQueues", "batch:DescribeSchedulingPolicies",
@@ -33,7 +34,7 @@ SEES = [
     "ec2:DescribeRouteTables", "ec2:DescribeSecurityGroup*", "ec2:DescribeSpotPriceHistory", "ec2:DescribeSubnets",
     "ec2:DescribeVpc*",
     "ecs:DescribeCapacityProviders", "ecs:DescribeClusters", "ecs:DescribeContainerInstances", "ecs:ListAttributes",
-    "ecs:ListClusters", "ecs:ListContainerInstances", "ecs:ListServices", "ecs:ListTasks",
+    "ecs:ListClusters", "ecs:ListContainerInstances", "ecs:ListServices",
 ]  # fmt: skip
 # What people do with what is theirs. `corral:RunOnHost` is missing: their tasks run in containers. So is what changes a setting of
 # the whole account (ecs:PutAccountSettingDefault). The settings of the registry belong to the root user.
@@ -65,7 +66,7 @@ POLICIES: dict[str, list[dict[str, Any]]] = {
         {"Sid": "UseWhatIsTheirs", "Effect": "Allow", "Action": USES, "Resource": "*", "Condition": OWN},
         *SHARED,
     ],
-    "CorralViewers": [{"Sid": "SeeTheCluster", "Effect": "Allow", "Action": SEES, "Resource": "*"}],
+    "CorralViewers": [{"Sid": "SeeTheCluster", "Effect": "Allow", "Action": [*SEES, "ecs:ListTasks"], "Resource": "*"}],
 }
 GROUPS = {
     "admins": ADMINISTRATOR,
