@@ -69,7 +69,7 @@ class Cli:
         return _client(service, about["url"], keys["access_key"], keys["secret_key"])
 
     def start_task(self, *words: str, family: str = "begun") -> str:
-        """Start a detached task, and wait until it has written to its log."""
+        """Start a detached task, and wait until it runs and has written to its log."""
         task_id = self("run", "--detach", "--name", family, *words).stdout.strip()
         logs = self.client("logs")
 
@@ -78,6 +78,7 @@ class Cli:
                 return logs.get_log_events(logGroupName="/corral/run", logStreamName=f"{family}/main/{task_id}")["events"]
 
         eventually(begun)
+        eventually(lambda: self.task(task_id)["lastStatus"] not in ("PROVISIONING", "PENDING"), "the task runs")
         return task_id
 
     def task(self, task_id: str) -> dict[str, Any]:

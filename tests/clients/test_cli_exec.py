@@ -65,10 +65,10 @@ def test_a_client_that_exits_ends_the_command(shared_cli: Cli, task: str, number
 
 
 def test_a_reader_that_closes_the_pipe_ends_the_command(shared_cli: Cli, task: str) -> None:
-    pipe = f"{BIN}/corral exec {task} -- yes | head -1; echo ${{PIPESTATUS[0]}}"
+    pipe = f"{BIN}/corral exec {task} -- yes 313 | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", pipe], env=shared_cli.environment, capture_output=True, text=True, timeout=30)
-    assert (done.stdout, done.stderr) == ("y\n141\n", "")
-    eventually(lambda: not living("yes"))
+    assert (done.stdout, done.stderr) == ("313\n141\n", "")
+    eventually(lambda: not living("yes", "313"))
 
 
 def test_a_slow_reader_slows_the_command_down(shared_cli: Cli, task: str) -> None:

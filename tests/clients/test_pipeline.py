@@ -169,7 +169,7 @@ def test_a_run_on_a_screen(lab: Cli, tmp_path: Path, columns: int) -> None:
     try:
         before = screen.settings()
         screen.type(f"corral pipeline run {file}")
-        lines = screen.until("▒▒▒▒▒", "after long")  # two children run
+        lines = screen.until("1 waits: long holds 2 of 2 GPUs", "after long")  # two children run
         at = next(at for at, line in enumerate(lines) if line.startswith("STEP "))
         assert (
             re.match(rf"screen{columns}-[0-9a-f]{{8}}  RUNNING  .*\d\d:\d\d:\d\d$", lines[at - 2]) and len(lines[at - 2]) == columns

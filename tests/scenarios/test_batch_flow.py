@@ -94,7 +94,7 @@ def test_a_stopped_pipeline_is_continued_until_every_item_is_processed_once(
 
     gates["process"].unlink()
     terminals[80].type(f"clear; corral pipeline retry --failed {run}")
-    lines = until_row(terminals[80], "reconstruct", "reconstruct: 8 wait: ", done=8, running=GPUS, failed=0, waiting=8)
+    lines = until_row(terminals[80], "reconstruct", f"hold {GPUS} of {GPUS} GPUs", done=8, running=GPUS, failed=0, waiting=8)
     reason = check_frame(lines, 80, run, "RUNNING")
     assert reason[0].startswith("reconstruct: 8 wait: ") and f"hold {GPUS} of {GPUS} GPUs" in " ".join(reason)
     assert Counter(type_ for type_, _ in running_instances(lab))["p3.2xlarge"] == GPUS
@@ -171,7 +171,7 @@ def until_row(terminal: Terminal, step: str, last: str, **counts: int) -> list[s
 
     def drawn() -> list[str] | None:
         lines = terminal.screen()
-        return lines if any(row_counts(line, step) == counts for line in lines) and last in "\n".join(lines) else None
+        return lines if any(row_counts(line, step) == counts for line in lines) and last in " ".join(lines) else None
 
     try:
         return eventually(drawn, within_s=STEPS_S)
@@ -188,7 +188,7 @@ def check_frame(lines: list[str], columns: int, run: str, state: str) -> list[st
     """Check the last frame: a title, and one line per step with one bar, below the header. Return the lines after it."""
     at = max(at for at, line in enumerate(lines) if line.startswith("STEP ") and "ENDS IN" in line)
     title, empty, header, *rows = lines[at - 2 : at + 1 + len(STEPS)]
-    assert re.fullmatch(rf"{run}  {state}  \d+s .*\d\d:\d\d:\d\d", title) and len(title) == columns and empty == ""
+    assert re.fullmatch(rf"{run}  {state}  (\d+m )?\d+s .*\d\d:\d\d:\d\d", title) and len(title) == columns and empty == ""
     assert header.split()[:6] == ["STEP", "DONE", "RUN", "FAIL", "WAIT", "STATE"] and ("REASON" in header) == (columns == 160)
     for (step, size), row in zip(STEPS.items(), rows, strict=True):
         counts = row_counts(row, step)

@@ -110,8 +110,7 @@ def test_top_fills_the_window(cli: Cli, terminal: Open, holder: str, waiter: str
     places = [line[column(lines, "LINE") : column(lines, "GPUS")].strip() for line in shown]
     assert places == [str(at + 1) for at in range(len(shown))]
     screen.resize(100, 62)
-    screen.until_gone("more")
-    assert sum("WAITING" in line for line in screen.screen()) == 51
+    eventually(lambda: sum("WAITING" in line for line in screen.screen()) == 51, "a row for each task")
     screen.press("q")
     screen.until_prompt()
 
@@ -227,8 +226,13 @@ def test_run_waits_and_then_streams(cli: Cli, terminal: Open, columns: int) -> N
     lines = screen.until(f"held by task {holder[:8]}")
     waiting = " ".join(" ".join(lines).partition("waits ")[2].split())
     assert re.match(r"\d+s: begun holds 2 of 2 GPUs; needs 1 GPU; first in line; held by task", waiting)
-    screen.until("waits 2s")  # it counts, and stays where it is
-    assert "\n".join(screen.screen()).count("waits ") == 1
+
+    def counts_on() -> bool:
+        """It counts, and stays where it is."""
+        seconds = re.findall(r"waits (\d+)s", "\n".join(screen.screen()))
+        return len(seconds) == 1 and int(seconds[0]) > int(waiting.partition("s")[0])
+
+    eventually(counts_on)
     cli("stop", holder)
     screen.until("step 3")
     lines = screen.until_prompt()
@@ -331,6 +335,7 @@ def test_a_task_cannot_control_the_terminal(terminal: Open) -> None:
     expected = r"red \x1b]0;owned\x07\x1b]52;c;aGk=\x07 \x1b[2J\x1b[H \x9b2J \u202e 50% end"
     screen.type(f"corral run --name attack -- printf '{attack}'")
     screen.until("end\n")
+    screen.until_prompt()
     screen.type("corral logs $(corral ps --all --json | grep -o 'task/default/[0-9a-f]*' | tail -1 | cut -d/ -f3) && echo printed")
     screen.until("\nprinted")
     lines = screen.screen()
