@@ -24,6 +24,7 @@ from corral.aws.models import OWN_DATA
 from corral.cli.client.endpoint import Endpoint, call
 from engines.nodes import remove_cgroups
 from eventually import eventually
+from ports import free_port
 
 REGION = "us-east-1"
 DEADLINE_S = 30.0
@@ -63,7 +64,7 @@ class Corral:
         self.data = data
         self._environment = CANARY | (environment or {})
         self._command = [sys.executable, "-m", "corral.server", "--data", str(data), "--gpus", gpus, *options]
-        self._port = self.console_port = "0"
+        self.port, self.console_port = str(free_port()), str(free_port())  # a restart keeps them: tasks and browsers know them
         self.process: subprocess.Popen[bytes] | None = None
         self._clients: dict[tuple[str, ...], Any] = {}
 
@@ -72,7 +73,7 @@ class Corral:
         log = open(self.data.parent / f"{self.data.name}.log", "ab")  # noqa: SIM115
         with log:
             self.process = subprocess.Popen(
-                [*self._command, "--port", self._port, "--console-port", self.console_port, "--ready-fd", str(writer)],
+                [*self._command, "--port", self.port, "--console-port", self.console_port, "--ready-fd", str(writer)],
                 pass_fds=(writer,),
                 stdout=log,
                 stderr=log,
@@ -82,8 +83,6 @@ class Corral:
         with open(reader) as ready:
             line = ready.readline()
         assert line, f"the server did not start: {self.log()[-2000:]}"
-        about = json.loads(line)  # a restart keeps the ports: tasks and browsers know them
-        self._port, self.console_port = about["url"].rpartition(":")[2], str(about["consolePort"])
         return self
 
     def log(self) -> str:
@@ -91,7 +90,7 @@ class Corral:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def keys(self) -> dict[str, str]:

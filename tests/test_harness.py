@@ -49,7 +49,7 @@ def test_a_connection_is_used_again_unless_it_was_idle_for_long(port, monkeypatc
 def test_clients_use_such_connections(tmp_path, port, monkeypatch):
     monkeypatch.setattr(Corral, "keys", {"access_key": "a", "secret_key": "b"})
     corral = Corral(tmp_path)
-    corral._port = str(port)
+    corral.port = str(port)
     for reused_max_s in (30.0, 30.0, 0.0):
         monkeypatch.setattr(harness, "REUSED_MAX_S", reused_max_s)
         corral.client("s3").head_object(Bucket="any", Key="any")

@@ -20,6 +20,7 @@ from corral.cli.printing.errors import CliError
 from corral.cli.runs.command_lookup import check_command
 from corral.cli.runs.log_printer import COLOURS, colours_of
 from eventually import eventually
+from ports import free_port
 
 AWS = {
     "AWS_ENDPOINT_URL": "https://ecs.us-east-1.amazonaws.com", "AWS_DEFAULT_REGION": "us-east-1",
@@ -166,18 +167,18 @@ def test_when_the_command_line_goes_the_program_hears_it(cli: Cli) -> None:
 
 
 def test_the_session_outlives_the_server(own: Cli) -> None:
-    own("up", "-d", "--port", "0", "--gpus", "none")
+    up = ("up", "-d", "--port", str(free_port()), "--gpus", "none")
+    own(*up)
     plain = own.begin("run", "--", "sh", "-c", "echo ready; while [ ! -e go ]; do sleep 0.05; done; echo after; exit 3")
     plain.until("stdout", "ready")
     running = own.begin("run", "-i", "--", "cat", stdin=subprocess.PIPE)
     assert running.process.stdin is not None
     running.process.stdin.write(b"before\n")
     running.until("stdout", "before\n")
-    port = json.loads((own.data / "server.json").read_text())["url"].rpartition(":")[2]
     own("down")
     running.process.stdin.write(b"without\n")
     running.until("stdout", "without\n")
-    own("up", "-d", "--port", port, "--gpus", "none")
+    own(*up)
     running.process.stdin.close()
     running.process.stdin = None
     code, out, err = running.end()

@@ -17,6 +17,7 @@ import pytest
 from command import Cli, Running
 from engines.nodes import kill
 from eventually import eventually
+from ports import free_port
 
 LINES = 170_000  # more than a MiB, and so many that a task ends before all of its output is stored
 WAIT = "echo begun; while ! test -e go; do sleep 0.05; done; echo done"
@@ -29,8 +30,8 @@ class Switch:
         self._server = int(url.rpartition(":")[2])
         self._open: list[socket.socket] = []
         self.requests: list[bytes] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._port = self._listener.getsockname()[1]
+        self._port = free_port()
+        self._listener = socket.create_server(("127.0.0.1", self._port))
         self.url = f"http://127.0.0.1:{self._port}"
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
@@ -105,7 +106,8 @@ def test_no_line_is_lost_or_repeated_if_server_and_agent_are_killed(own: Cli) ->
     """The file with the output is limited to a MiB. So it lacks the beginning, and its first line says how much."""
     own.data.mkdir()
     (own.data / "corral.toml").write_text("[outputs]\nfile_mib = 1\n")
-    own("up", "--detach", "--port", "0", "--gpus", "none")
+    up = ("up", "--detach", "--port", str(free_port()))
+    own(*up, "--gpus", "none")
     whole = "".join(f"{number}\n" for number in range(1, LINES + 1))
     running = own.begin("run", "-n", "many", "--", "seq", str(LINES))
     running.until("stdout", "1\n")
@@ -118,10 +120,9 @@ def test_no_line_is_lost_or_repeated_if_server_and_agent_are_killed(own: Cli) ->
     assert 0 < last["unstoredBytes"] <= len(whole) - stored
     following = own.begin("logs", "-f", "many")
     following.until("stdout", "1\n")
-    server = json.loads((own.data / "server.json").read_text())
-    kill(server["pid"])
+    kill(json.loads((own.data / "server.json").read_text())["pid"])
     kill(own.pid("agent.lock"))
-    own("up", "--detach", "--port", server["url"].rpartition(":")[2])
+    own(*up)
     for command in (running, following):
         code, out, err = command.end()
         assert (code, out == whole) == (0, True), (out.count("\n"), err)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from http.client import HTTPResponse
@@ -21,6 +20,7 @@ from command import Cli
 from corral.model.histogram import Histogram
 from corral.server.pages.metrics_page import Exposition
 from eventually import eventually
+from ports import free_port
 
 Sample = tuple[str, dict[str, str], float]
 SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
@@ -171,9 +171,7 @@ def test_promtool_accepts_the_page(cli: Cli, task: str) -> None:
 def test_a_stock_prometheus_scrapes_the_page(cli: Cli, task: str, tmp_path: Path) -> None:
     config = tmp_path / "prometheus.yml"
     config.write_text(cli("metrics", "--config").stdout.replace("scrape_interval: 5s", "scrape_interval: 1s"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
     command.append(f"--web.listen-address=127.0.0.1:{port}")
     log = open(tmp_path / "prometheus.log", "wb")  # noqa: SIM115

@@ -16,6 +16,7 @@ from command import Cli
 from corral.access import sessions
 from corral.model.principal import role_session
 from harness import MAKING_A_CLIENT, REGION, SESSION, Corral, container, eventually
+from ports import free_port
 
 ACCOUNT = "123456789012"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/worker"
@@ -66,7 +67,8 @@ def start(ecs: Any) -> str:
 
 
 def test_revoke(own: Cli) -> None:
-    own("up", "--detach", "--port", "0", "--gpus", "sim:2")
+    up = ("up", "--detach", "--port", str(free_port()), "--gpus", "sim:2")
+    own(*up)
     url, data = own.json("env")["AWS_ENDPOINT_URL"], own.data
     sts, ecs = own.client("sts"), own.client("ecs")
     first, second = start(ecs), start(ecs)
@@ -86,7 +88,7 @@ def test_revoke(own: Cli) -> None:
     assert identity(url, sts.assume_role(RoleArn=ROLE, RoleSessionName="me")["Credentials"]).endswith("worker/me")
 
     own("down")
-    own("up", "--detach", "--port", url.rpartition(":")[2], "--gpus", "sim:2")
+    own(*up)
     assert [identity(url, each) for each in (one, two, root)] == ["ExpiredToken"] * 3
     assert identity(url, of_task(data, first, "1")) == "ExpiredToken", "a restart forgets no revocation"
     assert identity(url, of_task(data, second, "1")).endswith(second)

@@ -27,6 +27,7 @@ from corral.node.host_address import addresses_for_others
 from corral.node.server_access import pin_of
 from eventually import eventually
 from harness import MAKING_A_CLIENT, REGION, SESSION, Corral
+from ports import free_port
 
 NAME = "127.0.1.1"
 BODY = os.urandom(3_000_000)
@@ -35,8 +36,7 @@ BODY = os.urandom(3_000_000)
 @pytest.fixture(scope="module")
 def corral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     data = tmp_path_factory.mktemp("tls") / "data"
-    with socket.create_server((NAME, 0)) as free:
-        further = free.getsockname()[1]  # the port in the URL; the port of the API has TLS, too
+    further = free_port(NAME)  # the port in the URL; the port of the API has TLS, too
     options = ("--tls", "true", "--tls-names", NAME, "--tls-port", str(further))
     running = Corral(data, "none", *options, "--runtime", "process")
     try:

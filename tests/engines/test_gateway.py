@@ -32,6 +32,7 @@ from corral.process.relay import Relays, TlsEnd
 from engines.nodes import NodeFolder, is_running, kill
 from engines.spawners import start_spawner
 from eventually import eventually
+from ports import free_port
 
 DEADLINE_S = 120  # starts six processes, one after the other
 ELSEWHERE = "another boot/1"
@@ -83,8 +84,7 @@ class World:
         self.folder = folder
         self.pki = Pki(folder)
         self.nodes: list[NodeFolder] = []
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
 
     async def open(self) -> None:
         self.relays, self.door = Relays(), socket.create_server(("127.0.0.1", 0))

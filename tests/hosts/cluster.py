@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from corral.model.principal import role_session
 from eventually import eventually
 from harness import Corral, container
 from hosts.lab import Lab, Machine
+from ports import free_port
 
 WORKER = Path(__file__).parent / "worker.py"
 ROLE = "arn:aws:iam::123456789012:role/worker"
@@ -107,8 +107,7 @@ class Cluster:
         self._types: dict[str, str] = {}  # name of a machine → its instance type, by which a placement constraint chooses it
         self.lab = lab
         self.cli = Cli(folder)
-        with socket.create_server((lab.address, 0)) as free:
-            self.door_port = free.getsockname()[1]
+        self.door_port = free_port(lab.address)
         if settings:
             self.cli.data.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.cli.data / "corral.toml").write_text(settings)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 from command import command_lines, living_in
 from engines.nodes import remove_cgroups
 from harness import Corral, container, eventually
+from ports import free_port
 
 
 class Server:
@@ -59,8 +59,7 @@ class Server:
 
 @contextmanager
 def running_server(data: Path, gpus: str) -> Iterator[Server]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        door = f"127.0.0.1:{probe.getsockname()[1]}"
+    door = f"127.0.0.1:{free_port()}"
     server = Server(Corral(data, gpus, "--door", door, "--runtime", "process"), door)
     try:
         server.corral.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from pathlib import Path
 
 from command import Cli, Running, command_lines
@@ -11,12 +10,12 @@ from corral.cli.hosts.hosts import _agent_versions
 from corral.cli.server.systemd_unit import Unit
 from eventually import eventually
 from hosts.joined import end_host
+from ports import free_port
 
 
 def test_a_second_machine_joins(own: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "host"
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        door = f"127.0.0.1:{probe.getsockname()[1]}"
+    door = f"127.0.0.1:{free_port()}"
     own("up", "--detach", "--port", "0", "--gpus", "none", "--runtime", "process", "--door", door)
     line = own("token", "create", "--uses", "2", "--rack", "r7", "--cluster", "default").stdout.split()
     assert line[:4] == ["corral", "join", door, "--token"]

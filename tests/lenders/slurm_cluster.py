@@ -13,6 +13,7 @@ from pathlib import Path
 
 from eventually import eventually
 from hosts.lab import Lab, Machine
+from ports import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo", "scontrol")
 PARTITIONS = {
@@ -39,8 +40,7 @@ class SlurmCluster:
         folder.mkdir(mode=0o755)
         (folder / "munge.key").write_bytes(os.urandom(128))
         (folder / "munge.key").chmod(0o600)
-        with socket.create_server((lab.address, 0)) as held:
-            port = held.getsockname()[1]
+        port = free_port(lab.address)
         for number in range(gpus):  # Slurm takes only device files for GPUs, and reads the index of a GPU from the name
             os.mknod(folder / f"gpu{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
         (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{gpus - 1}]\n")

@@ -25,6 +25,7 @@ from corral.server.tls.certificate_files import CHECK_S, CertificateFiles
 from corral.server.tls.opener import TlsChoice, https_url
 from corral.server.tls.passed_connections import PassedConnection, open_channel, receive_connections, send_connection
 from eventually import DEADLINE_S
+from ports import free_port
 
 NOW_S = 1_800_000_000.0
 
@@ -64,8 +65,7 @@ def test_addresses_that_are_refused(host: str, tls: bool, why: str) -> None:
 
 
 def test_a_further_port_is_on_the_same_address() -> None:
-    with socket.create_server(("127.0.1.1", 0)) as probe:
-        further = probe.getsockname()[1]
+    further = free_port("127.0.1.1")
     found = listeners_on("127.0.1.1", 0, further)
     assert [each.getsockname() for each in found][1:] == [("127.0.1.1", further)]
     for each in found:
