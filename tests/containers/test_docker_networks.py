@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from command import Cli
 from containers.running import Containers, python, shell
 from engines.dockerd import Dockerd
 from harness import Corral, eventually
+from ports import free_port
 
 pytestmark = pytest.mark.xdist_group("docker")
 
@@ -162,9 +162,7 @@ def test_ports_of_a_bridge_are_bound_and_shown(run: Containers):
 
 
 def test_a_port_of_the_host_may_be_chosen(run: Containers):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = probe.getsockname()[1]
+    free = free_port()
     ports = [{"containerPort": 80, "hostPort": free}, {"containerPort": 53, "protocol": "udp"}, {"containerPortRange": "9000-9001"}]
     [arn] = run.start(shell("sleep 300", portMappings=ports), networkMode="bridge")
     [container] = run.until(arn)["containers"]

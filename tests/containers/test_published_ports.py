@@ -16,6 +16,7 @@ from engines.dockerd import BUSYBOX, Dockerd
 from engines.drivers import Driver, settings
 from engines.nodes import NodeFolder, spec
 from eventually import eventually
+from ports import free_port
 
 pytestmark = pytest.mark.xdist_group("docker")
 
@@ -69,14 +70,9 @@ def fetch(binding: dict[str, Any], address: str = "") -> str:
     return eventually(answer)
 
 
-def free_port() -> int:
-    with socket.create_server((ADDRESS, 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def test_a_port_that_is_taken_is_replaced_by_a_free_one(node: NodeFolder, dockerd: Dockerd) -> None:
     driver = engine(node, dockerd)
-    shared, taken, own = free_port(), socket.create_server((ADDRESS, 0)), free_port()
+    shared, taken, own = free_port(ADDRESS), socket.create_server((ADDRESS, 0)), free_port(ADDRESS)
     ports = [shared, taken.getsockname()[1]]
     first = start(driver, "first", ports)
     assert first[0] == {"bindIP": ADDRESS, "containerPort": shared, "hostPort": shared, "protocol": "tcp"}
@@ -93,7 +89,7 @@ def test_a_port_that_is_taken_is_replaced_by_a_free_one(node: NodeFolder, docker
 def test_a_host_may_have_an_address_that_no_interface_has(node: NodeFolder, dockerd: Dockerd) -> None:
     """For example, behind a translation of addresses. Then all addresses of the machine have the ports."""
     driver = engine(node, dockerd)
-    [binding] = start(driver, "one", [free_port()], "192.0.2.1")
+    [binding] = start(driver, "one", [free_port(ADDRESS)], "192.0.2.1")
     assert binding["bindIP"] == "0.0.0.0" and fetch(binding, "127.0.0.1") == f"{binding['containerPort']}\n"
     stop(driver)
 
@@ -101,7 +97,7 @@ def test_a_host_may_have_an_address_that_no_interface_has(node: NodeFolder, dock
 def test_a_later_agent_knows_the_ports(node: NodeFolder, dockerd: Dockerd) -> None:
     """It also reports them after someone has disconnected the pause container. Then the engine may choose other ports."""
     driver, taken = engine(node, dockerd), socket.create_server((ADDRESS, 0))
-    before = start(driver, "one", [free_port(), taken.getsockname()[1]])
+    before = start(driver, "one", [free_port(ADDRESS), taken.getsockname()[1]])
     driver.close()
     driver = engine(node, dockerd)
     known = lambda: [driver.engine.observe()[f"one-{each['containerPort']}"].observed.about for each in before]  # noqa: E731

@@ -55,7 +55,7 @@ def test_a_verdict_is_reported_when_it_changes(node, core, tmp_path):
     """The check sees the run's environment and folder."""
     node.start_agent("--gpus", "none")
     core.greeted()
-    probe = check('test "$WHO" = me && test -e well')
+    probe = check('test "$WHO" = me && test -e well', start_period_s=60.0)  # the first check may come before the file
     core.order(shell("one", ": > well; exec sleep 1000", environment={"WHO": "me"}, health=probe), shell("two", "sleep 1000"))
     core.until(lambda: health(core, "one") == "HEALTHY", "healthy")
     (node.node / "work" / "one" / "well").unlink()
@@ -70,13 +70,15 @@ def test_a_verdict_is_reported_when_it_changes(node, core, tmp_path):
 def test_a_check_that_takes_too_long_is_killed_with_all_its_children(node, core, tmp_path):
     node.start_agent("--gpus", "none")
     core.greeted()
-    probe = check(f"sleep 1000 & echo $! > {tmp_path}/child; wait", timeout_s=0.3, retries=1)
+    children = tmp_path / "children"
+    children.touch()
+    probe = check(f"sleep 1000 & echo $! >> {children}; wait", timeout_s=0.3, retries=1)
     core.order(shell("one", "sleep 1000", health=probe))
-    core.until(lambda: health(core, "one") == "UNHEALTHY", "unhealthy")
+    core.until(lambda: health(core, "one") == "UNHEALTHY" and children.read_text(), "unhealthy")
     core.order(stop=["one"])
     core.ended("one")
-    child = int((tmp_path / "child").read_text())
-    eventually(lambda: not is_running(child), "the check's child is gone")
+    pids = [int(pid) for pid in children.read_text().split()]
+    eventually(lambda: not any(map(is_running, pids)), "the children of the checks are gone")
 
 
 def test_a_new_agent_runs_the_checks_it_is_sent_and_kills_those_of_its_predecessor(node, core, tmp_path):

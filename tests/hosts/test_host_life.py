@@ -66,6 +66,7 @@ def test_a_host_is_copied_fenced_forgotten_and_drained(server: Server, tmp_path:
     os.kill(agent, signal.SIGSTOP)
     dead.kill("corral.node")
     eventually(lambda: server.described("real")["state"] == "SILENT", "the host is silent", 60.0)
+    refusals = copy.log().count("corral join --new")
     copy.start(*OTHER)  # also while the real host is away
     with pytest.raises(CliError, match="tasks with a fence"):
         server.corral.own("ForgetHost", host="real")
@@ -77,7 +78,7 @@ def test_a_host_is_copied_fenced_forgotten_and_drained(server: Server, tmp_path:
     assert (found["put"], found["delete"]) == ("ExpiredToken", "ExpiredToken"), found
     assert found["upload"] not in (200, 204), found
     assert "begun" not in keys()
-    eventually(lambda: copy.log().count("corral join --new") == 2, "the copy is refused again")
+    eventually(lambda: copy.log().count("corral join --new") > refusals, "the copy is refused again")
     copy.end()
 
     eventually(lambda: not any(is_alive(each["fenced"]) for each in fenced.values()), "the fences end their tasks")
