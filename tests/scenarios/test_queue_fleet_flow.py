@@ -244,10 +244,15 @@ def test_a_fleet_made_by_hand(corral: Corral, tmp_path: Path) -> None:
     eventually(lambda: fleet.messages() == (0, 1), "a worker holds the message")
     eventually(lambda: fleet.desired() == 0, "the policy wants no worker", ZERO_S)
     [task] = fleet.tasks()
-    waiting = fleet.activities()[0]
     task_id = task["taskArn"].rpartition("/")[2]
-    assert waiting["Description"].startswith("Terminating") and waiting["StatusCode"] not in ("Successful", "Failed")
-    assert task_id in waiting["StatusMessage"] and "holds 1 message" in waiting["StatusMessage"], waiting
+
+    def waits() -> bool:
+        newest = fleet.activities()[0]
+        reason = newest.get("StatusMessage", "")
+        is_waiting = newest["Description"].startswith("Terminating") and newest["StatusCode"] not in ("Successful", "Failed")
+        return is_waiting and task_id in reason and "holds 1 message" in reason
+
+    eventually(waits, "the termination waits for the worker, and says why")
     gate.open()
     fleet.until_zero()
     assert fleet.messages() == (0, 0)
@@ -296,11 +301,18 @@ def test_a_fleet_made_by_the_template(corral: Corral, tmp_path: Path) -> None:
 
 def check_drawing(corral: Corral, name: str, task_id: str) -> None:
     """`corral fleet` shows a worker that holds a message, and each step of its launch."""
-    shown = json.loads(draw(corral, name, "--json"))
+    shown: dict[str, Any] = {}
+
+    def has_sample() -> bool:
+        """Metrics are published once a second."""
+        shown.update(json.loads(draw(corral, name, "--json")))
+        return bool(shown["history"]["workers"][-1] == 1)
+
+    eventually(has_sample, "the graph has the worker")
     assert (shown["visible"], shown["inFlight"], shown["workers"], shown["gpus"]) == (0, 1, 1, 1)
     [worker] = shown["tasks"]
     assert (worker["id"], worker["held"], worker["leaving"]) == (task_id, 1, False)
-    assert shown["history"]["workers"][-1] == 1 and max(shown["history"]["workers"]) == 2
+    assert max(shown["history"]["workers"]) == 2
     line = shown["scaleOut"]
     steps = [each["step"] for each in line["steps"]]
     assert (line["before"], line["after"]) == (0, 1)

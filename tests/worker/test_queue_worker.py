@@ -181,10 +181,10 @@ def test_messages_stay_invisible_while_they_are_held(work):
 
     def predict(batch: Batch) -> None:
         if not others:
-            answer = queue.sqs.receive_message(QueueUrl=queue.url, WaitTimeSeconds=3, MaxNumberOfMessages=10)
+            answer = queue.sqs.receive_message(QueueUrl=queue.url, WaitTimeSeconds=5, MaxNumberOfMessages=10)
             others.append(answer.get("Messages", []))
 
-    totals = quiet(queue, predict, batch_max=1, prefetch=3, visibility_s=1).run()
+    totals = quiet(queue, predict, batch_max=1, prefetch=3, visibility_s=3).run()
     assert others == [[]] and totals.done == 3
     assert queue.counts() == (0, 0) and queue.dead_letters() == []
 
