@@ -95,7 +95,7 @@ def services(calls: Calls) -> None:
     calls("DescribeServices", services=["web", "none"], include=["TAGS"])
     calls("ListServices")
     listed = calls("ListServiceDeployments", service="web")["serviceDeployments"]
-    calls.twice("DescribeServiceDeployments", SAME, serviceDeploymentArns=[listed[0]["serviceDeploymentArn"]])
+    calls("DescribeServiceDeployments", serviceDeploymentArns=[listed[0]["serviceDeploymentArn"]])
     revision = listed[0]["targetServiceRevisionArn"]
     calls("DescribeServiceRevisions", serviceRevisionArns=[revision, f"{revision}0"])
     arn = {"serviceDeploymentArn": listed[-1]["serviceDeploymentArn"]}
