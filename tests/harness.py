@@ -37,7 +37,7 @@ SESSION = boto3.session.Session()
 SESSION._session.get_component("data_loader").search_paths.insert(0, str(OWN_DATA))  # the model of Corral's own operations
 MAKING_A_CLIENT = threading.Lock()
 
-__all__ = ["CANARY", "Corral", "container", "eventually", "wait_stopped"]
+__all__ = ["CANARY", "Corral", "container", "eventually", "files_with", "wait_stopped"]
 
 
 class RecentConnections(AWSHTTPConnectionPool):
@@ -210,6 +210,17 @@ def container(command: list[str], gpus: int = 0, log_prefix: str | None = None, 
             "options": {"awslogs-group": "/tests", "awslogs-create-group": "true", "awslogs-stream-prefix": log_prefix},
         }
     return definition
+
+
+def files_with(folder: Path, text: str) -> list[Path]:
+    """Return the files that contain a text. Meanwhile, servers and agents may delete files."""
+    found = []
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            with suppress(FileNotFoundError):
+                if path.is_file() and text.encode() in path.read_bytes():
+                    found.append(path)
+    return found
 
 
 def wait_stopped(ecs: Any, arns: list[str], within_s: float = DEADLINE_S) -> list[dict[str, Any]]:

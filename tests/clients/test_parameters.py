@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from harness import Corral, container, wait_stopped
+from harness import Corral, container, files_with, wait_stopped
 
 SECRET = "hunter2-and-more"
 
@@ -237,8 +237,7 @@ def test_a_secure_string_is_encrypted_on_disk(corral: Corral, ssm: Any) -> None:
     ssm.put_parameter(Name="/secure/y", Value=SECRET, Type="SecureString")
     assert ssm.get_parameter(Name="/secure/y")["Parameter"]["Value"] != sealed  # a fresh nonce each time
     assert [each["KeyId"] for each in ssm.get_parameter_history(Name="/secure/x")["Parameters"]] == ["alias/aws/ssm"]
-    written = [path for path in corral.data.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
-    assert written == [] and SECRET not in corral.log()
+    assert files_with(corral.data, SECRET) == [] and SECRET not in corral.log()
     assert (corral.data / "secrets.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -273,8 +272,7 @@ def test_secrets_reach_only_their_task(corral: Corral, ssm: Any) -> None:
     [event] = logs.get_log_events(logGroupName="/tests", logStreamName=stream)["events"]
     assert event["message"] == f"{(SECRET + '-1')[::-1]} plain"
     assert SECRET not in str(stopped) and SECRET not in str(ecs.describe_task_definition(taskDefinition="secret"))
-    written = [path for path in corral.data.rglob("*") if path.is_file() and f"{SECRET}-1".encode() in path.read_bytes()]
-    assert written == [] and SECRET not in corral.log()
+    assert files_with(corral.data, f"{SECRET}-1") == [] and SECRET not in corral.log()
 
 
 def test_a_task_whose_secret_is_missing_does_not_start(client: Callable[..., Any]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from each import check_each
-from harness import Corral, container, wait_stopped
+from harness import Corral, container, files_with, wait_stopped
 
 VALUE = "hunter2-and-more"
 NOT_FOUND = ("ResourceNotFoundException", "Secrets Manager can't find the specified secret.")
@@ -423,7 +423,7 @@ def test_secrets_reach_only_their_task(corral: Corral, secrets: Any) -> None:
     size = len(json.dumps(first))
     assert event["message"] == f"{(VALUE + '-2')[::-1]} {(VALUE + '-1')[::-1]} me 5432 {size} {size}"
     assert VALUE not in str(stopped) and VALUE not in corral.log()
-    assert [path for path in corral.data.rglob("*") if path.is_file() and f"{VALUE}-2".encode() in path.read_bytes()] == []
+    assert files_with(corral.data, f"{VALUE}-2") == []
 
 
 def test_a_task_whose_secret_cannot_be_read_does_not_start(client: Callable[..., Any], secrets: Any) -> None:

@@ -9,6 +9,7 @@ from command import Cli, Running, command_lines
 from corral.cli.hosts.hosts import _agent_versions
 from corral.cli.server.systemd_unit import Unit
 from eventually import eventually
+from harness import files_with
 from hosts.joined import end_host
 from ports import free_port
 
@@ -26,7 +27,7 @@ def test_a_second_machine_joins(own: Cli, tmp_path: Path) -> None:
         eventually(lambda: box(own) == "UP", "the host is up")
         secret = line[4].split(".")[1].encode()
         assert not [pid for pid, words in command_lines() if secret in words]
-        assert secret not in b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
+        assert files_with(folder, secret.decode()) == []
         shown = own("hosts").stdout
         assert (
             "box2" in shown
