@@ -140,7 +140,7 @@ class Calls:
         return {name: value.read() if hasattr(value, "read") else value for name, value in result.items()}
 
     def _read(self, operation: str, params: dict[str, Any]) -> Any:
-        """Read until two results in a row are equal, because tasks go on meanwhile, and return the first of all."""
+        """Read until two results in a row are equal, because tasks go on meanwhile, and return them."""
         results = [self._call(operation, params)]
 
         def equal() -> bool:
@@ -155,7 +155,7 @@ class Calls:
         except ClientError as error:
             got = self._name(operation, error)
         self._second(operation, SAME, got)
-        return results[0]
+        return results[-1]
 
     def _second(self, operation: str, expected: str, got: str) -> None:
         RECORD.seconds[self.service, operation] = got

@@ -46,9 +46,9 @@ def requests(calls: Calls) -> None:
     calls.of("logs").create_log_stream(logGroupName="/answers-own", logStreamName="a")
     logs = calls("DescribeLogStates", group="/answers-own", streams=["a", "b"])["logs"]
     assert logs == [{"name": "a", "unstoredBytes": 0, "droppedBytes": 0}, {"name": "b"}]
-    eventually(lambda: calls.of("corral").list_output_files(task=task_id)["files"], "the output is in a file")
-    [output] = calls("ListOutputFiles", task=task_id)["files"]
-    assert output["bytes"] == len("started\n")
+    printed = lambda: [each["bytes"] for each in calls.of("corral").list_output_files(task=task_id)["files"]]  # noqa: E731
+    eventually(lambda: printed() == [len("started\n")], "the output is in a file")
+    calls("ListOutputFiles", task=task_id)
     calls.twice("UpdateWaitingTasks", OTHER, tasks=[waiting.rpartition("/")[2]], held=True)
     [changed] = calls("UpdateWaitingTasks", tasks=[waiting.rpartition("/")[2]], held=False, timeLimitSeconds=60)["tasks"]
     assert (changed["place"], changed["timeLimitSeconds"]) == (1, 60)
