@@ -385,14 +385,20 @@ def test_metrics_in_log_events_are_recorded_before_put_log_events_responds(clien
     cloudwatch.put_metric_alarm(**config("gpus", Namespace="ECS/ContainerInsights/Prometheus", MetricName="DCGM_FI_DEV_GPU_UTIL",
                                          Dimensions=dimensions, Threshold=75.0))  # fmt: skip
     now = int(time.time() * 1000)
-    reserved = embedded(98).replace("ECS/", "AWS/")
-    events = [{"timestamp": now, "message": text} for text in ("about CloudWatchMetrics", embedded(93), "plain", reserved)]
+    reserved = [embedded(98).replace("ECS/ContainerInsights/Prometheus", name) for name in ("AWS/SQS", "Corral/GPU")]
+    events = [{"timestamp": now, "message": text} for text in ("about CloudWatchMetrics", embedded(93), "plain", *reserved)]
     logs.put_log_events(logGroupName=group, logStreamName="s", logEvents=events)
     assert gpu_load(cloudwatch) == [93.0]
     assert state(cloudwatch, "gpus")["StateValue"] == "ALARM"
-    assert len(logs.get_log_events(logGroupName=group, logStreamName="s")["events"]) == 4, "they are log events too"
-    names = {metric["Namespace"] for metric in cloudwatch.list_metrics(MetricName="DCGM_FI_DEV_GPU_UTIL")["Metrics"]}
-    assert "AWS/ContainerInsights/Prometheus" not in names, "only services write to their namespaces"
+    assert len(logs.get_log_events(logGroupName=group, logStreamName="s")["events"]) == 5, "they are log events too"
+    written = cloudwatch.list_metrics(MetricName="DCGM_FI_DEV_GPU_UTIL", Dimensions=dimensions)["Metrics"]
+    assert [metric["Namespace"] for metric in written] == ["ECS/ContainerInsights/Prometheus"], "only services write to the others"
+
+
+@pytest.mark.parametrize("namespace", ["AWS/ECS", "Corral/GPU", "Corral/Other"])
+def test_callers_cannot_write_to_the_metrics_of_services(cloudwatch: Any, namespace: str) -> None:
+    with pytest.raises(cloudwatch.exceptions.InvalidParameterValueException):
+        cloudwatch.put_metric_data(Namespace=namespace, MetricData=[{"MetricName": "DCGM_FI_DEV_GPU_UTIL", "Value": 100}])
 
 
 def test_metrics_in_the_output_of_a_task(client: Callable[..., Any], cloudwatch: Any) -> None:

@@ -16,7 +16,8 @@ Dimensions = tuple[tuple[str, str], ...]  # (name, value), sorted
 COLLECTOR_NAMESPACE = "ECS/ContainerInsights/Prometheus"
 GPU_NAMESPACE = "Corral/GPU"  # Corral's own metrics of GPUs
 GPU_NAMESPACES = (GPU_NAMESPACE, COLLECTOR_NAMESPACE)
-RESERVED_NAMESPACES = "AWS/"  # the namespaces of AWS's services begin with this text; only Corral writes to them
+# The namespaces of AWS's services and of Corral begin with one of these texts. Only Corral writes to them.
+RESERVED_NAMESPACES = ("AWS/", "Corral/")
 DIMENSION_VALUE_MAX = 1024  # characters
 LARGEST_VALUE = 2.0**360  # CloudWatch accepts values from -LARGEST_VALUE to LARGEST_VALUE
 OLDEST_S = 14 * DAY_S  # CloudWatch accepts datapoints up to this age

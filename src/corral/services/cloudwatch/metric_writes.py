@@ -97,8 +97,8 @@ def receive_points(tx: Tx[MetricStore], series: list[list[Any]]) -> None:
 def put_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Store all datapoints of a request, or none of them. The error text lists all faults of the request."""
     namespace: str = params["Namespace"]
-    if namespace.startswith(RESERVED_NAMESPACES):
-        raise errors.InvalidParameterValueException(f"The value {RESERVED_NAMESPACES} for parameter Namespace is invalid.")
+    if (reserved := next((each for each in RESERVED_NAMESPACES if namespace.startswith(each)), None)) is not None:
+        raise errors.InvalidParameterValueException(f"The value {reserved} for parameter Namespace is invalid.")
     groups = _groups(params)
     if not any(data for _, _, data in groups):
         raise errors.MissingRequiredParameterException("The parameter MetricData is required.")
