@@ -10,9 +10,21 @@ from typing import Any
 
 import pytest
 
-from console.page import Page, opened
+from console.page import Page, new_user, opened, opened_by
+from corral.core.clock import VirtualClock
 from corral.core.database import Database
-from corral.server.console.changes import ALL_TOPICS, NO_TOPIC, TOPICS, topics_of
+from corral.core.ids import RandomIds
+from corral.model.settings import Settings
+from corral.server.console.changes import (
+    ALL_TOPICS,
+    LOGS_MAX,
+    NO_TOPIC,
+    STREAMS_MAX,
+    TOPICS,
+    Changes,
+    ChangeStream,
+    topics_of,
+)
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 from harness import Corral, container, eventually
@@ -161,11 +173,51 @@ def test_events_are_bounded_in_rate(corral: Corral, page: Page) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [{}, {"topics": "tasks"}, {"topics": [1]}, {"topics": ["nothing"]}, {"topics": ["logs:"]}, {"topics": ["logs:group"]},
-     {"topics": ["tasks"] * 65}, {"topics": ["tasks"], "after": "1"}, {"topics": ["tasks"], "after": -1}],
+     {"topics": ["tasks"] * 65}, {"topics": ["tasks"], "after": "1"}, {"topics": ["tasks"], "after": -1},
+     {"topics": [f"logs:group:{number}" for number in range(LOGS_MAX + 1)]}],
 )  # fmt: skip
 def test_other_topics_are_refused(page: Page, wanted: dict[str, Any]) -> None:
     assert page.send("POST", "/changes", wanted).code == "InvalidRequest"
     assert "logs" not in ALL_TOPICS
+
+
+def test_the_streams_of_one_owner_are_bounded(corral: Corral, page: Page) -> None:
+    """Otherwise the pages of one user, or a program with its session, could keep the server busy."""
+    name = "streams"
+    mine = opened_by(corral, new_user(corral, name))
+    streams = [Stream(mine, "queues") for _ in range(STREAMS_MAX)]
+    for _ in range(2):
+        assert mine.send("POST", "/changes", {"topics": ["queues"]}).code == "TooManyStreams"
+    Stream(page, "queues").close()
+    first = streams.pop(0)
+    first.close()
+    first.response.close()
+    eventually(lambda: mine.begin("POST", "/changes", {"topics": ["queues"]}).getresponse().status == 200, "a place is free")
+    for stream in streams:
+        stream.close()
+        stream.response.close()
+
+
+class CountingLane:
+    """A lane without log streams that counts how often they are read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read_without_snapshot(self, *_: Any) -> None:
+        self.reads += 1
+
+
+def test_writes_to_logs_are_read_with_the_next_event_and_not_with_each_transaction() -> None:
+    lane = CountingLane()
+    changes = Changes({"logs": lane}, Settings(), RandomIds(), VirtualClock())  # type: ignore[dict-item]
+    stream = ChangeStream(frozenset(), {"logs:g:1": ("g", "1"), "logs:g:2": ("g", "2")}, "us-east-1", "root", lambda: True)
+    changes.add(stream)
+    for _ in range(100):
+        changes.written({"INSERT INTO log_event VALUES (?)"})
+    assert lane.reads == 0 and stream.news.is_set()
+    assert sorted(changes.take(stream)) == ["logs:g:1", "logs:g:2"] and lane.reads == 2
+    assert changes.take(stream) == [] and lane.reads == 2
 
 
 def test_a_stream_ends_with_its_session(corral: Corral) -> None:

@@ -35,6 +35,8 @@ SAMPLE_S = 1.0  # how often streams with the topic `gpus` are told about new sam
 MANY_GPUS = 64
 LINGER_S = 20.0  # so long after the last stream has closed, changes are noted for pages that reconnect
 TOPICS_MAX = 64
+LOGS_MAX = 4  # log streams of one page
+STREAMS_MAX = 100  # of one owner, on all its pages
 LOGS = "logs:"
 
 # Table → the topics whose pages read it. The tables without topics are those of the core, and those that no page shows.
@@ -83,6 +85,7 @@ _WRITES = re.compile(
 )
 
 InvalidTopics = api_error("InvalidRequest", 400)
+TooManyStreams = api_error("TooManyStreams", 429)
 Opened = Callable[[], bool]
 
 
@@ -95,18 +98,20 @@ def topics_of(sql: str) -> tuple[str, ...]:
 class ChangeStream:
     """The changes that one page has not been told yet."""
 
-    def __init__(self, topics: frozenset[str], logs: dict[str, tuple[str, str]], region: str, is_open: Opened) -> None:
+    def __init__(self, topics: frozenset[str], logs: dict[str, tuple[str, str]], region: str, owner: str, is_open: Opened) -> None:
         self.topics = topics
         self.logs = logs  # topic → log group and log stream
         self.log_sizes: dict[str, int] = {}  # topic → the number of events when the page was last told
+        self.logs_written = False  # whether events of any log stream were written since the page was last told
         self.region = region
+        self.owner = owner
         self.is_open = is_open  # whether its session has not ended
         self.pending: set[str] = set()
         self.news = asyncio.Event()
         self.is_closed = False
 
     def tell(self, topics: Iterable[str]) -> None:
-        found = [topic for topic in topics if topic in self.topics or topic in self.logs]
+        found = [topic for topic in topics if topic in self.topics]
         if found:
             self.pending.update(found)
             self.news.set()
@@ -137,25 +142,38 @@ class Changes:
     def last_id(self) -> int:
         return self._last_id
 
-    async def open(self, wanted: Mapping[str, Any], region: str, is_open: Opened) -> ChangeStream:
+    async def open(self, wanted: Mapping[str, Any], region: str, owner: str, is_open: Opened) -> ChangeStream:
         """Return a stream. Its first event has the topics that have changed since the event that the page knows."""
         topics, logs, after = _wanted(wanted)
         if self._lingering is not None:
             self._lingering.cancel()
             self._lingering = None
         await self._watch()
-        stream = ChangeStream(topics, logs, region, is_open)
-        self._streams[stream] = None
+        stream = ChangeStream(topics, logs, region, owner, is_open)
+        self.add(stream)
         if after is not None and self._since_id is not None and self._since_id <= after <= self._last_id:
             stream.pending = {topic for topic in topics if self._changed.get(topic, 0) > after} | logs.keys()
         else:
             stream.pending = {*topics, *logs}
-        if logs:
-            self._read_logs(stream)
+        self._read_logs(stream)
         stream.news.set()
         if SAMPLED in topics and self._sampling is None:
             self._sample()
         return stream
+
+    def add(self, stream: ChangeStream) -> None:
+        if sum(each.owner == stream.owner for each in self._streams) >= STREAMS_MAX:
+            raise TooManyStreams(f"{STREAMS_MAX} pages of this user follow changes already: close some of them.")
+        self._streams[stream] = None
+
+    def take(self, stream: ChangeStream) -> list[str]:
+        """Return the topics that the page was not told yet. It is told about them now."""
+        if stream.logs_written:
+            stream.logs_written = False
+            stream.pending.update(self._read_logs(stream))
+        topics = sorted(stream.pending)
+        stream.pending.clear()
+        return topics
 
     def leave(self, stream: ChangeStream) -> None:
         self._streams.pop(stream, None)
@@ -182,7 +200,7 @@ class Changes:
 
     async def _begin(self) -> None:
         for lane in self._lanes.values():
-            lane.on_statements = self._written
+            lane.on_statements = self.written
             await lane.submit(lambda tx: tx.store.note_statements(True), read_only=True)
         self._since_id = self._next_id()
         self._watching = None
@@ -201,13 +219,15 @@ class Changes:
         self._last_id = max(self._last_id + 1, int(self._clock.wall_s() * 1000))
         return self._last_id
 
-    def _written(self, statements: set[str]) -> None:
+    def written(self, statements: set[str]) -> None:
+        """Note the statements of a transaction. Which logs have grown is read with the next event of each stream."""
         topics = {topic for sql in statements for topic in topics_of(sql)}
         if LOGS in topics:
             topics.discard(LOGS)
             for stream in self._streams:
                 if stream.logs:
-                    stream.tell(self._read_logs(stream))
+                    stream.logs_written = True
+                    stream.news.set()
         if topics:
             self._note(topics)
 
@@ -264,22 +284,24 @@ async def stream_events(stream: ChangeStream, changes: Changes, connection: Http
         head = connection.head(200, [*headers, *HEADERS], 0)
         if _can_write(connection):
             connection.transport.write(head)
+        loop = asyncio.get_running_loop()
+        alive_at_s = loop.time() + KEEP_ALIVE_S
         while True:
             try:
-                async with asyncio.timeout(KEEP_ALIVE_S):
+                async with asyncio.timeout_at(alive_at_s):
                     await stream.news.wait()
             except TimeoutError:
                 pass
             if stream.is_closed or not stream.is_open() or not _can_write(connection):
                 break
             stream.news.clear()
-            if stream.pending:
-                event = b"id: %d\ndata: %b\n\n" % (changes.last_id, orjson.dumps({"topics": sorted(stream.pending)}))
-                stream.pending.clear()
-            else:
-                event = b": open\n\n"
-            connection.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
-            await connection.drain()
+            event = b": open\n\n" if loop.time() >= alive_at_s else b""
+            if topics := changes.take(stream):
+                event = b"id: %d\ndata: %b\n\n" % (changes.last_id, orjson.dumps({"topics": topics}))
+            if event:
+                connection.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+                await connection.drain()
+                alive_at_s = loop.time() + KEEP_ALIVE_S
             await asyncio.sleep(INTERVAL_S)
         if _can_write(connection):
             connection.transport.write(b"0\r\n\r\n")
@@ -324,6 +346,8 @@ def _wanted(wanted: Mapping[str, Any]) -> tuple[frozenset[str], dict[str, tuple[
             logs[topic] = place
         elif topic not in ALL_TOPICS:
             raise InvalidTopics(f"The topic {topic[:100]!r} is unknown: use logs:GROUP:STREAM or {', '.join(sorted(ALL_TOPICS))}.")
+    if len(logs) > LOGS_MAX:
+        raise InvalidTopics(f"The request names {len(logs)} log streams: name at most {LOGS_MAX}.")
     if after is not None and (type(after) is not int or after < 0):
         raise InvalidTopics("after must be the id of an event, or null.")
     return frozenset(given) - logs.keys(), logs, after

@@ -180,7 +180,9 @@ class Console:
             named = {"logGroupName": group, "logStreamName": name}
             await self._front_door.check_permission("logs", "GetLogEvents", named, identity, request)
         cookie = cookie_in(request.headers, self._cookie)
-        stream = await self._changes.open(wanted, identity.region, lambda: self._sessions.is_open(cookie, session))
+        stream = await self._changes.open(
+            wanted, identity.region, identity.principal.owner, lambda: self._sessions.is_open(cookie, session)
+        )
         await stream_events(stream, self._changes, connection)
 
     @property
