@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -14,6 +15,7 @@ import urllib3
 from botocore.exceptions import ClientError
 
 from harness import Corral
+from people.attempts import Actor
 
 NUMBERS = count()
 HTTP = urllib3.PoolManager()
@@ -67,6 +69,32 @@ def test_fields_work_like_the_headers_of_a_put(s3: Any, bucket: str) -> None:
     assert (found["ContentType"], found["CacheControl"], found["Metadata"]) == ("text/plain", "no-cache", {"colour": "blue"})
     assert found["Expires"].year == 2065
     assert len(s3.get_object_acl(Bucket=bucket, Key="a")["Grants"]) == 2
+
+
+def test_policies_test_the_fields_of_a_form(corral: Corral, client: Callable[..., Any]) -> None:
+    iam = client("iam")
+    iam.create_user(UserName="former")
+    cold = {
+        "Effect": "Deny",
+        "Action": "s3:*",
+        "Resource": "*",
+        "Condition": {"StringEquals": {"s3:x-amz-storage-class": "GLACIER"}},
+    }
+    all_but = {"Effect": "Allow", "NotAction": "s3:PutObjectAcl", "Resource": "*"}
+    iam.put_user_policy(
+        UserName="former", PolicyName="p", PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [all_but, cold]})
+    )
+    key = iam.create_access_key(UserName="former")["AccessKey"]
+    mine = Actor("former", corral.url, key["AccessKeyId"], key["SecretAccessKey"]).client("s3")
+    mine.create_bucket(Bucket="of-former")
+    for fields, status in [
+        ({"acl": "public-read"}, 403),
+        ({"x-amz-storage-class": "GLACIER"}, 403),
+        ({"x-amz-storage-class": "STANDARD"}, 204),
+    ]:
+        answer = send(mine.generate_presigned_post("of-former", "a", Fields=dict(fields), Conditions=[fields]))
+        assert answer.status == status, (fields, answer.data)
+    assert send(mine.generate_presigned_post("of-former", "a")).status == 204
 
 
 def test_success_status_and_redirect(s3: Any, bucket: str) -> None:

@@ -183,6 +183,30 @@ def test_a_user_can_do_in_the_console_what_policies_allow(corral: Corral, page: 
     assert "sqs:ReceiveMessage" in mine.refused("corral", "PeekMessages", queue="peeked").json["error"]["message"]
 
 
+def test_policies_test_the_parameters_of_s3_that_are_headers_in_the_api(corral: Corral) -> None:
+    denied = ["s3:PutObjectTagging", "s3:PutObjectAcl", "s3:PutBucketAcl", "s3:PutBucketOwnershipControls"]
+    cold = {
+        "Effect": "Deny",
+        "Action": "s3:*",
+        "Resource": "*",
+        "Condition": {"StringEquals": {"s3:x-amz-storage-class": "GLACIER"}},
+    }
+    all_but = {"Effect": "Allow", "NotAction": denied, "Resource": "*"}
+    mine = opened_by(corral, new_user(corral, "plain", all_but, cold))
+    mine.call("s3", "CreateBucket", Bucket="of-plain")
+    upload = {"Bucket": "of-plain", "Key": "key"}
+    for operation, params in [
+        ("CreateMultipartUpload", {**upload, "Tagging": "a=b"}),
+        ("CreateMultipartUpload", {**upload, "ACL": "public-read"}),
+        ("CreateMultipartUpload", {**upload, "GrantRead": 'id="x"'}),
+        ("CreateMultipartUpload", {**upload, "StorageClass": "GLACIER"}),
+        ("CreateBucket", {"Bucket": "public-of-plain", "ACL": "public-read"}),
+        ("CreateBucket", {"Bucket": "public-of-plain", "ObjectOwnership": "ObjectWriter"}),
+    ]:
+        assert mine.refused("s3", operation, **params).code == "AccessDenied", (operation, params)
+    mine.call("s3", "CreateMultipartUpload", **upload, StorageClass="STANDARD")
+
+
 def test_a_user_that_is_removed_has_no_session(corral: Corral, page: Page) -> None:
     key = new_user(corral, "leaver", {"Effect": "Allow", "Action": "*", "Resource": "*"})
     client = own_client(corral, key)

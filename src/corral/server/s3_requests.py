@@ -193,7 +193,9 @@ class S3Request(Struct, eq=False):
             params["CopySource"] = headers["x-amz-copy-source"]
         params["_headers"] = headers  # with the values of condition keys
         if isinstance(self._body, FormFile):
-            params["Key"] = self._body.fields.get("key", "").replace(FILE_NAME, self._body.filename)
+            fields = self._body.fields
+            params["Key"] = fields.get("key", "").replace(FILE_NAME, self._body.filename)
+            params["_headers"] = {**fields, **({"x-amz-acl": fields["acl"]} if fields.get("acl") else {})}
         self._named = params
         return params
 

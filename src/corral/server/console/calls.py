@@ -59,7 +59,7 @@ class ConsoleCall(Struct, eq=False):
 
     def required(self, caller: Caller) -> RequiredOperation:
         self._check_served()
-        return RequiredOperation(*self.call.name, self.parsed if self.parsed is not None else lambda: self._named(caller))
+        return RequiredOperation(*self.call.name, self.parsed if self.parsed is not None else lambda: self._params(caller))
 
     def denied(self, message: str) -> ApiError:
         return self.call.denied(message)
@@ -77,11 +77,6 @@ class ConsoleCall(Struct, eq=False):
             raise NotInConsole(f"The console cannot call {self.call.operation}: use the command line.")
         if self.call.operation in service.admit or has_stream(self.call):
             raise NotInConsole(f"{self.call.operation} has bytes of any size: use /object/BUCKET/KEY.")
-
-    async def _named(self, caller: Caller) -> dict[str, Any]:
-        """Return the parameters that name resources. Those of S3 also have the headers with values of condition keys: none."""
-        params = await self._params(caller)
-        return {**params, "_headers": {}} if self.call.service == "s3" else params
 
     async def _params(self, caller: Caller) -> dict[str, Any]:
         if self.parsed is None:

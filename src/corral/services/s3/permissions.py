@@ -75,23 +75,35 @@ OF_VERSION = {
     "s3:PutObjectTagging": "s3:PutObjectVersionTagging",
 }
 QUERY_KEYS = {"s3:delimiter": "Delimiter", "s3:max-keys": "MaxKeys", "s3:prefix": "Prefix", "s3:versionid": "VersionId"}
-# Condition key → the header with its value. Also the parameters of a request that comes without headers, from a stack.
+# Header → the member of a request that has no headers, because it comes from a stack or from the console
+MEMBERS = {
+    "x-amz-acl": "ACL",
+    "x-amz-grant-full-control": "GrantFullControl",
+    "x-amz-grant-read": "GrantRead",
+    "x-amz-grant-read-acp": "GrantReadACP",
+    "x-amz-grant-write": "GrantWrite",
+    "x-amz-grant-write-acp": "GrantWriteACP",
+    "x-amz-metadata-directive": "MetadataDirective",
+    "x-amz-object-ownership": "ObjectOwnership",
+    "x-amz-server-side-encryption": "ServerSideEncryption",
+    "x-amz-server-side-encryption-aws-kms-key-id": "SSEKMSKeyId",
+    "x-amz-server-side-encryption-customer-algorithm": "SSECustomerAlgorithm",
+    "x-amz-storage-class": "StorageClass",
+    "x-amz-tagging": "Tagging",
+    "x-amz-tagging-directive": "TaggingDirective",
+    "x-amz-website-redirect-location": "WebsiteRedirectLocation",
+}
+# Condition key → the header with its value
 HEADER_KEYS = {
-    f"s3:{header}": header
-    for header in (
-        "x-amz-acl", "x-amz-content-sha256", "x-amz-copy-source", "x-amz-grant-full-control", "x-amz-grant-read",
-        "x-amz-grant-read-acp", "x-amz-grant-write", "x-amz-grant-write-acp", "x-amz-metadata-directive", "x-amz-object-ownership",
-        "x-amz-server-side-encryption", "x-amz-server-side-encryption-aws-kms-key-id",
-        "x-amz-server-side-encryption-customer-algorithm", "x-amz-storage-class", "x-amz-website-redirect-location",
-    )
-}  # fmt: skip
+    f"s3:{header}": header for header in ("x-amz-content-sha256", "x-amz-copy-source", *MEMBERS) if "tagging" not in header
+}
 ACL_HEADERS = ("x-amz-acl", *(header for header in HEADER_KEYS.values() if header.startswith("x-amz-grant-")))
-HEADERS = "_headers"  # the parameter with the headers of a request
-WRITES = frozenset({"CopyObject", "CreateMultipartUpload", "PutObject"})
+HEADERS = "_headers"  # the parameter with the headers of a request, or with the fields of a form
+WRITES = frozenset({"CopyObject", "CreateMultipartUpload", "PostObject", "PutObject"})
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
-    bucket, key, headers = params.get("Bucket"), params.get("Key"), params.get(HEADERS) or {}
+    bucket, key, headers = params.get("Bucket"), params.get("Key"), _headers(params)
     version, action = params.get("VersionId"), f"s3:{ACTIONS.get(operation, operation)}"
     if version:
         action = OF_VERSION.get(action, action)
@@ -101,7 +113,7 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         return []  # `corral run` creates the private buckets, in which every caller may put objects
     if operation == "DeleteObjects":
         return []  # the keys are in the body: `delete_objects` checks the permission for each key
-    context = LateContext(lambda: _context(params, headers))
+    context = LateContext(lambda: _context(operation, params, headers))
     resource = f"arn:aws:s3:::{bucket}" if key is None else f"arn:aws:s3:::{bucket}/{key}"
     needed = [Permission(action, resource, context)]
     if operation == "GetObjectAttributes":
@@ -118,7 +130,14 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     return needed
 
 
-def _context(params: Params, headers: Mapping[str, str]) -> Context:
+def _headers(params: Params) -> Mapping[str, str]:
+    found: Mapping[str, str] | None = params.get(HEADERS)
+    if found is not None:
+        return found
+    return {header: params[member] for header, member in MEMBERS.items() if isinstance(params.get(member), str)}
+
+
+def _context(operation: str, params: Params, headers: Mapping[str, str]) -> Context:
     given = {key: params[member] for key, member in QUERY_KEYS.items() if params.get(member) is not None}
     found: dict[str, Sequence[str]] = {key: (str(value),) for key, value in given.items()}
     found |= {key: (headers[header],) for key, header in HEADER_KEYS.items() if header in headers}
@@ -128,9 +147,11 @@ def _context(params: Params, headers: Mapping[str, str]) -> Context:
         tags = dict(parse_qsl(headers["x-amz-tagging"], keep_blank_values=True))
         found |= {f"s3:requestobjecttag/{key.lower()}": (value,) for key, value in tags.items()}
         found["s3:requestobjecttagkeys"] = tuple(tags)
-    if "authorization" in headers:
+    if operation == "PostObject":
+        found["s3:authtype"] = ("POST",)
+    elif "authorization" in headers:
         found |= {"s3:authtype": ("REST-HEADER",), "s3:signatureversion": ("AWS4-HMAC-SHA256",)}
-    elif headers:
+    elif params.get(HEADERS):
         found["s3:authtype"] = ("REST-QUERY-STRING",)
     return found
 
@@ -143,7 +164,7 @@ def _read_source(source: str, *, takes_tags: bool) -> list[Permission]:
 
 def _takes_tags(tx: Tx[Store], params: Params, headers: Mapping[str, str]) -> bool:
     """Whether a copy takes over tags of its source."""
-    if headers.get("x-amz-tagging-directive", params.get("TaggingDirective", "COPY")) != "COPY":
+    if headers.get("x-amz-tagging-directive", "COPY") != "COPY":
         return False
     (name, _, key), version = copy_source(params["CopySource"])[0].partition("/"), copy_source(params["CopySource"])[1]
     return bool(_tags(tx, name, key, version))
