@@ -100,8 +100,9 @@ def test_a_person_connects_once_and_only_to_the_server_that_made_the_code(server
     assert json.loads(server("user", "list", "--json").stdout)[0]["groups"] == ["users"]
     (laptop_2 := laptop())(*words(server("user", "key", "ann").stdout))
     assert "ann has 2 access keys already" in server("user", "key", "ann", code=1).stderr
-    third = laptop()
-    third(*words(server("user", "key", "ann", "--replace").stdout))
+    third, replaced = laptop(), words(server("user", "key", "ann", "--replace").stdout)
+    assert "has been used" in laptop()(verb, url, option, code, code=1).stderr, "ann has no key again, as when the code was made"
+    third(*replaced)
     assert "refused the access key" in laptop_2("status", code=1).stderr
     assert "not authorized to perform: iam:ListUsers" in third("user", "list", code=1).stderr
 

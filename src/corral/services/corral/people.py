@@ -1,7 +1,7 @@
 """People: the codes with which they connect, and their removal. `corral user add` creates a code, `corral connect` redeems it.
 
-Corral stores no codes. A code contains the user, its expiry time and a digest of the user's access keys, authenticated by a MAC.
-So a code works once: it creates an access key, and then the digest is another one.
+Corral stores no codes. A code contains the user, its expiry time and a digest, authenticated by a MAC. The digest is that of the
+user's access keys and of the number of codes that the user has redeemed. So a code works once, also if its key is deleted later.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from corral.store.iam_index import UNIX_ACCOUNT
 
 TTL_DEFAULT_S, TTL_MIN_S, TTL_MAX_S = 86_400.0, 1.0, 30 * 86_400.0
 PURPOSE = "connect code"
+REDEEMED = "_redeemedCodes"  # the member of a user's document with their number; no response of IAM has it
 TASKS_MAX = 100_000  # the unfinished tasks among which those of a removed user are searched
 AGAIN = "Ask for another one: `corral user key NAME` creates it."
 
@@ -44,7 +45,7 @@ def create_connect_code(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
             f"--access-key-id {keys[0].id}`, or all with `corral user key {name} --replace`."
         )
     expires_at_s = int(tx.wall_s + ttl_s)
-    payload = f"{expires_at_s:x}/{user['UserId']}/{_digest(tx, name)}/{name}".encode()
+    payload = f"{expires_at_s:x}/{user['UserId']}/{_digest(tx, user)}/{name}".encode()
     about = tx.settings.server.about
     return {
         "user": name,
@@ -73,9 +74,10 @@ def redeem(tx: Tx[Store], code: str, caller: Caller) -> dict[str, Any]:
     user = tx.store.stored.get("iam", USER, "", name)
     if user is None or user["UserId"] != user_id:
         raise AccessDeniedException(f"The user {name} does not exist any more.")
-    if digest != _digest(tx, name):
+    if digest != _digest(tx, user):
         raise AccessDeniedException(f"The code has been used, or the access keys of {name} have changed since. {AGAIN}")
     made: dict[str, Any] = HANDLERS["CreateAccessKey"](tx, {"UserName": name}, caller)["AccessKey"]
+    tx.store.stored.change("iam", USER, "", name, {**user, REDEEMED: user.get(REDEEMED, 0) + 1})
     return {
         "userName": name,
         "account": tx.settings.account,
@@ -178,5 +180,6 @@ def _no_user(name: str) -> ApiError:
     return UserNotFoundException(f"There is no user {name[:100]}: `corral user list` lists the users.")
 
 
-def _digest(tx: Tx[Store], user: str) -> str:
-    return sha256("/".join(key.id for key in tx.store.access_keys.of_user(user)).encode()).hexdigest()[:16]
+def _digest(tx: Tx[Store], user: dict[str, Any]) -> str:
+    keys = [key.id for key in tx.store.access_keys.of_user(user["UserName"])]
+    return sha256("/".join([str(user.get(REDEEMED, 0)), *keys]).encode()).hexdigest()[:16]
