@@ -128,7 +128,12 @@ def test_a_ticket_is_for_one_download_of_one_session(corral: Corral, page: Page)
         return str(page.send("POST", "/ticket", {"bucket": "attacks", "key": "key"}).json["url"])
 
     other = opened(corral)
-    for thief in (other.cookie, None, "corral_console=x"):
+    first = str(other.send("POST", "/ticket", {"bucket": "attacks", "key": "key"}).json["url"])
+    for _ in range(1_000):
+        ticket()
+    assert other.send("GET", first, x_corral_console=None).status == 200, "the tickets of a session end only its own"
+    name = page.cookie.partition("=")[0]
+    for thief in (other.cookie, None, "corral_console=x", f"{name}=\u00e9"):
         path = ticket()
         assert page.send("GET", path, cookie=thief, x_corral_console=None).code == "TicketEnded"
         assert page.send("GET", path, x_corral_console=None).code == "TicketEnded"  # the attempt has used it up

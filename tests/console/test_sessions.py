@@ -146,6 +146,15 @@ def test_an_identity_ends_its_own_sessions_and_links_only(world: World) -> None:
     assert world.sessions.end_of_owner("user/ann") == 0
 
 
+def test_the_links_of_an_identity_end_only_its_own(world: World) -> None:
+    of_root = world.sessions.create_link(world.root)[0]
+    codes = [world.sessions.create_link(world.ann)[0] for _ in range(2_000)]
+    assert world.arn(world.sessions.redeem(of_root)), "the link of root"
+    with pytest.raises(SessionEnded):
+        world.sessions.redeem(codes[-OF_IDENTITY_MAX - 1])
+    assert world.arn(world.sessions.redeem(codes[-OF_IDENTITY_MAX]))
+
+
 def test_the_number_of_sessions_of_an_identity_is_bounded(world: World) -> None:
     root = world.begin(world.root)
     made = [world.begin(world.ann) for _ in range(OF_IDENTITY_MAX + 2)]

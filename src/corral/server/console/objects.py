@@ -13,7 +13,7 @@ from corral import aws
 from corral.core.errors import api_error
 
 TICKET_S = 60.0
-TICKETS_MAX = 1_000
+TICKETS_MAX = 20  # of one session; a new one above this number ends the oldest
 # The headers of the browser that concern an object, and those of the response that the page needs.
 ASKED = ("range", "content-length", "transfer-encoding", "content-type", "expect", "if-match", "if-none-match", "user-agent")
 ANSWERED = frozenset(
@@ -43,8 +43,9 @@ class Tickets:
         if not all(isinstance(each, str) for each in (bucket, key, version)) or not bucket or not key:
             raise InvalidObject('Send {"bucket": BUCKET, "key": KEY, "versionId": ID or null}.')
         self._wanted = {name: each for name, each in self._wanted.items() if each.expires_at_s > now_s}
-        if len(self._wanted) >= TICKETS_MAX:
-            del self._wanted[next(iter(self._wanted))]
+        same = [name for name, each in self._wanted.items() if each.cookie == cookie]
+        for name in same[: max(0, len(same) + 1 - TICKETS_MAX)]:
+            del self._wanted[name]
         ticket = secrets.token_urlsafe(24)
         query = f"versionId={quote(version, safe='')}" if version else ""
         self._wanted[ticket] = WantedObject(f"{quote(bucket, safe='')}/{quote(key)}", query, cookie, now_s + TICKET_S)
@@ -52,7 +53,7 @@ class Tickets:
 
     def take(self, ticket: str, cookie: str, now_s: float) -> WantedObject:
         wanted = self._wanted.pop(ticket, None)
-        if wanted is None or wanted.expires_at_s <= now_s or not secrets.compare_digest(wanted.cookie, cookie):
+        if wanted is None or wanted.expires_at_s <= now_s or not secrets.compare_digest(wanted.cookie.encode(), cookie.encode()):
             raise TicketEnded("This download has begun already, or has expired: begin it again in the console.")
         return wanted
 

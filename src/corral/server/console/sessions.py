@@ -30,8 +30,7 @@ from corral.store.iam_index import IamIndex
 
 LINK_S = 300.0
 SESSION_S = 12 * 3600.0
-LINKS_MAX = 1_000  # the oldest ones above this number end
-OF_IDENTITY_MAX = 20  # sessions of one identity; a new one above this number ends the oldest
+OF_IDENTITY_MAX = 20  # links, and sessions, of one identity; a new one above this number ends the oldest
 
 SessionEnded = api_error("SessionEnded", 401)
 NO_SESSION = "This session of the console has ended: run `corral console` for a new link."
@@ -79,8 +78,7 @@ class ConsoleSessions:
         code, expires_at_s = secrets.token_urlsafe(24), self._clock.wall_s() + LINK_S
         with self._lock:
             self._links = {name: link for name, link in self._links.items() if link.expires_at_s > self._clock.wall_s()}
-            if len(self._links) >= LINKS_MAX:
-                del self._links[next(iter(self._links))]
+            _keep_newest(self._links, identity.owner)
             self._links[_digest(code)] = ConsoleLink(identity, expires_at_s)
         return code, expires_at_s
 
@@ -95,9 +93,7 @@ class ConsoleSessions:
         session = ConsoleSession(link.identity, _digest(secret), now_s + SESSION_S)
 
         def add(sessions: dict[str, ConsoleSession]) -> None:
-            same = [name for name, each in sessions.items() if each.identity.owner == link.identity.owner]
-            for name in same[: max(0, len(same) + 1 - OF_IDENTITY_MAX)]:
-                del sessions[name]
+            _keep_newest(sessions, link.identity.owner)
             sessions[_digest(cookie)] = session
 
         self._change(add)
@@ -176,6 +172,13 @@ def _stored_sessions(path: Path) -> dict[str, ConsoleSession]:
         return msgspec.convert(json.loads(path.read_text()), Stored).sessions
     except (OSError, ValueError):
         return {}
+
+
+def _keep_newest(known: dict[str, ConsoleLink] | dict[str, ConsoleSession], owner: str) -> None:
+    """Remove the oldest links or sessions of an owner, so that there is room for one more."""
+    same = [name for name, each in known.items() if each.identity.owner == owner]
+    for name in same[: max(0, len(same) + 1 - OF_IDENTITY_MAX)]:
+        del known[name]
 
 
 def _digest(secret: str) -> str:
