@@ -47,6 +47,7 @@ from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GpuSample
 from corral.model.joined_host import JoinedHost
 from corral.model.run import Observed
+from corral.node.heartbeat import heartbeat_at
 from corral.node.joined_host import _new_key, _signing_request
 from corral.node.link import Link
 from corral.node.server_access import AGENT, SERVER_NAME, context, keep_alive
@@ -158,25 +159,26 @@ class Agent:
     async def _report(self, link: Link) -> None:
         """Sample once a second, and report as `node/agent.py` does."""
         sampled, idle_samples_at_s = list[tuple[float, list[GpuSample]]](), 0.0
-        heartbeat_s = HEARTBEAT_S if self._busy else IDLE_HEARTBEAT_S
-        reported_at_s = time.monotonic() - random.uniform(0, heartbeat_s)
+        reported_at_s, clock = time.monotonic() - random.uniform(0, HEARTBEAT_S if self._busy else IDLE_HEARTBEAT_S), WallClock()
         while True:
             now_s, idle_due = time.monotonic(), not self._busy and time.monotonic() >= idle_samples_at_s
             if self._busy or idle_due:
                 sampled.append((now_s, self._samples()))
-            if self._runs or (self._busy and self._at_once) or now_s >= reported_at_s + heartbeat_s:
+            due_s = heartbeat_at(reported_at_s, clock, has_runs=self._busy)
+            if self._runs or (self._busy and self._at_once) or now_s >= due_s:
                 runs, self._runs = self._runs, []
                 idle_samples_at_s = now_s + IDLE_SAMPLES_S if idle_due else idle_samples_at_s
                 *earlier, (_, last) = sampled or [(now_s, [])]
                 collected = [CollectedSamples(now_s - at_s, samples) for at_s, samples in earlier]
                 reported_at_s, sampled = now_s, []
+                due_s = heartbeat_at(reported_at_s, clock, has_runs=self._busy)
                 self._acked.clear()
                 link.send_message({"report": Report(runs=runs, gpus=last, earlier=collected)})
                 await self._acked.wait()
             if not self._runs:
                 self._wake.clear()
                 try:
-                    async with asyncio.timeout(1.0 if self._busy else reported_at_s + heartbeat_s - time.monotonic()):
+                    async with asyncio.timeout(1.0 if self._busy else due_s - time.monotonic()):
                         await self._wake.wait()
                 except TimeoutError:
                     pass

@@ -7,6 +7,7 @@ ECS, the CloudWatch agent reads metrics from NVIDIA's exporter and writes them t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,7 +54,8 @@ class GpuReading(Struct, frozen=True):
 
     sample: GpuSample
     memory_mib: int
-    targets: tuple[Target, ...]
+    of_gpu: tuple[Target, ...]
+    of_clusters: tuple[Target, ...]  # other GPUs of these clusters have the same ones
     tasks: tuple[TaskReading, ...] = ()
     instance_id: str = ""  # the EC2 instance that owns the GPU; empty: none
 
@@ -263,24 +265,29 @@ def gpu_readings(
     if not regions:
         return
     holders = tx.store.hosts.holders_of(samples)
+    known: dict[tuple[tuple[str, str], ...], tuple[Target, ...]] = {}
     for gpu in tx.store.hosts.named_gpus(samples):
         named: Dimensions = (("Hostname", gpu.host_name), ("UUID", gpu.gpu_id))
         owner = tx.store.instances.get(gpu.instance_id)
         assert owner is not None
         clusters = [(region, owner.cluster) for region in regions] if owner.is_host else [(owner.region, owner.cluster)]
-        targets: list[Target] = [(region, GPU_NAMESPACE, named) for region in regions]
         holding = [task for task_id in holders.get(gpu.gpu_id, ()) if (task := tx.store.tasks.get(task_id)) is not None]
-        for task in holding:
-            if (task.region, task.cluster) not in clusters:
-                clusters.append((task.region, task.cluster))
-        for namespace in GPU_NAMESPACES:
-            targets += [(region, namespace, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
-        of_gpu = tuple(dict.fromkeys(targets))
+        clusters += [(task.region, task.cluster) for task in holding]
+        key = tuple(clusters)
+        if key not in known:
+            known[key] = _cluster_targets(key)
+        of_gpu = tuple([(region, GPU_NAMESPACE, named) for region in regions])
         of_tasks = [(task, tuple(dict.fromkeys(_task_targets(tx, task, gpu.gpu_id)))) for task in holding]
+        instance_id = "" if owner.is_host else owner.id
         yield [
-            (at_s, GpuReading(sample, gpu.memory_mib, of_gpu, _task_readings(sample, of_tasks), "" if owner.is_host else owner.id))
+            (at_s, GpuReading(sample, gpu.memory_mib, of_gpu, known[key], _task_readings(sample, of_tasks), instance_id))
             for at_s, sample in samples[gpu.gpu_id]
         ]
+
+
+def _cluster_targets(clusters: Iterable[tuple[str, str]]) -> tuple[Target, ...]:
+    named = [(region, cluster) for region, cluster in dict.fromkeys(clusters) if cluster]
+    return tuple([(region, namespace, (("ClusterName", cluster),)) for namespace in GPU_NAMESPACES for region, cluster in named])
 
 
 def _task_readings(sample: GpuSample, tasks: Sequence[tuple[Task, tuple[Target, ...]]]) -> tuple[TaskReading, ...]:
@@ -319,49 +326,58 @@ class GpuPoints:
     """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Target, int], dict[str, _Values]] = {}  # by series without its name and by second, then by name
+        # By series without their names, which have the same values, and by second.
+        self._found: dict[tuple[tuple[Target, ...], int], list[_Values]] = {}
 
     def add(self, gpu: GpuReading, at_s: float, seconds: float) -> None:
         """Add a reading, which covers the seconds before `at_s`."""
-        weight = 1.0 if seconds < 1.5 else float(round(seconds))
         values = [(metric, value) for metric, value in gpu_values(gpu.sample, gpu.memory_mib) if metric.in_cloudwatch]
-        for target in gpu.targets:
-            self._add(target, at_s, weight, values)
+        found = _Values(at_s, 1.0 if seconds < 1.5 else float(round(seconds)), values)
+        self._add(gpu.of_gpu, found)
+        self._add(gpu.of_clusters, found)
         for task in gpu.tasks:
-            own = [(metric, _value_of_task(metric, value, task)) for metric, value in values]
-            for target in task.targets:
-                self._add(target, at_s, weight, own)
+            own = found
+            if task.shares:
+                of_task = [(metric, _value_of_task(metric, value, task)) for metric, value in values]
+                own = found._replace(values=[(metric, value) for metric, value in of_task if value is not None])
+            for target in task.targets:  # tasks have some of them in common
+                self._add((target,), own)
 
-    def _add(self, target: Target, at_s: float, weight: float, values: Iterable[tuple[GpuMetric, float | None]]) -> None:
-        key = target, int(at_s)
-        series = self._found.get(key)
-        if series is None:
-            self._found[key] = {
-                metric.name: _Values(metric.unit, at_s, {value: weight}) for metric, value in values if value is not None
-            }
-            return
-        for metric, value in values:
-            if value is None:
-                continue
-            known = series.get(metric.name)
-            if known is None:
-                series[metric.name] = _Values(metric.unit, at_s, {value: weight})
-            else:
-                known.at_s = at_s
-                known.weights[value] = known.weights.get(value, 0.0) + weight
+    def _add(self, targets: tuple[Target, ...], found: _Values) -> None:
+        self._found.setdefault((targets, int(found.at_s)), []).append(found)
 
     def points(self) -> Iterator[Point]:
-        for ((region, namespace, dimensions), _), series in self._found.items():
-            for name, values in series.items():
-                pairs = [(float(value), weight) for value, weight in values.weights.items()]
-                sample = pairs[0][0] if len(pairs) == 1 and pairs[0][1] == 1.0 else pairs
-                yield Point(Metric(region, namespace, name, dimensions), values.at_s, sample, values.unit, 1)
+        for (targets, _), found in self._found.items():
+            samples = _samples(found)
+            for region, namespace, dimensions in targets:
+                for metric, sample in samples:
+                    yield Point(Metric(region, namespace, metric.name, dimensions), found[-1].at_s, sample, metric.unit, 1)
 
 
-class _Values(Struct):
-    unit: str
+class _Values(NamedTuple):
     at_s: float
-    weights: dict[float, float]  # value → number of seconds
+    weight: float  # the number of seconds
+    values: list[tuple[GpuMetric, float]]
+
+
+def _samples(found: Sequence[_Values]) -> list[tuple[GpuMetric, Sample]]:
+    """Return one sample of each metric."""
+    if len(found) == 1:
+        weight = found[0].weight
+        return [(metric, float(value) if weight == 1.0 else [(float(value), weight)]) for metric, value in found[0].values]
+    weights: dict[str, tuple[GpuMetric, dict[float, float]]] = {}
+    for _, weight, values in found:
+        for metric, value in values:
+            known = weights.get(metric.name)
+            if known is None:
+                known = weights[metric.name] = metric, {}
+            known[1][value] = known[1].get(value, 0.0) + weight
+    return [(metric, _sample(of_metric)) for metric, of_metric in weights.values()]
+
+
+def _sample(weights: Mapping[float, float]) -> Sample:
+    pairs = [(float(value), weight) for value, weight in weights.items()]
+    return pairs[0][0] if len(pairs) == 1 and pairs[0][1] == 1.0 else pairs
 
 
 def _value_of_task(metric: GpuMetric, value: float, task: TaskReading) -> float | None:

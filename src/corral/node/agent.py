@@ -27,8 +27,6 @@ from msgspec.structs import replace
 from corral.core.clock import Clock, WallView
 from corral.core.errors import Refused
 from corral.model.agent_protocol import (
-    HEARTBEAT_S,
-    IDLE_HEARTBEAT_S,
     Ack,
     Declined,
     Execute,
@@ -50,6 +48,7 @@ from corral.node.gpu_faults import GpuFaults
 from corral.node.gpu_sampler import GpuSampler
 from corral.node.gpus import Gpus, kind_of
 from corral.node.health_checks import HealthChecks
+from corral.node.heartbeat import heartbeat_at
 from corral.node.hold import LEAVE_MAX_S, Hold
 from corral.node.host import Host
 from corral.node.host_accounts import HostAccounts
@@ -288,7 +287,7 @@ class Agent:
 
     @property
     def _heartbeat_at(self) -> float:
-        return self._reported_at + (HEARTBEAT_S if self._engine.observe() else IDLE_HEARTBEAT_S)
+        return heartbeat_at(self._reported_at, self._clock, has_runs=bool(self._engine.observe()))
 
     async def _report(self) -> None:
         self._read_written()
