@@ -249,9 +249,10 @@ async def _serve(options: ServerOptions) -> None:
     agents = Agents(
         data, state, logs, blobs, clock, local_agent, settings.outputs, port, store.joined_hosts, of_host.cluster, demand
     )
-    _report_stage(options, "it applies what is due since the last stop")
+    is_new = store.stored.get("iam", *MADE_GROUPS) is None
+    _report_stage(options, f"it prepares {data}" if is_new else "it applies what is due since the last stop")
     state_core.transact([Command(_reset_host_timeouts, lambda answer: None)])  # before any reconciler runs
-    if store.stored.get("iam", *MADE_GROUPS) is None:
+    if is_new:
         from corral.services.iam.default_groups import make_default_groups  # imported only at the first start of a data folder
 
         state_core.transact([Command(make_default_groups, lambda answer: None)])
