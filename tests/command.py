@@ -82,7 +82,8 @@ class Cli:
         return task_id
 
     def task(self, task_id: str) -> dict[str, Any]:
-        return self.client("ecs").describe_tasks(tasks=[task_id])["tasks"][0]
+        cluster = json.loads((self.data / "server.json").read_text())["cluster"]
+        return self.client("ecs").describe_tasks(cluster=cluster, tasks=[task_id])["tasks"][0]
 
     def unfinished(self) -> list[str]:
         ecs = self.client("ecs")
