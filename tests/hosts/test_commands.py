@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
 
 from command import Cli, Running, command_lines
+from corral.cli.client.endpoint import STATUS_S
+from corral.cli.commands import main
+from corral.cli.hosts import hosts
 from corral.cli.hosts.hosts import _agent_versions
 from corral.cli.server.systemd_unit import Unit
 from eventually import eventually
@@ -123,6 +130,20 @@ def test_versions_of_agents_are_short() -> None:
         "0.2.0",
     ]
     assert shown("0.1.0 (commit 0123456789ab)", "0.1.0") == ["0.1.0 0123456", "0.1.0"]
+
+
+def test_an_upgrade_gives_the_server_time_to_pack_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one after a start takes a second of CPU time, and a busy server much longer."""
+    timeouts = {}
+
+    def noted(endpoint: object, operation: str, parameters: object, timeout_s: float = STATUS_S) -> tuple[dict[str, Any], None]:
+        timeouts[operation] = timeout_s
+        return {"hosts": [], "name": "box2", "agent": "1", "version": "1"}, None
+
+    monkeypatch.setattr(hosts, "call", noted)
+    monkeypatch.setattr(hosts, "find_endpoint", lambda data: None)
+    assert CliRunner().invoke(main, ["hosts", "upgrade", "box2"]).output == "box2 has 1 already\n"
+    assert timeouts["UpgradeHost"] > timeouts["DescribeHosts"] == STATUS_S
 
 
 def stop(running: Running) -> None:

@@ -35,7 +35,7 @@ DEFAULT_REGION = "us-east-1"
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 CONNECT_S = 5.0
 READ_S = 60.0
-STATUS_S = 10.0  # the timeout of `call`
+STATUS_S = 10.0  # the usual timeout of `call`
 CONNECTIONS_MAX = 64  # `corral logs -f` has a long poll for each task and for each log
 QUICK_S = 1.0  # the timeout of requests with `quick`
 ATTEMPTS = 3  # a request is sent at most this often, if the server does not respond or is overloaded
@@ -294,6 +294,7 @@ def call(
     *,
     region: str | None = None,
     quick: bool = False,
+    timeout_s: float = STATUS_S,
 ) -> tuple[dict[str, Any], str | None]:
     """Call one of Corral's own operations. Return the response and its Date header.
 
@@ -303,7 +304,7 @@ def call(
 
     body = json.dumps(parameters or {}).encode()
     headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"Corral.{operation}"}
-    timeout_s = QUICK_S if quick else STATUS_S
+    timeout_s = QUICK_S if quick else timeout_s
     found = signing_keys(endpoint)
     if found is not None:
         keys = found[1]._replace(region=region or found[1].region)

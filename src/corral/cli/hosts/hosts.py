@@ -16,6 +16,7 @@ from corral.cli.printing.output import ago, count, parsed_date, print_json, prin
 
 LOCAL = "this machine"
 COMMIT_SHOWN = 7  # characters
+PACK_MAX_S = 60.0  # the server packs its version into a wheel before it responds to the first UpgradeHost
 UPGRADE_MAX_S, UPGRADE_POLL_S = 180.0, 0.5
 
 
@@ -165,7 +166,7 @@ def upgrade(outer: DataFolder, names: tuple[str, ...], data: DataFolder) -> None
     failed = False
     for name in chosen:
         try:
-            ordered, _ = call(endpoint, "UpgradeHost", {"host": name})
+            ordered, _ = call(endpoint, "UpgradeHost", {"host": name}, timeout_s=PACK_MAX_S)
         except NotCorral:
             raise
         except CliError as refusal:
