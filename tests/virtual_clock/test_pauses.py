@@ -267,6 +267,24 @@ def test_only_so_many_tasks_take_turns_on_one_gpu() -> None:
     assert len(started) == world.settings.turns_max == 4
 
 
+def test_many_tasks_that_will_take_turns_cost_the_scheduler_nothing_and_delay_no_other_owner() -> None:
+    world = PauseWorld(1, ann=[], bob=[])
+    of_ann = world.submit("ann", hours=100, count=50, tags=turns(60))
+    [of_bob] = world.submit("bob", hours=100, tags=turns(60))
+    assert len(world.store.tasks.with_pause) == world.settings.turns_max, "the scheduler looks at no others"
+    for _ in range(12):
+        world.wait(70)
+        world.answer(took_s=0.1)
+    assert world.waits(of_bob), "as many tasks as may take turns were there before"
+    world.end(of_ann[0])
+    world.settle()
+    for _ in range(12):
+        world.wait(70)
+        world.answer(took_s=0.1)
+    assert not world.waits(of_bob)
+    assert sum(not world.waits(each) for each in of_ann[1:]) == world.settings.turns_max - 1
+
+
 def test_a_task_that_cannot_be_paused_says_why() -> None:
     world = PauseWorld(1, ann=[])
     [running] = world.submit("ann")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 from math import inf
 
@@ -16,7 +17,7 @@ from corral.model.placement import JOB, TASK, Claim
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.ecs.pauses import begin_pause, begin_return, why_not_pausable
 from corral.services.ecs.task_progress import begin_stop
-from corral.services.ecs.task_queue import may_take_turns, rank_of, requeue_once
+from corral.services.ecs.task_queue import rank_of, requeue_once
 from corral.store import Store
 
 SCANNED_MAX = 200  # the most waiting claims that are looked at
@@ -45,19 +46,26 @@ def return_to_line(tx: Tx[Store], pool_name: str) -> None:
 
     The task of a Batch job gets its claim when no job with a higher priority waits: the ranks of jobs do not contain the priorities
     of their queues in a form that can be compared with the rank of a task.
-    A task that takes turns gets its first claim when it is not one too many.
+    A task that takes turns gets its first claim when it is not one too many. Of several owners, the one with the fewest tasks that
+    take turns is first.
     """
     found = [task for task_id in tx.store.tasks.with_pause if (task := tx.store.tasks.get(task_id)) is not None]
     in_pool = sorted((task for task in found if task.pool == pool_name), key=lambda task: (task.created_at_s, task.id))
     for task in in_pool:
         if task.is_paused and _may_return(tx, task):
             begin_return(tx, task)
-    taking_turns = [task for task in in_pool if task.pause is not None and task.pause.turn_s]
-    new = [task for task in taking_turns if task.state is TaskState.PROVISIONING and may_take_turns(tx, task)]
-    room = tx.settings.turns_max * tx.store.fleet.pool(pool_name).total_gpus
-    room -= sum(task.state is not TaskState.PROVISIONING or tx.store.claims.get(TASK, task.id) is not None for task in taking_turns)
-    for task in new[: max(0, room)]:
-        tx.store.tasks.enqueue(task, rank_of(task, int(task.pause.priority[0]) if task.pause else 0), roams=False, longest_s=None)
+    lines = tx.store.tasks.turn_lines
+    if not lines.has_tasks(pool_name):
+        return
+    taking_turns = Counter(task.owner for task in in_pool if task.pause is not None and task.pause.turn_s)
+    room = tx.settings.turns_max * tx.store.fleet.pool(pool_name).total_gpus - taking_turns.total()
+    for _ in range(room):
+        next_id = lines.next_of(pool_name, taking_turns)
+        new = tx.store.tasks.get(next_id) if next_id is not None else None
+        if new is None or new.pause is None:
+            break
+        tx.store.tasks.enqueue(new, rank_of(new, int(new.pause.priority[0])), roams=False, longest_s=None)
+        taking_turns[new.owner] += 1
 
 
 def _may_return(tx: Tx[Store], task: Task) -> bool:

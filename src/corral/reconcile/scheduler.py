@@ -77,7 +77,7 @@ def _serve(tx: Tx[Store], pool_name: str, left: int) -> int:
 
 
 def _grant(tx: Tx[Store], pool_name: str, left: int, grants: Mapping[str, Grant]) -> int:
-    if tx.store.tasks.with_pause:
+    if tx.store.tasks.with_pause or tx.store.tasks.turn_lines.has_tasks(pool_name):
         return_to_line(tx, pool_name)
     update_line(tx, pool_name)
     while left > 0:

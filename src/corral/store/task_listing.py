@@ -82,6 +82,16 @@ class TaskListing:
         )
         return [task_id for (task_id,) in self._execute(sql, (limit,))]
 
+    def with_pause(self) -> list[str]:
+        """Ids of placed tasks that were paused, lend their GPUs or take turns, and of tasks with a claim that will take turns."""
+        claimed = "coalesce(json_extract(pause, '$.turn_s'), 0) > 0 AND id IN (SELECT id FROM claim WHERE kind = 'task')"
+        return [task_id for (task_id,) in self._execute(f"{_WITH_PAUSE} AND (instance_id IS NOT NULL OR ({claimed}))")]
+
+    def in_turn_lines(self) -> list[tuple[str, str, str]]:
+        """Id, pool and owner of each task that waits until fewer tasks take turns, oldest first."""
+        sql = f"SELECT id, pool, owner FROM task WHERE id IN ({_FOR_TURNS}) ORDER BY created_at, id"
+        return [(task_id, pool, owner) for task_id, pool, owner in self._execute(sql)]
+
     def for_turns(self, limit: int, cluster: tuple[str, str] | None = None) -> list[str]:
         """Ids of tasks that wait until fewer tasks take turns, oldest first. `cluster` is a region and a name, or None for all."""
         where, values = (" AND +region = ? AND +cluster = ?", cluster) if cluster is not None else ("", ())

@@ -41,6 +41,7 @@ from corral.store.task_rows import (
     values_of_run,
     values_of_task,
 )
+from corral.store.turn_lines import TurnLines
 
 CHANGEABLE = ("desired", "started_at", "stopping_at", "stopped_at", "stop_code", "stopped_reason")  # columns that `change` writes
 _changeable = attrgetter("desired", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason")
@@ -69,12 +70,9 @@ class Tasks:
         self.history = TaskHistory(database)
         self.listing = TaskListing(database)
         placed = database.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')") if self.cache.keeps else ()
-        # Placed tasks that were paused, lend their GPUs or take turns, and waiting tasks that will take turns.
-        self.with_pause: set[str] = set()
-        if self.cache.keeps:
-            sql = "SELECT id FROM task WHERE pause IS NOT NULL AND state != 'STOPPED' AND (instance_id IS NOT NULL OR "
-            rows = database.execute(sql + "coalesce(json_extract(pause, '$.turn_s'), 0) > 0)")
-            self.with_pause.update(task_id for (task_id,) in rows)
+        # Placed tasks that were paused, lend their GPUs or take turns, and tasks with a claim that will take turns.
+        self.with_pause: set[str] = set(self.listing.with_pause() if self.cache.keeps else ())
+        self.turn_lines = TurnLines(self._undo_log, self.listing.in_turn_lines() if self.cache.keeps else ())
         # Committed tasks that are placed and have not stopped. Other threads may read this set.
         self.live = {task_id for (task_id,) in placed}
         self.placements = Histogram(WAITS_S)  # the time from the request of a task to its placement, since the start of the server
@@ -91,7 +89,7 @@ class Tasks:
             self._insert_later(INSERT_RUN, values_of_run(run))
         self.cache.drop_on_rollback(task.id)
         self.cache.put(task)
-        if task.pause is not None and (task.instance_id is not None or task.pause.turn_s):
+        if task.pause is not None and task.instance_id is not None:
             self._note_pause(task.id)
         if task.owner != ROOT:
             self.owners.set(task.id, task.owner)
@@ -106,6 +104,9 @@ class Tasks:
 
     def enqueue(self, task: Task, rank: Rank, *, roams: bool, longest_s: float | None) -> None:
         """Give a claim to a task that waits."""
+        self.turn_lines.leave(task.id)
+        if task.pause is not None and task.pause.turn_s:
+            self._note_pause(task.id)
         self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand, longest_s, task.owner), roams=roams)
 
     def raise_version(self, task: Task) -> None:
@@ -191,7 +192,8 @@ class Tasks:
             self.with_pause.add(task_id)
             self._undo_log.on_rollback(partial(self.with_pause.discard, task_id))
 
-    def _forget_pause(self, task_id: str) -> None:
+    def forget_pause(self, task_id: str) -> None:
+        self.turn_lines.leave(task_id)
         if task_id in self.with_pause:
             self.with_pause.discard(task_id)
             self._undo_log.on_rollback(partial(self.with_pause.add, task_id))
@@ -288,7 +290,7 @@ class Tasks:
             if (before.instance_id is None or before.pause is not None) and self._claims.get(TASK, before.id) is not None:
                 self._claims.remove(TASK, before.id)
             if before.pause is not None:
-                self._forget_pause(before.id)
+                self.forget_pause(before.id)
         if before.instance_id is not None and (freed or shares or ended):
             self._give_back(before, before.instance_id, freed, shares, ended=ended)
             if ended:

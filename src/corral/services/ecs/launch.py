@@ -289,6 +289,7 @@ def _add_task(
         task = prototype.but(id=task_id, runs=runs)
         if rank is not None and task.pause is not None and task.pause.turn_s:
             rank = None  # it gets its claim when fewer tasks take turns on a GPU than may do so (`reconcile/preemptions.py`)
+            tx.store.tasks.turn_lines.join(task.id, task.pool, task.owner)
             tx.mark(f"pool:{task.pool}")
         tx.store.tasks.add(task, rank, roams=roams, longest_s=longest_s)
         use_private_objects(tx, task)

@@ -273,12 +273,15 @@ def settle(tx: Tx[Store], queued: QueuedTask) -> QueueState:
         change = 1 if admitted else -1
         array = array.but(admitted=array.admitted + change, waiting=array.waiting - change)
         tx.store.task_queue.put_array(array, tx.now_s)
-    if admitted:
+    if admitted and task.pause is not None and task.pause.turn_s:
+        tx.store.tasks.turn_lines.join(task.id, task.pool, task.owner)
+    elif admitted:
         longest_s = longest_time_of(task, spec_of(tx, task))
         tx.store.tasks.enqueue(task, rank_of(task, _priority(task)), roams=queued.roams, longest_s=longest_s)
         if tx.store.limits.of:
             tx.mark(PRIORITIES)
     else:
+        tx.store.tasks.forget_pause(task.id)  # it does not wait for a turn now
         tx.store.claims.remove(TASK, task.id)
         if array is not None:
             tx.mark(array_reconciler(array.key))
@@ -355,12 +358,6 @@ def _with_time_limit(tx: Tx[Store], task: Task) -> Task:
     after = task.but(time_limit_s=limit_s, plain=spec.is_plain and limit_s is None)
     tx.mark(f"pool:{task.pool}")  # with a shorter time limit, it may start before a large task that waits
     return tx.store.tasks.change_waiting(task, after, longest_time_of(after, spec))
-
-
-def may_take_turns(tx: Tx[Store], task: Task) -> bool:
-    """Whether a task that takes turns has no claim yet, and nothing but the number of such tasks holds it back."""
-    queued = tx.store.task_queue.get(task.id)
-    return tx.store.claims.get(TASK, task.id) is None and (queued is None or queued.state is QueueState.ADMITTED)
 
 
 def requeue_once(tx: Tx[Store], task: Task) -> None:
