@@ -22,7 +22,7 @@ from corral.model.agent_protocol import (
 )
 from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GpuSample
-from corral.model.run import HealthCheck, Observed, RunSpec, Usage
+from corral.model.run import HealthCheck, Observed, RunPause, RunSpec, Usage
 from corral.server.agents.host_scope import checked
 
 GPU = GpuDevice("GPU-1", 0, "NVIDIA H200", 143_771, simulated=True)
@@ -88,3 +88,7 @@ def test_facts_about_containers_have_the_types_of_responses():
     for about in ({"networkBindings": "x"}, {"networkBindings": [1]}, {"imageDigest": {}}, {"pullStoppedAt": "a"}):
         assert checked(Observed("run", about=about)) == Observed("run")
     assert len(checked(Observed("run", reason="r" * 100_000)).reason) == 4096
+    wrong = (RunPause(3, True, "w" * 100_000, 2**80, 1e308), RunPause(3, True, "", -(2**80), -1e308))
+    high, low = (checked(Observed("run", pause=each)).pause for each in wrong)
+    assert (len(high.why_not), high.moved_bytes, high.took_s) == (4096, 2**50, 86_400.0)
+    assert low == RunPause(3, True, "", 0, 0.0)

@@ -15,12 +15,14 @@ from msgspec.structs import replace
 from corral.core.transactions import Tx
 from corral.model.agent_protocol import Hello, Report
 from corral.model.gpu_metrics import GpuSample
-from corral.model.run import Observed
+from corral.model.run import Observed, RunPause
 from corral.server.lanes import Lane
 from corral.services.ecs import host_reports
 from corral.store import Store
 
-REASON_MAX = 4096  # characters of the reason why a run has ended
+REASON_MAX = 4096  # characters of the reason why a run has ended, or was not paused
+PAUSE_MAX_S = 86_400.0  # how long a pause takes at most
+PAUSED_MAX_BYTES = 2**50  # the memory of GPUs that a pause moves at most
 RUNS_KNOWN_MAX = 20_000  # of older runs, the store is asked again
 
 
@@ -44,7 +46,17 @@ def checked(run: Observed) -> Observed:
             about = dict(msgspec.convert(about, About))
         except msgspec.ValidationError:
             about = None
-    return replace(run, reason=run.reason and run.reason[:REASON_MAX], about=about)
+    pause = _checked_pause(run.pause) if run.pause is not None else None
+    return replace(run, reason=run.reason and run.reason[:REASON_MAX], about=about, pause=pause)
+
+
+def _checked_pause(pause: RunPause) -> RunPause:
+    return replace(
+        pause,
+        why_not=pause.why_not[:REASON_MAX],
+        moved_bytes=min(max(pause.moved_bytes, 0), PAUSED_MAX_BYTES),
+        took_s=min(max(pause.took_s, 0.0), PAUSE_MAX_S),
+    )
 
 
 class HostScope:
