@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from random import Random
+
+from msgspec.structs import replace
 
 from corral import aws
 from corral.access.caller import Caller
@@ -11,7 +14,7 @@ from corral.audit.trail import AuditTrail, records_back
 from corral.core.clock import WallClock
 from corral.core.errors import api_error
 from corral.core.ids import SeededIds
-from corral.model.principal import root_user
+from corral.model.principal import iam_user, root_user
 from corral.server.audit.recording import Audit
 
 ACCOUNT = "123456789012"
@@ -30,3 +33,19 @@ def test_a_call_that_no_model_has_is_answered_and_reported(tmp_path: Path) -> No
     assert "2 records are lost" in problem["problem"]
     [(_, record)] = records_back(tmp_path, 0.0, 1e11, None)
     assert (record.operation, record.params) == ("StopTask", {"task": "a"})
+
+
+def test_denials_of_another_key_and_of_another_machine_are_recorded_separately(tmp_path: Path) -> None:
+    """Otherwise a thief of a key would be hidden behind the denials of its owner."""
+    audit, denied = Audit(AuditTrail(tmp_path), (), SeededIds(Random(0)), WallClock()), api_error("AccessDenied", 403)("no")
+    ann = Caller(ACCOUNT, "us-east-1", iam_user(ACCOUNT, "ann"))
+    places = [("AKIA1", "10.0.0.1"), ("AKIA1", "10.0.0.2"), ("AKIA2", "10.0.0.2")]
+
+    async def deny() -> None:
+        for key, address in 3 * places:
+            audit.failed(REQUEST, replace(ann, access_key_id=key, source_ip=address), ("ecs", "StopTask"), {"task": "a"}, denied)
+        audit.close()
+
+    asyncio.run(deny())
+    found = [(record.access_key_id, record.source, record.repeats) for _, record in records_back(tmp_path, 0.0, 1e11, None)]
+    assert sorted(found) == sorted((*place, repeats) for place in places for repeats in (0, 2))

@@ -24,6 +24,7 @@ from corral.server.audit.rules import DATA_OF, CallKind, kind_of, names_in, rule
 log = logging.getLogger("corral.audit")
 
 CallName = tuple[str, str]  # service and operation
+DenialKey = tuple[str, str, str, CallName, str]
 Params = Mapping[str, Any]
 AGENT_MAX = 256
 MESSAGE_MAX = 1024  # characters of an error message that are recorded
@@ -38,8 +39,8 @@ class Audit:
         self._data_services = frozenset(data_services)
         self._ids = ids
         self._clock = clock
-        # (principal, call, error code) → the record of the denials that are counted at present
-        self._denials: dict[tuple[str, CallName, str], AuditRecord] = {}
+        # Principal, access key, address, call and error code → the record of the denials that are counted at present
+        self._denials: dict[DenialKey, AuditRecord] = {}
 
     def succeeded(self, request: aws.Request, caller: Caller, call: CallName, params: Params, result: Params) -> None:
         if not self._concerns(call):
@@ -91,7 +92,7 @@ class Audit:
 
     def _denied(self, request: aws.Request, caller: Caller, call: CallName, params: Params, error: ApiError) -> None:
         """Record the first denial at once. Equal ones within a minute are counted, and recorded when the minute is over."""
-        key = caller.principal.arn, call, error.code
+        key = caller.principal.arn, caller.access_key_id, caller.source_ip, call, error.code
         known = self._denials.get(key)
         if known is not None:
             self._denials[key] = replace(known, repeats=known.repeats + 1)
@@ -102,7 +103,7 @@ class Audit:
             self._denials[key] = replace(record, params={})
             asyncio.get_running_loop().call_later(DENIALS_S, self._end_count, key)
 
-    def _end_count(self, key: tuple[str, CallName, str]) -> None:
+    def _end_count(self, key: DenialKey) -> None:
         counted = self._denials.pop(key, None)
         if counted is not None and counted.repeats:
             self._trail.append(replace(counted, id=self._ids.uuid(), at_s=self._clock.wall_s()))
