@@ -5,6 +5,7 @@
 import { Changes, isDenied, isThrottled, onChangedSession, recordCalls, session } from "/static/api.js";
 import { awsCommand, commandBox } from "/static/commands.js";
 import { h, renewAges, update } from "/static/dom.js";
+import { inFrame } from "/static/frames.js";
 import * as batch from "/static/batch.js";
 import * as buckets from "/static/buckets.js";
 import * as cost from "/static/cost.js";
@@ -183,14 +184,9 @@ function open(page) {
   let over = false,
     timer = 0,
     first = true;
-  main.scrollTop = 0;
 
-  let drawing = 0;
-  const draw = () => {
-    drawing ||= requestAnimationFrame(drawNow); // several changes of one moment are drawn once
-  };
+  const draw = () => inFrame(drawNow); // several changes of one moment are drawn once
   const drawNow = () => {
-    drawing = 0;
     if (over) return;
     document.title = `${page.title} · Corral`;
     const failed = Object.entries(errors).filter(([, error]) => error && !isDenied(error));

@@ -71,11 +71,10 @@ export function update(parent, fresh) {
 }
 
 // A part of a page that is built only if something that it shows has changed: `values` are compared with those of the last time.
-// `memory` belongs to the page. Ages such as "3 min ago" are renewed every ten seconds, unless `values` has them.
-export function cached(memory, key, values, build, { hasAges = true } = {}) {
-  const now = hasAges ? [...values, Math.floor(Date.now() / 10_000)] : values;
+// `memory` belongs to the page.
+export function cached(memory, key, values, build) {
   const before = memory.get(key);
-  if (before?.element.isConnected && now.every((value, at) => value === before.values[at])) {
+  if (before?.element.isConnected && values.every((value, at) => value === before.values[at])) {
     const same = document.createElement(before.element.tagName);
     same.dataset.key = key;
     same.unchanged = true;
@@ -83,7 +82,7 @@ export function cached(memory, key, values, build, { hasAges = true } = {}) {
   }
   const element = build();
   element.dataset.key = key;
-  element.remembered = (shown) => memory.set(key, { values: now, element: shown });
+  element.remembered = (shown) => memory.set(key, { values, element: shown });
   return element;
 }
 
@@ -133,9 +132,13 @@ function mounted(node) {
   for (const child of node.children) mounted(child);
 }
 
-// A table: columns are [title, row => content, class]. `key` makes the row's identity. A long table gives a `memory`, and the text of
-// what a row shows: then only rows with another text are built again.
+// A table: columns are [title, row => content, class]. `key` makes the row's identity. A long table gives a `memory` of its own, and the
+// text of what a row shows: then only rows with another text are built again.
 export function table(columns, rows, { key, label, empty = "Nothing here.", memory, text } = {}) {
+  if (memory) {
+    const keys = new Set(rows.map(key));
+    for (const known of memory.keys()) if (!keys.has(known)) memory.delete(known);
+  }
   if (!rows.length) return h("p", { class: "empty" }, empty);
   return h(
     "div",
@@ -162,7 +165,7 @@ export function table(columns, rows, { key, label, empty = "Nothing here.", memo
               { "data-key": key?.(row) },
               columns.map(([title, content, kind]) => h("td", { class: kind, "data-title": title }, content(row))),
             );
-          return memory ? cached(memory, key(row), [text(row)], build, { hasAges: false }) : build();
+          return memory ? cached(memory, key(row), [text(row)], build) : build();
         }),
       ),
     ),

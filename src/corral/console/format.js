@@ -11,13 +11,18 @@ export function seconds(time) {
   return Date.parse(time) / 1000;
 }
 
+// Making a format takes longer than using it: each is made once, when it is first needed.
+let days, times;
+const numbers = []; // by the number of digits
+
 export function clock(time) {
   const at = seconds(time);
   if (at === null) return "";
   const date = new Date(at * 1000);
   const today = new Date().toDateString() === date.toDateString();
-  const day = today ? "" : `${date.toLocaleDateString(undefined, { month: "short", day: "numeric" })} `;
-  return day + date.toLocaleTimeString(undefined, { hour12: false });
+  days ??= new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
+  times ??= new Intl.DateTimeFormat(undefined, { hour12: false, hour: "numeric", minute: "numeric", second: "numeric" });
+  return (today ? "" : `${days.format(date)} `) + times.format(date);
 }
 
 export function duration(length) {
@@ -53,7 +58,8 @@ export function bytes(count) {
 
 export const mib = (count) =>
   count >= 10240 ? `${Math.round(count / 1024)} GiB` : count >= 1024 ? `${(count / 1024).toFixed(1)} GiB` : `${count} MiB`;
-export const number = (value, digits = 0) => Number(value ?? 0).toLocaleString(undefined, { maximumFractionDigits: digits });
+export const number = (value, digits = 0) =>
+  (numbers[digits] ??= new Intl.NumberFormat(undefined, { maximumFractionDigits: digits })).format(Number(value ?? 0));
 export const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(value)}%`);
 export const plural = (count, word, many) => `${number(count)} ${count === 1 ? word : (many ?? `${word}s`)}`;
 

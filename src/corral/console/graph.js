@@ -9,6 +9,11 @@ const WIDTH = 800,
   TOP = 8,
   BOTTOM = 22;
 
+// Reading the width of an element while the page is drawn would lay out what is drawn so far.
+const main = document.getElementById("main");
+let mainWidth = WIDTH;
+new ResizeObserver(([{ contentRect }]) => (mainWidth = contentRect.width)).observe(main);
+
 // A line for each of `series` ({label, points: [[seconds, value], …]}). A gap longer than `gap` seconds is not bridged.
 export function graph({
   title,
@@ -23,7 +28,7 @@ export function graph({
   thresholds = [],
   columns = 1,
 }) {
-  const room = (document.getElementById("main")?.clientWidth ?? WIDTH) - 80;
+  const room = mainWidth - 32;
   const width = Math.max(280, Math.min(1100, columns > 1 && room > 860 ? room / columns : room));
   const values = series.flatMap(({ points }) => points.map(([, value]) => value)).concat(thresholds);
   const top = most ?? nice(Math.max(...values, least + 1e-9));

@@ -3,7 +3,7 @@
 import { all, call } from "/static/api.js";
 import { link } from "/static/app.js";
 import { allGroups } from "/static/groups.js";
-import { cached, h, reason, section, state, table } from "/static/dom.js";
+import { age, cached, h, reason, section, state, table } from "/static/dom.js";
 import { ago, clock, label, last, mib, number, percent, plural, until } from "/static/format.js";
 import { graph, readMetrics, sparkline } from "/static/graph.js";
 import { readAlarms } from "/static/metrics.js";
@@ -17,7 +17,7 @@ const SLOW_MS = 2000; // what is below the line changes less often
 const DAY_MS = 60_000;
 
 export function overview() {
-  const memory = new Map();
+  const memory = { parts: new Map(), line: new Map() }; // of `cached`
   const squares = new Squares();
   return {
     title: "Overview",
@@ -121,7 +121,8 @@ async function day() {
 }
 
 function draw({ hosts, line, clusters, groups, queues, alarms, ended, events, day }, memory, squares) {
-  const part = (key, values, build) => cached(memory, key, values, build);
+  const tenSeconds = Math.floor(Date.now() / 10_000); // parts that show ages such as "3 min ago" are built again
+  const part = (key, values, build) => cached(memory.parts, key, values, build);
   const loading = () => h("p", { class: "empty" }, "Loading …");
   const gpus = (hosts ?? []).flatMap((host) => host.gpus);
   const many = hosts && isMany(hosts);
@@ -163,7 +164,7 @@ function draw({ hosts, line, clusters, groups, queues, alarms, ended, events, da
       ),
       figure("alarms", alarms ? number(alarms.length) : "–", link("metrics"), alarms?.length),
     ),
-    part("gpus", [hosts], () =>
+    part("gpus", [hosts, many ? 0 : tenSeconds], () =>
       section(
         "GPUs",
         {},
@@ -176,8 +177,8 @@ function draw({ hosts, line, clusters, groups, queues, alarms, ended, events, da
               : loading(),
       ),
     ),
-    line?.paused?.length ? part("paused", [line], () => section("Paused tasks", {}, drawPaused(line.paused))) : null,
-    part("line", [line], () => section("Waiting line", {}, line ? drawLine(line) : loading())),
+    line?.paused?.length ? part("paused", [line, tenSeconds], () => section("Paused tasks", {}, drawPaused(line.paused))) : null,
+    part("line", [line, tenSeconds], () => section("Waiting line", {}, line ? drawLine(line, memory.line) : loading())),
     part("day", [day], () =>
       section(
         "A day of GPU use",
@@ -396,7 +397,7 @@ function tile(gpu, host) {
 }
 
 // Claims in the order in which they will start.
-function drawLine({ waiting, tasks }) {
+function drawLine({ waiting, tasks }, memory) {
   const more = (tasks.PROVISIONING ?? 0) - waiting.filter((claim) => claim.task).length;
   const rows = table(
     [
@@ -409,11 +410,17 @@ function drawLine({ waiting, tasks }) {
         (claim) => (claim.startsAtS ? h("span", { title: clock(claim.startsAtS) }, until(claim.startsAtS)) : "–"),
         "nowrap",
       ],
-      ["Since", (claim) => ago(claim.sinceS), "nowrap"],
+      ["Since", (claim) => age(claim.sinceS), "nowrap"],
       ["Owner", (claim) => claim.owner, "nowrap"],
     ],
     waiting,
-    { key: (claim) => claim.task ?? claim.job ?? claim.instance, label: "Waiting line", empty: "Nothing waits." },
+    {
+      key: (claim) => claim.task ?? claim.job ?? claim.instance,
+      label: "Waiting line",
+      empty: "Nothing waits.",
+      memory,
+      text: (claim) => JSON.stringify(claim) + until(claim.startsAtS),
+    },
   );
   return more > 0 ? [rows, h("p", { class: "note" }, `${plural(more, "more task")} behind them.`)] : rows;
 }

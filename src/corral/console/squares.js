@@ -1,16 +1,16 @@
-// The GPUs of many hosts as small squares. An update changes what differs, some hosts in each frame, so that scrolling stays smooth.
+// The GPUs of many hosts as small squares. An update changes what differs, some hosts in each frame.
 
 import { link } from "/static/app.js";
 import { h, state, update } from "/static/dom.js";
 import { label, mib, percent } from "/static/format.js";
+import { inFrame } from "/static/frames.js";
 
-const FRAME_MS = 16; // of work in a frame
+const CHANGES = 200; // of squares in a frame, because the browser lays out and paints what has changed
 
 export class Squares {
   #hosts = new Map(); // the id of a host → {element, head, about, squares}
   #wanted = [];
   #at = 0;
-  #frame = 0;
 
   // Show the GPUs in this element, which has no other content.
   mount(element) {
@@ -21,34 +21,33 @@ export class Squares {
       if (target.ariaLabel) target.title = target.ariaLabel;
     };
     this.#at = 0;
-    this.#step();
+    this.#draw(Infinity); // each frame more would be another layout
   }
 
   show(hosts) {
     this.#wanted = hosts;
     this.#at = 0;
-    this.#frame ||= requestAnimationFrame(this.#step);
+    inFrame(this.#step);
   }
 
   #step = () => {
-    cancelAnimationFrame(this.#frame);
-    this.#frame = 0;
-    if (!this.element?.isConnected) return;
-    const end = this.#hosts.size ? performance.now() + FRAME_MS : Infinity; // at first, each frame more would be another layout
-    while (this.#at < this.#wanted.length && performance.now() < end) this.#draw(this.#wanted[this.#at], this.#at++);
-    if (this.#at < this.#wanted.length) {
-      this.#frame = requestAnimationFrame(this.#step);
-      return;
-    }
+    if (this.element?.isConnected) this.#draw(CHANGES);
+  };
+
+  #draw(most) {
+    for (let changes = 0; this.#at < this.#wanted.length && changes < most; this.#at++)
+      changes += this.#drawHost(this.#wanted[this.#at], this.#at);
+    if (this.#at < this.#wanted.length) return inFrame(this.#step);
     const ids = new Set(this.#wanted.map(({ id }) => id));
     for (const [id, { element }] of this.#hosts) {
       if (ids.has(id)) continue;
       element.remove();
       this.#hosts.delete(id);
     }
-  };
+  }
 
-  #draw(host, at) {
+  // Return how many squares have changed.
+  #drawHost(host, at) {
     let known = this.#hosts.get(host.id);
     if (!known) {
       const head = h("div", { class: "host-head" });
@@ -74,10 +73,11 @@ export class Squares {
         known.squares.delete(id);
       }
     }
-    for (const gpu of host.gpus) drawSquare(known, host, gpu);
+    return host.gpus.filter((gpu) => drawSquare(known, host, gpu)).length;
   }
 }
 
+// Return whether the square has changed.
 function drawSquare({ list, squares }, host, gpu) {
   let square = squares.get(gpu.id);
   if (!square) {
@@ -90,7 +90,7 @@ function drawSquare({ list, squares }, host, gpu) {
   const holder = gpu.fault || gpu.held || tasks.map(label).join(", ") || gpu.instance || "free";
   const used = `${mib(gpu.memoryUsedMiB ?? 0)} of ${mib(gpu.memoryMiB)}`;
   const about = [`GPU ${gpu.index}: ${percent(gpu.utilizationPercent)}`, holder, used, heat(gpu)].filter(Boolean).join(", ");
-  if (square.about === about && square.task === gpu.task) return;
+  if (square.about === about && square.task === gpu.task) return false;
   const href = gpu.task
     ? link("tasks", gpu.cluster || host.cluster || "-", gpu.task)
     : gpu.instance
@@ -107,6 +107,7 @@ function drawSquare({ list, squares }, host, gpu) {
   }
   const role = href ? null : "img";
   if (square.role !== role) square.role = role;
+  return true;
 }
 
 // The temperature and the power of a GPU, as far as they are known.
