@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 import corral
+from corral.server.console.static_files import PageNotFound, StaticFiles
 
 FOLDER = Path(corral.__file__).with_name("console")
 FILES = sorted(FOLDER.iterdir())
@@ -44,3 +47,28 @@ def test_the_browser_gets_all_modules_at_once() -> None:
     index = (FOLDER / "index.html").read_text()
     named = set(re.findall(r'(?:href|src)="/static/([\w.]+\.js)"', index))
     assert named == {path.name for path in SCRIPTS}
+
+
+def test_browsers_keep_the_files_of_a_version(tmp_path: Path) -> None:
+    folder = tmp_path / "console"
+    shutil.copytree(FOLDER, folder)
+    files = StaticFiles(folder)
+    first = versioned(files, "app.js")
+    response = files.response(first, {})
+    assert response.body == (FOLDER / "app.js").read_bytes() and "immutable" in dict(response.headers)["Cache-Control"]
+    assert (
+        dict(files.page({}).headers)["Cache-Control"] == dict(files.response("app.js", {}).headers)["Cache-Control"] == "no-cache"
+    )
+    assert versioned(files, "app.js") == first and StaticFiles(folder).response(first, {}).body == response.body
+    changed = folder / "dom.js"
+    changed.write_text("// changed")
+    os.utime(changed, ns=(1, 1))
+    assert versioned(files, "app.js") != first
+    with pytest.raises(PageNotFound):
+        files.response(first, {})
+
+
+def versioned(files: StaticFiles, name: str) -> str:
+    """Return the name of a file as the page has it, after `/static/`."""
+    (found,) = set(re.findall(rf'"/static/(\w+/{re.escape(name)})"', files.page({}).body.decode()))
+    return str(found)

@@ -1,7 +1,7 @@
 // Actions: a button, a dialog with a plain question and the equivalent command, and a message about the result.
 
-import { commandBox } from "/static/commands.js";
-import { h, update } from "/static/dom.js";
+import { commandBox } from "./commands.js";
+import { h, update } from "./dom.js";
 
 let number = 0;
 

@@ -2,22 +2,22 @@
 //   title, parts: {part: {name, topics: [...], every: milliseconds, load: async () => data}}, draw(data) => nodes, optionally close().
 // When something of a part's topics changes, the part alone is loaded again, and the page is drawn with what all parts have loaded.
 
-import { Changes, isDenied, isThrottled, onChangedSession, recordCalls, session } from "/static/api.js";
-import { awsCommand, commandBox } from "/static/commands.js";
-import { h, renewAges, update } from "/static/dom.js";
-import { inFrame } from "/static/frames.js";
-import * as batch from "/static/batch.js";
-import * as buckets from "/static/buckets.js";
-import * as cost from "/static/cost.js";
-import * as groups from "/static/groups.js";
-import * as logs from "/static/logs.js";
-import * as metrics from "/static/metrics.js";
-import * as overview from "/static/overview.js";
-import * as queues from "/static/queues.js";
-import * as services from "/static/services.js";
-import * as stacks from "/static/stacks.js";
-import * as task from "/static/task.js";
-import * as tasks from "/static/tasks.js";
+import { Changes, isDenied, isThrottled, onChangedSession, recordCalls, session } from "./api.js";
+import { awsCommand, commandBox } from "./commands.js";
+import { h, renewAges, update } from "./dom.js";
+import { inFrame } from "./frames.js";
+import * as batch from "./batch.js";
+import * as buckets from "./buckets.js";
+import * as cost from "./cost.js";
+import * as groups from "./groups.js";
+import * as logs from "./logs.js";
+import * as metrics from "./metrics.js";
+import * as overview from "./overview.js";
+import * as queues from "./queues.js";
+import * as services from "./services.js";
+import * as stacks from "./stacks.js";
+import * as task from "./task.js";
+import * as tasks from "./tasks.js";
 
 const PAGES = [
   ["", "Overview", overview.overview],
@@ -272,7 +272,7 @@ function open(page) {
       if (own.some((topic) => topics.includes(topic))) stale.add(part);
     }
     page.changed?.(topics);
-    later(20);
+    later(settled.size ? 20 : 0); // several changes of one moment are loaded once; the first event names all topics
   };
 
   const changes = new Changes(changed, (yes, error) => {
@@ -303,8 +303,8 @@ function open(page) {
         }),
       ),
   };
-  drawNow();
   listen(); // the first load begins when changes are followed, so that none is missed
+  drawNow();
   later(1000);
   return {
     close() {

@@ -1,12 +1,12 @@
 // AWS Batch: queues, the jobs of a queue, one job, and the children of an array.
 
-import { action } from "/static/actions.js";
-import { all, call } from "/static/api.js";
-import { go, link } from "/static/app.js";
-import { awsCommand } from "/static/commands.js";
-import { facts, h, reason, s, section, state, table } from "/static/dom.js";
-import { ago, clock, duration, last, number, plural, seconds, short } from "/static/format.js";
-import { LogView } from "/static/logview.js";
+import { action } from "./actions.js";
+import { all, call } from "./api.js";
+import { go, link } from "./app.js";
+import { awsCommand } from "./commands.js";
+import { facts, h, reason, s, section, state, table } from "./dom.js";
+import { ago, clock, duration, last, number, plural, seconds, short } from "./format.js";
+import { LogView } from "./logview.js";
 
 const STATUSES = ["SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED", "FAILED"];
 const OVER = ["SUCCEEDED", "FAILED"];

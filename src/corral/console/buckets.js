@@ -1,11 +1,11 @@
 // Buckets: browse like folders, preview text and images, upload, download, delete.
 
-import { action, say } from "/static/actions.js";
-import { call, send } from "/static/api.js";
-import { go, link } from "/static/app.js";
-import { quote } from "/static/commands.js";
-import { facts, h, section, table } from "/static/dom.js";
-import { ago, bytes, clock, number } from "/static/format.js";
+import { action, say } from "./actions.js";
+import { call, send } from "./api.js";
+import { go, link } from "./app.js";
+import { quote } from "./commands.js";
+import { facts, h, section, table } from "./dom.js";
+import { ago, bytes, clock, number } from "./format.js";
 
 const PAGE = 200;
 const PREVIEW_BYTES = 65_536;

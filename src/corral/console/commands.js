@@ -1,6 +1,6 @@
 // Commands of a shell that do the same as a call of the page.
 
-import { h } from "/static/dom.js";
+import { h } from "./dom.js";
 
 export function quote(text) {
   return /^[A-Za-z0-9_@%+=:,./-]+$/.test(text) ? text : `'${String(text).replaceAll("'", `'\\''`)}'`;

@@ -1,8 +1,8 @@
 // Who used the GPUs, and what instances and runs cost.
 
-import { call } from "/static/api.js";
-import { h, meter, section, table } from "/static/dom.js";
-import { clock, number, percent } from "/static/format.js";
+import { call } from "./api.js";
+import { h, meter, section, table } from "./dom.js";
+import { clock, number, percent } from "./format.js";
 
 const SPANS = { "1 day": 86400, "1 week": 604800, "1 month": 2592000, "1 year": 31536000 };
 const SLOW_MS = 30_000;

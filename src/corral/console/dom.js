@@ -1,6 +1,6 @@
 // Elements of the page. Text always becomes a text node, so no name, tag or log line can become markup.
 
-import { ago, clock, seconds } from "/static/format.js";
+import { ago, clock, seconds } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 

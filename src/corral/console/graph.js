@@ -1,7 +1,7 @@
 // Graphs as SVG: lines over time, and the small line of a tile.
 
-import { h, s } from "/static/dom.js";
-import { clock, number } from "/static/format.js";
+import { h, s } from "./dom.js";
+import { clock, number } from "./format.js";
 
 const WIDTH = 800,
   LEFT = 46,

@@ -1,11 +1,11 @@
 // Auto Scaling groups, their instances and scaling activities.
 
-import { action } from "/static/actions.js";
-import { all, call } from "/static/api.js";
-import { go, link } from "/static/app.js";
-import { awsCommand } from "/static/commands.js";
-import { facts, h, reason, section, state, table } from "/static/dom.js";
-import { ago, clock, duration, plural, seconds } from "/static/format.js";
+import { action } from "./actions.js";
+import { all, call } from "./api.js";
+import { go, link } from "./app.js";
+import { awsCommand } from "./commands.js";
+import { facts, h, reason, section, state, table } from "./dom.js";
+import { ago, clock, duration, plural, seconds } from "./format.js";
 
 export const allGroups = () =>
   all("autoscaling", "DescribeAutoScalingGroups", { MaxRecords: 100 }, "AutoScalingGroups", "NextToken");

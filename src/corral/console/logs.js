@@ -1,10 +1,10 @@
 // Log groups, their streams, and one stream on a page of its own.
 
-import { all } from "/static/api.js";
-import { link } from "/static/app.js";
-import { h, section, table } from "/static/dom.js";
-import { ago, bytes, clock } from "/static/format.js";
-import { LogView } from "/static/logview.js";
+import { all } from "./api.js";
+import { link } from "./app.js";
+import { h, section, table } from "./dom.js";
+import { ago, bytes, clock } from "./format.js";
+import { LogView } from "./logview.js";
 
 export function groups() {
   return {

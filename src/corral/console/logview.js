@@ -1,8 +1,8 @@
 // A log of any length. Only the lines in sight are elements; colours and progress bars are those of a terminal.
 
-import { call } from "/static/api.js";
-import { h, update } from "/static/dom.js";
-import { clock, number } from "/static/format.js";
+import { call } from "./api.js";
+import { h, update } from "./dom.js";
+import { clock, number } from "./format.js";
 
 const ROW = 18; // pixels, as in style.css
 const AROUND = 30; // rows above and below those in sight

@@ -1,12 +1,12 @@
 // Metrics: a graph of any of them, and the alarms.
 
-import { action } from "/static/actions.js";
-import { all, call } from "/static/api.js";
-import { go, link } from "/static/app.js";
-import { awsCommand } from "/static/commands.js";
-import { facts, h, section, state, table } from "/static/dom.js";
-import { ago, clock, plural } from "/static/format.js";
-import { graph, readMetrics } from "/static/graph.js";
+import { action } from "./actions.js";
+import { all, call } from "./api.js";
+import { go, link } from "./app.js";
+import { awsCommand } from "./commands.js";
+import { facts, h, section, state, table } from "./dom.js";
+import { ago, clock, plural } from "./format.js";
+import { graph, readMetrics } from "./graph.js";
 
 const SPANS = { "15 minutes": 900, "1 hour": 3600, "6 hours": 21600, "1 day": 86400, "1 week": 604800, "1 month": 2592000 };
 const STATS = ["Average", "Maximum", "Minimum", "Sum", "SampleCount", "p50", "p90", "p99"];

@@ -1,15 +1,15 @@
 // The overview: hosts and GPUs, the line, a day of use, and everything that needs attention.
 
-import { all, call } from "/static/api.js";
-import { link } from "/static/app.js";
-import { allGroups } from "/static/groups.js";
-import { age, cached, h, reason, section, state, table } from "/static/dom.js";
-import { ago, clock, label, last, mib, number, percent, plural, until } from "/static/format.js";
-import { graph, readMetrics, sparkline } from "/static/graph.js";
-import { readAlarms } from "/static/metrics.js";
-import { runButton } from "/static/run.js";
-import { describeServices } from "/static/services.js";
-import { Squares, heat, kindOf } from "/static/squares.js";
+import { all, call } from "./api.js";
+import { link } from "./app.js";
+import { allGroups } from "./groups.js";
+import { age, cached, h, reason, section, state, table } from "./dom.js";
+import { ago, clock, label, last, mib, number, percent, plural, until } from "./format.js";
+import { graph, readMetrics, sparkline } from "./graph.js";
+import { readAlarms } from "./metrics.js";
+import { runButton } from "./run.js";
+import { describeServices } from "./services.js";
+import { Squares, heat, kindOf } from "./squares.js";
 
 const SQUARES_MIN = 64; // with so many GPUs, they are small squares
 const DAY_S = 86400;

@@ -1,13 +1,13 @@
 // SQS queues: depth, age and a look at messages, which neither hides nor counts them.
 
-import { action, say } from "/static/actions.js";
-import { call, session } from "/static/api.js";
-import { go, link } from "/static/app.js";
-import { awsCommand } from "/static/commands.js";
-import { facts, h, section, state, table } from "/static/dom.js";
-import { ago, bytes, clock, duration, last, number, plural } from "/static/format.js";
-import { graph, readMetrics } from "/static/graph.js";
-import { queues as readQueues } from "/static/overview.js";
+import { action, say } from "./actions.js";
+import { call, session } from "./api.js";
+import { go, link } from "./app.js";
+import { awsCommand } from "./commands.js";
+import { facts, h, section, state, table } from "./dom.js";
+import { ago, bytes, clock, duration, last, number, plural } from "./format.js";
+import { graph, readMetrics } from "./graph.js";
+import { queues as readQueues } from "./overview.js";
 
 const HOUR_S = 3600;
 

@@ -1,10 +1,10 @@
 // Start tasks: the form of a new run, and the rerun of an earlier one with changes.
 
-import { action } from "/static/actions.js";
-import { call } from "/static/api.js";
-import { go } from "/static/app.js";
-import { awsCommand, quote } from "/static/commands.js";
-import { last, label } from "/static/format.js";
+import { action } from "./actions.js";
+import { call } from "./api.js";
+import { go } from "./app.js";
+import { awsCommand, quote } from "./commands.js";
+import { last, label } from "./format.js";
 
 const GROUP = "/corral/run";
 

@@ -1,11 +1,11 @@
 // ECS services: the list, and one service with its deployments, tasks and events.
 
-import { action } from "/static/actions.js";
-import { all, call, isDenied } from "/static/api.js";
-import { go, link } from "/static/app.js";
-import { awsCommand } from "/static/commands.js";
-import { facts, h, reason, section, state, table } from "/static/dom.js";
-import { ago, clock, last, plural, short } from "/static/format.js";
+import { action } from "./actions.js";
+import { all, call, isDenied } from "./api.js";
+import { go, link } from "./app.js";
+import { awsCommand } from "./commands.js";
+import { facts, h, reason, section, state, table } from "./dom.js";
+import { ago, clock, last, plural, short } from "./format.js";
 
 const denied = new Set(); // services that policies hide: they are not asked for again, because each denied call is in the audit
 

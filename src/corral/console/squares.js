@@ -1,9 +1,9 @@
 // The GPUs of many hosts as small squares. An update changes what differs, some hosts in each frame.
 
-import { link } from "/static/app.js";
-import { h, state, update } from "/static/dom.js";
-import { label, mib, percent } from "/static/format.js";
-import { inFrame } from "/static/frames.js";
+import { link } from "./app.js";
+import { h, state, update } from "./dom.js";
+import { label, mib, percent } from "./format.js";
+import { inFrame } from "./frames.js";
 
 const CHANGES = 200; // of squares in a frame, because the browser lays out and paints what has changed
 

@@ -1,11 +1,11 @@
 // CloudFormation stacks with their resources, events and outputs.
 
-import { action } from "/static/actions.js";
-import { all, call } from "/static/api.js";
-import { go, link } from "/static/app.js";
-import { awsCommand } from "/static/commands.js";
-import { facts, h, section, state, table } from "/static/dom.js";
-import { ago, clock, last } from "/static/format.js";
+import { action } from "./actions.js";
+import { all, call } from "./api.js";
+import { go, link } from "./app.js";
+import { awsCommand } from "./commands.js";
+import { facts, h, section, state, table } from "./dom.js";
+import { ago, clock, last } from "./format.js";
 
 export function stacks() {
   return {

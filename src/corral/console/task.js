@@ -1,15 +1,15 @@
 // The page of one task: its states, containers, GPUs, events, metrics and log, and what can be done with it.
 
-import { action } from "/static/actions.js";
-import { all, call } from "/static/api.js";
-import { link } from "/static/app.js";
-import { awsCommand, commandBox, quote } from "/static/commands.js";
-import { facts, h, reason, section, state } from "/static/dom.js";
-import { clock, duration, label, last, seconds, short, until } from "/static/format.js";
-import { graph, readMetrics } from "/static/graph.js";
-import { LogView } from "/static/logview.js";
-import { needs } from "/static/overview.js";
-import { rerunButton } from "/static/run.js";
+import { action } from "./actions.js";
+import { all, call } from "./api.js";
+import { link } from "./app.js";
+import { awsCommand, commandBox, quote } from "./commands.js";
+import { facts, h, reason, section, state } from "./dom.js";
+import { clock, duration, label, last, seconds, short, until } from "./format.js";
+import { graph, readMetrics } from "./graph.js";
+import { LogView } from "./logview.js";
+import { needs } from "./overview.js";
+import { rerunButton } from "./run.js";
 
 export function task(cluster, id) {
   let logs = [];

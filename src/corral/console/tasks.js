@@ -1,11 +1,11 @@
 // Tasks and runs: what runs, what waits and why, and what has ended.
 
-import { all, call } from "/static/api.js";
-import { link } from "/static/app.js";
-import { age, h, reason, state, table } from "/static/dom.js";
-import { duration, label, last, mib, plural, short, until } from "/static/format.js";
-import { needs, outcome } from "/static/overview.js";
-import { runButton } from "/static/run.js";
+import { all, call } from "./api.js";
+import { link } from "./app.js";
+import { age, h, reason, state, table } from "./dom.js";
+import { duration, label, last, mib, plural, short, until } from "./format.js";
+import { needs, outcome } from "./overview.js";
+import { runButton } from "./run.js";
 
 const PAGE = 200;
 const PAUSED = ["PAUSING", "PAUSED", "RESUMING"];

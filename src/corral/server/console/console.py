@@ -1,6 +1,6 @@
 """The paths of the console, and who may use them.
 
-GET  /  /static/NAME        the page, without a session
+GET  /  /static/…           the page and its files, without a session
 POST /session               begin a session with the code of a link; GET describes it, DELETE ends it
 POST /call/SERVICE/NAME     call an operation: the body is JSON, as boto3 takes the parameters, and so is the response
 POST /changes               the stream of changes (`changes.py`)
@@ -29,7 +29,7 @@ from corral.server.console.changes import Changes, log_streams, stream_events
 from corral.server.console.guard import HEADERS, Guard, cookie_in
 from corral.server.console.objects import Tickets, object_request, with_download_headers
 from corral.server.console.sessions import SESSION_S, ConsoleSession, ConsoleSessions, SessionEnded
-from corral.server.console.static_files import INDEX, PageNotFound, StaticFiles
+from corral.server.console.static_files import PageNotFound, StaticFiles
 from corral.server.front_door import FrontDoor
 from corral.server.http.connection import ClientGone, HttpConnection
 from corral.server.http.request_body import Receive, give_back, whole_body
@@ -91,8 +91,10 @@ class Console:
     async def _handle(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response | None:
         _, first, *rest = request.path.split("/", 2)
         name = rest[0] if rest else ""
-        if request.method in ("GET", "HEAD") and (request.path == "/" or first == "static"):
-            return self._files.response(name or INDEX, request.headers)
+        if request.method in ("GET", "HEAD") and request.path == "/":
+            return self._files.page(request.headers)
+        if request.method in ("GET", "HEAD") and first == "static":
+            return self._files.response(name, request.headers)
         handle = self._paths.get((request.method, first))
         if handle is None:
             if any(path == first for _, path in self._paths):

@@ -1,10 +1,15 @@
-"""The files of the page: `corral/console/` of the package."""
+"""The files of the page: `corral/console/` of the package.
+
+The page names its files with a version, which changes with the content of any file: `/static/VERSION/app.js`. So browsers keep the
+files, and request only the page when it is opened again. `/static/app.js` is the same file, but browsers check it for each page.
+"""
 
 from __future__ import annotations
 
 import gzip
 import re
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,10 +17,12 @@ from msgspec import Struct
 
 import corral
 from corral import aws
-from corral.core.errors import api_error
+from corral.core.errors import ApiError, api_error
 
 FOLDER = Path(corral.__file__).with_name("console")
 INDEX = "index.html"
+STATIC = b'"/static/'  # how the page names its files
+KEPT, CHECKED = "public, max-age=31536000, immutable", "no-cache"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -35,8 +42,7 @@ class StaticFile(Struct, frozen=True):
     changed_ns: int
     type: str
     content: bytes
-    zipped: bytes
-    tag: str
+    digest: str
 
 
 class StaticFiles:
@@ -45,16 +51,26 @@ class StaticFiles:
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder
         self._files: dict[str, StaticFile] = {}
+        self._version = ""
+
+    def page(self, headers: Mapping[str, str]) -> aws.Response:
+        self._version = self._current_version()
+        page = self._file(INDEX)
+        content = page.content.replace(STATIC, STATIC + self._version.encode() + b"/")
+        return _response(StaticFile(page.changed_ns, page.type, content, _digest(content)), CHECKED, headers)
 
     def response(self, name: str, headers: Mapping[str, str]) -> aws.Response:
-        file = self._file(name)
-        about = [("ETag", file.tag), ("Cache-Control", "no-cache"), ("Vary", "Accept-Encoding")]
-        if headers.get("if-none-match") == file.tag:
-            return aws.Response(304, about, b"")
-        about.append(("Content-Type", file.type))
-        if "gzip" in headers.get("accept-encoding", ""):
-            return aws.Response(200, [*about, ("Content-Encoding", "gzip")], file.zipped)
-        return aws.Response(200, about, file.content)
+        version, _, name = name.rpartition("/")
+        if not version:
+            return _response(self._file(name), CHECKED, headers)
+        self._version = self._version or self._current_version()  # of a page that a server has sent before a restart
+        if version != self._version:
+            raise _not_found()
+        return _response(self._file(name), KEPT, headers)
+
+    def _current_version(self) -> str:
+        names = sorted(path.name for path in self._folder.iterdir() if path.suffix in TYPES)
+        return _digest("".join(self._file(name).digest for name in names).encode())
 
     def _file(self, name: str) -> StaticFile:
         path = self._folder / name
@@ -66,8 +82,31 @@ class StaticFiles:
             known = self._files.get(name)
             if known is None or known.changed_ns != changed_ns:
                 content = path.read_bytes()
-                tag = f'"{sha256(content).hexdigest()[:20]}"'
-                known = self._files[name] = StaticFile(changed_ns, type_, content, gzip.compress(content, mtime=0), tag)
+                known = self._files[name] = StaticFile(changed_ns, type_, content, _digest(content))
         except OSError:
-            raise PageNotFound("The console has no such file.") from None
+            raise _not_found() from None
         return known
+
+
+def _response(file: StaticFile, kept: str, headers: Mapping[str, str]) -> aws.Response:
+    tag = f'"{file.digest}"'
+    about = [("ETag", tag), ("Cache-Control", kept), ("Vary", "Accept-Encoding")]
+    if headers.get("if-none-match") == tag:
+        return aws.Response(304, about, b"")
+    about.append(("Content-Type", file.type))
+    if "gzip" in headers.get("accept-encoding", ""):
+        return aws.Response(200, [*about, ("Content-Encoding", "gzip")], _zipped(file.content))
+    return aws.Response(200, about, file.content)
+
+
+@cache
+def _zipped(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
+
+
+def _digest(content: bytes) -> str:
+    return sha256(content).hexdigest()[:20]
+
+
+def _not_found() -> ApiError:
+    return PageNotFound("The console has no such file.")
