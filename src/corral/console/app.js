@@ -47,6 +47,7 @@ const INNER = {
 
 const LOADING = "Loading …"; // what pages show instead of a part that has not been loaded
 const EVERY_MS = 250; // a part is loaded again at most so often; `every` of a part overrides it
+const REST = 4; // times as long as a load took, so that a part of many calls, as one for each of 100 queues, keeps the server free
 const DENIED_MS = 60_000; // each denied call is in the audit
 
 const main = document.getElementById("main");
@@ -248,7 +249,7 @@ function open(page) {
       busy.delete(part);
       const now = performance.now(),
         took = now - begin;
-      due[part] = again ? now + Math.max(150, Math.min(3000, 2 * took)) : Math.max(begin + every(part), now + took);
+      due[part] = again ? now + Math.max(150, Math.min(3000, 2 * took)) : Math.max(begin + every(part), now + REST * took);
       draw();
       if (stale.size) later(0);
     }
