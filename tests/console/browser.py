@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from playwright.sync_api import Browser, Error, Page, Playwright, expect
+from playwright.sync_api import Browser, Error, Locator, Page, Playwright, expect
 
 from harness import Corral
 
@@ -41,6 +41,12 @@ class Console:
     def open(self, path: str) -> None:
         self.page.goto(f"{self.url}#/{path}")
         expect(self.page.locator("main h1")).to_be_visible()
+
+    def new_tab(self, title: str) -> Page:
+        """Open another tab of the same session, and wait for its title."""
+        tab = self.page.context.new_page()
+        load(tab, self.url, tab.locator("main h1", has_text=title))
+        return tab
 
     def press(self, name: str, confirm: str | None = None) -> None:
         """Press a button, and the button of its dialog."""
@@ -85,18 +91,23 @@ def launched(playwright: Playwright) -> Browser:
     )
 
 
+def load(page: Page, url: str, shown: Locator) -> None:
+    """Load a page until it shows this. If another test changes the networks of the machine now, the browser gives up requests."""
+    for timeout_ms in (DEADLINE_MS / 4, DEADLINE_MS / 4, DEADLINE_MS):
+        with suppress(Error, AssertionError):
+            page.goto("about:blank")
+            page.goto(url)
+            expect(shown).to_be_visible(timeout=timeout_ms)
+            return
+    expect(shown).to_be_visible()
+
+
 def opened_with(corral: Corral, browser: Browser, code: str, name: str) -> Console:
     """Open a link in a context of its own, and wait for the page of the person with this name."""
     page = browser.new_context(color_scheme="light", viewport={"width": 1280, "height": 900}).new_page()
     page.set_default_timeout(DEADLINE_MS)
     console = Console(corral, page)
-    for timeout_ms in (DEADLINE_MS / 4, DEADLINE_MS):  # if another test changes networks now, the browser gives up requests
-        with suppress(Error, AssertionError):
-            page.goto("about:blank")
-            page.goto(f"{console.url}#{code}")
-            expect(page.locator("#identity")).to_contain_text(name, timeout=timeout_ms)
-            break
-    expect(page.locator("#identity")).to_contain_text(name)
+    load(page, f"{console.url}#{code}", page.locator("#identity", has_text=name))
     console.errors.clear()
     assert code not in page.url  # neither the address nor the history has the code
     return console

@@ -278,9 +278,7 @@ def test_a_link_that_is_pasted_into_a_tab_of_the_console(console: Console) -> No
         page.evaluate("code => { location.hash = code }", code)
         expect(page.locator("main h1")).to_have_text("Overview")
         assert code not in page.url
-        other = page.context.new_page()
-        other.goto(console.url)
-        expect(other.locator("main h1")).to_have_text("Overview")
+        other = console.new_tab("Overview")
         with console.refused():  # the page may connect again before it hears of the other tab
             other.get_by_role("button", name="Log out").click()
             for tab in (other, page):  # a session is that of the browser
