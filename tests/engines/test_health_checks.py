@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import os
+from asyncio.subprocess import Process
+from typing import Any
 
-from corral.model.run import Health, HealthCheck
-from corral.node.health_checks import HealthTracker
+import pytest
+from msgspec.structs import replace
+
+from corral.core.clock import WallClock
+from corral.model.run import Health, HealthCheck, Observed
+from corral.node import health_checks
+from corral.node.engine import Known
+from corral.node.health_checks import HealthChecks, HealthTracker
+from corral.node.run_command import start_command
 from engines.nodes import is_running, kill, shell
-from eventually import eventually
+from eventually import eventually, soon
 
 
 def check(script: str, **more) -> HealthCheck:
@@ -79,6 +89,32 @@ def test_a_check_that_takes_too_long_is_killed_with_all_its_children(node, core,
     core.ended("one")
     pids = [int(pid) for pid in children.read_text().split()]
     eventually(lambda: not any(map(is_running, pids)), "the children of the checks are gone")
+
+
+def test_a_check_that_is_being_started_when_its_run_ends_is_killed_with_all_its_children(node, monkeypatch):
+    async def scenario() -> None:
+        ended = asyncio.Event()
+
+        async def late(*arguments: Any) -> Process:
+            process = await start_command(*arguments)
+            await ended.wait()
+            return process
+
+        monkeypatch.setattr(health_checks, "start_command", late)
+        checks = HealthChecks(node.node, dict(os.environ), WallClock(), lambda *_: None)
+        folder = node.node / "work" / "one"
+        folder.mkdir()
+        run = Known(Observed("one", started_at_s=WallClock().wall_s()), ships_logs=False, gpu_ids=())
+        checks.follow([shell("one", "", health=check("sleep 1000 & echo $! > pid; wait"))], {"one": run})
+        await soon(lambda: (folder / "pid").exists() and (folder / "pid").read_text(), "the check runs")
+        checks.changed([replace(run, observed=replace(run.observed, stopped_at_s=1.0))])
+        await asyncio.sleep(0)
+        ended.set()
+        child = int((folder / "pid").read_text())
+        await soon(lambda: not is_running(child), "the check's child is gone")
+        await checks.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_new_agent_runs_the_checks_it_is_sent_and_kills_those_of_its_predecessor(node, core, tmp_path):

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import os
 import signal
+from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable, Mapping
 from glob import escape as glob_escape
 from glob import glob
@@ -126,20 +127,25 @@ class HealthChecks:
 
     async def _run(self, spec: RunSpec, check: HealthCheck) -> bool:
         """Run the command of the check with the run's environment and folder. Return whether it succeeded within the timeout."""
+        starting = asyncio.ensure_future(self._start(spec, check))
         try:
-            lock = self._locked(await lock_of(self._path, spec.account))
-            process = await start_command(spec, self._data, check.command, environment_for(spec, self._environment), lock)
+            process = await asyncio.shield(starting)
         except (OSError, ValueError) as error:
             log.info("the health check of %s cannot be started: %s", spec.run_id, error)
             return False
+        except asyncio.CancelledError:  # the run has ended, and the command may have started already
+            starting.add_done_callback(_kill_started)
+            raise
         try:
             return await asyncio.wait_for(process.wait(), check.timeout_s) == 0
         except TimeoutError:
             return False
         finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
+
+    async def _start(self, spec: RunSpec, check: HealthCheck) -> Process:
+        lock = self._locked(await lock_of(self._path, spec.account))
+        return await start_command(spec, self._data, check.command, environment_for(spec, self._environment), lock)
 
     def _locked(self, path: str) -> int:
         """Return the descriptor of a lock that all checks of an account inherit. A later agent finds leftover checks by it."""
@@ -156,3 +162,15 @@ class HealthChecks:
     @property
     def _path(self) -> str:
         return str(self._data / "checks.lock")
+
+
+def _kill(process: Process) -> None:
+    """Kill the command and the processes that it has started, unless it has ended."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _kill_started(starting: asyncio.Future[Process]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        _kill(starting.result())
