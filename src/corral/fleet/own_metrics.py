@@ -122,7 +122,7 @@ def _queue_metric(queue: QueueActivity, name: str) -> Metric:
 
 def reservations(tx: Tx[Store]) -> dict[tuple[str, str], dict[str, float]]:
     """The percentages of CPU, memory and GPUs that tasks have reserved, by (region, cluster)."""
-    of_hosts = {(region, cluster) for region in tx.store.clusters.regions() for cluster in host_clusters(tx)}
+    of_hosts = {(region, cluster) for region in tx.store.clusters.measured_regions() for cluster in host_clusters(tx)}
     clusters = of_hosts | tx.store.instances.joined_clusters()
     return {key: _reserved_percent(slots_of(tx, *key)) for key in sorted(clusters)}
 
@@ -259,9 +259,9 @@ def gpu_readings(
 ) -> Iterator[list[tuple[float, GpuReading]]]:
     """Yield (time, reading) for each sample of a GPU. `samples` maps a GPU id to (time, sample), oldest first.
 
-    The metrics of a GPU and of a host's cluster are published in every region in use.
+    The metrics of a GPU and of a host's cluster are published in the regions in use.
     """
-    regions = tx.store.clusters.regions() if samples else []
+    regions = tx.store.clusters.measured_regions() if samples else []
     if not regions:
         return
     holders = tx.store.hosts.holders_of(samples)

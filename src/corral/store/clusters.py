@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from corral.core.database import Database
 from corral.model.principal import ROOT
 
 CACHED_MAX = 1_000
+REGIONS_OF_OWNER_MAX = 20  # in so many regions of one user, the metrics of hosts are published
 
 
 class Clusters:
@@ -93,6 +95,25 @@ class Clusters:
             "SELECT region FROM used WHERE region IS NOT NULL UNION SELECT region FROM cluster WHERE status = 'ACTIVE' ORDER BY 1"
         )
         return [region for (region,) in rows]
+
+    def measured_regions(self) -> list[str]:
+        """The regions in which the metrics of hosts are published: those of `regions`, but a limited number for each user.
+
+        A region belongs to the owners of its clusters, or, without clusters, to the owner of one of its tasks.
+        """
+        owners = self._database.execute("SELECT DISTINCT region, owner FROM cluster WHERE status = 'ACTIVE'").fetchall()
+        with_cluster = {region for region, _ in owners}
+        of_task = "SELECT owner FROM task WHERE region = ? LIMIT 1"
+        for region in self.regions():
+            if region not in with_cluster:
+                owners += [(region, owner) for (owner,) in self._database.execute(of_task, (region,))]
+        found: dict[str, None] = {}
+        of_owner = Counter[str]()
+        for region, owner in sorted(owners):
+            of_owner[owner] += 1
+            if owner == ROOT or of_owner[owner] <= REGIONS_OF_OWNER_MAX:
+                found[region] = None
+        return list(found)
 
     def active_tasks(self, region: str, name: str) -> dict[str, int]:
         """The number of tasks in each state except STOPPED."""
