@@ -4,7 +4,7 @@
 
 import { Changes, isDenied, isThrottled, onChangedSession, recordCalls, session } from "./api.js";
 import { awsCommand, commandBox } from "./commands.js";
-import { h, renewAges, update } from "./dom.js";
+import { cached, h, renewAges, update } from "./dom.js";
 import { inFrame } from "./frames.js";
 import * as batch from "./batch.js";
 import * as buckets from "./buckets.js";
@@ -48,6 +48,7 @@ const INNER = {
 const LOADING = "Loading …"; // what pages show instead of a part that has not been loaded
 const EVERY_MS = 250; // a part is loaded again at most so often; `every` of a part overrides it
 const REST = 4; // times as long as a load took, so that a part of many calls, as one for each of 100 queues, keeps the server free
+const COMMANDS = 20; // of a page
 const DENIED_MS = 60_000; // each denied call is in the audit
 
 const main = document.getElementById("main");
@@ -71,9 +72,9 @@ onChangedSession(() => location.reload());
 let started = false;
 
 async function start() {
-  recordCalls((service, operation, input) =>
-    calls?.set(`${service} ${operation} ${JSON.stringify(input)}`, [service, operation, input]),
-  );
+  recordCalls((service, operation, input) => {
+    if (calls?.size < COMMANDS) calls.set(`${service} ${operation} ${JSON.stringify(input)}`, [service, operation, input]);
+  });
   const code = CODE.exec(location.hash);
   if (code) {
     history.replaceState(null, "", "/");
@@ -138,7 +139,7 @@ function connected(yes, error) {
   if (connection.textContent !== text) connection.textContent = text;
 }
 
-let calls = null; // the calls that the page has made: shown as commands at its end
+let calls = null; // the first calls that the page has made: shown as commands at its end
 
 function show() {
   close();
@@ -178,6 +179,7 @@ function drawPages(current) {
 function open(page) {
   const data = {},
     errors = {};
+  const memory = new Map(); // of `cached`
   const stale = new Set(Object.keys(page.parts));
   const settled = new Set(); // the parts that have been loaded, or cannot be
   const busy = new Set(); // the parts that are being loaded
@@ -207,7 +209,7 @@ function open(page) {
         h("p", { class: "problem", role: "alert", "data-key": `problem-${problem}` }, problem),
       ),
       ...page.draw(data).flat(9).filter(Boolean),
-      calls.size ? asCommands() : null,
+      calls.size ? cached(memory, "commands", [calls.size], asCommands) : null,
     ].filter(Boolean);
     if ((denied.length || failed.length) && Object.keys(page.parts).every((part) => settled.has(part))) {
       for (const empty of fresh.flatMap((node) => [...(node.querySelectorAll?.(".empty") ?? []), node]))
@@ -322,9 +324,9 @@ function open(page) {
 function asCommands() {
   return h(
     "details",
-    { class: "commands", "data-key": "commands" },
+    { class: "commands" },
     h("summary", {}, "This page as commands"),
-    [...calls.values()].slice(0, 20).map((one) => commandBox(awsCommand(...one))),
+    [...calls.values()].map((one) => commandBox(awsCommand(...one))),
   );
 }
 
