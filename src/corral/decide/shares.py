@@ -33,8 +33,10 @@ def use_at(use: ShareUse, now_s: float, decay_s: float) -> ShareUse:
 
 def use_after(use: ShareUse, change: float, now_s: float, decay_s: float) -> ShareUse:
     """Return the use after an owner or a share gets more, or gives some back (a negative change)."""
-    elapsed_s, held = now_s - use.at_s, use.held + change
-    used, at_s = (decayed(use.used, use.held, elapsed_s, decay_s), now_s) if elapsed_s > 0 else (use.used, use.at_s)
+    at_s, used, held = use.at_s, use.used, use.held
+    if now_s > at_s:
+        used, at_s = decayed(used, held, now_s - at_s, decay_s), now_s
+    held += change
     return ShareUse(held if held > 0 else 0.0, used, at_s)
 
 
@@ -45,12 +47,13 @@ def is_idle(use: ShareUse, now_s: float, decay_s: float) -> bool:
 
 def average_use(use: ShareUse, decay_s: float, now_s: float) -> float:
     """Return the average use of the past, or what is held now if this is more."""
-    elapsed_s = now_s - use.at_s
-    average = (decayed(use.used, use.held, elapsed_s, decay_s) if elapsed_s > 0 else use.used) / decay_s
-    return average if average > use.held else use.held
+    if now_s > use.at_s:
+        use = use_at(use, now_s, decay_s)
+    average, held = use.used / decay_s, use.held
+    return average if average > held else held
 
 
 def line_level(use: ShareUse, weight: float, decay_s: float, now_s: float) -> float:
     """Return a number that is smaller for an owner with a lower level. It does not change while the owner holds nothing."""
-    level = average_use(use, decay_s, now_s) / weight
-    return log(level) + now_s / decay_s if level > 0 else -inf
+    level = average_use(use, decay_s, now_s)
+    return log(level / weight) + now_s / decay_s if level > 0 else -inf
