@@ -124,11 +124,16 @@ class MetricStore(Database):
 
     def append_buffered(self, points: Iterable[Point], now_s: float) -> None:
         """Buffer points of the current second. Readers see them after the commit. The next flush writes them to disk."""
-        packed = []
+        packed, series = [], self._series
         for metric, at_s, sample, unit, resolution_s in points:
             minute_s, second = divmod(int(at_s), 60)
             data = pack(second if resolution_s == 1 else 0, sample)
-            packed.append((self._active(metric, now_s), UNIT_NUMBERS[unit], 60 * minute_s, data))
+            known = series.get(metric)  # without a call, because there may be thousands of points in each second
+            if known is not None and now_s - known[1] < ACTIVE_STEP_S:
+                series_id = known[0]
+            else:
+                series_id = self._active(metric, now_s)
+            packed.append((series_id, UNIT_NUMBERS[unit], 60 * minute_s, data))
         if packed:
             self._buffer.add(packed, now_s)
         if self._buffer.is_due(now_s):
@@ -164,14 +169,15 @@ class MetricStore(Database):
         if generation is None:
             return
         number, buffered = generation
-        few: list[tuple[int, int, int, int, bytes]] = []
-        for series_id, rows in buffered.items():
-            for (unit, at_s), data in rows.items():
+        few: dict[int, list[tuple[int, int, int, int, bytes]]] = {}  # by minute
+        for series_id in sorted(buffered):
+            for (unit, at_s), data in buffered[series_id].items():
                 if len(data) > FEW_BYTES:
                     self.append_row((1, at_s, series_id, unit), data)
                 else:
-                    few.append((1, at_s, series_id, unit, data))
-        self.executemany(APPEND, sorted(few))  # in the order of the rows, which the database finds faster
+                    few.setdefault(at_s, []).append((1, at_s, series_id, unit, data))
+        for at_s in sorted(few):  # in the order of the rows, which the database finds faster
+            self.executemany(APPEND, few[at_s])
         self.execute("UPDATE flushed SET number = ?", (number,))
 
     def append_row(self, key: tuple[int, int, int, int], data: bytes) -> None:

@@ -15,7 +15,7 @@ because CloudWatch computes no percentiles for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import floor, log
 from struct import Struct
 
@@ -44,8 +44,9 @@ def pack(step: int, sample: Sample) -> bytes:
             return _counted.pack(step | COUNTED, minimum, count)
         return _set.pack(step | SET, count, total, minimum, maximum)
     if len(sample) == 1:
-        return _pair(step, *sample[0])
-    return b"".join([_pair(step, value, weight) for value, weight in sample])
+        ((value, weight),) = sample
+        return _value.pack(step, value) if weight == 1 else _counted.pack(step | COUNTED, value, weight)
+    return _pairs(step, sample)
 
 
 def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:
@@ -57,7 +58,7 @@ def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:
     if weights is None:
         return _set.pack(step | SET, *head)
     if summary.exact and len(weights) <= values_max:
-        return b"".join(_pair(step, value, weight) for value, weight in weights.items())
+        return _pairs(step, weights.items())
     if summary.minimum < 0:
         return _set.pack(step | SET, *head)
     buckets: dict[int, float] = {}
@@ -71,8 +72,28 @@ def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:
 
 def steps_of(data: bytes) -> dict[int, Summary]:
     """Return the summary of each step that has samples, by step."""
-    found: dict[int, Summary] = {}
-    for step, kind, at in _records(data):
+    weights, others = dict[int, dict[float, float]](), list[tuple[int, int, int]]()
+    at, end = 0, len(data)
+    while at < end:  # without a call for each value, because a row of a cluster has a value of each GPU for each second
+        head = data[at]
+        if head < COUNTED:
+            step, value = _value.unpack_from(data, at)
+            weight = 1.0
+            at += _VALUE_BYTES
+        elif head < SET:
+            _, value, weight = _counted.unpack_from(data, at)
+            step = head & ~KIND
+            at += _COUNTED_BYTES
+        else:
+            others.append((head & ~KIND, head & KIND, at))
+            at += _size(data, at)
+            continue
+        of_step = weights.get(step)
+        if of_step is None:
+            of_step = weights[step] = {}
+        of_step[value] = of_step.get(value, 0.0) + weight
+    found = {step: _exact(of_step) for step, of_step in weights.items()}
+    for step, kind, at in others:
         summary = found.get(step)
         if summary is None:
             summary = found[step] = Summary()
@@ -146,8 +167,9 @@ def bucket_middle(bucket: int) -> float:
     return 0.0 if bucket == ZERO_BUCKET else 1.04 ** (bucket + 0.5)
 
 
-def _pair(step: int, value: float, weight: float) -> bytes:
-    return _value.pack(step, value) if weight == 1 else _counted.pack(step | COUNTED, value, weight)
+def _pairs(step: int, pairs: Iterable[tuple[float, float]]) -> bytes:
+    counted = step | COUNTED
+    return b"".join([_value.pack(step, value) if weight == 1 else _counted.pack(counted, value, weight) for value, weight in pairs])
 
 
 def _is_plain(data: bytes) -> bool:
@@ -160,21 +182,29 @@ def _plain(data: bytes) -> Summary:
     return Summary(float(len(numbers)), sum(numbers), min(numbers), max(numbers), None)
 
 
+def _exact(weights: dict[float, float]) -> Summary:
+    total = sum([value * weight for value, weight in weights.items()])
+    return Summary(sum(weights.values()), total, min(weights), max(weights), weights)
+
+
+def _size(data: bytes, at: int) -> int:
+    """Return the number of bytes of a record."""
+    kind = data[at] & KIND
+    if kind == VALUE:
+        return _VALUE_BYTES
+    if kind == COUNTED:
+        return _COUNTED_BYTES
+    return _SET_BYTES if kind == SET else _BUCKETED_BYTES + _BUCKET_BYTES * int(_bucketed.unpack_from(data, at)[5])
+
+
 def _records(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield (step, kind, offset) for each record."""
     at, end = 0, len(data)
     while at < end:
         head = data[at]
         kind = head & KIND
-        yield head & 63, kind, at
-        if kind == VALUE:
-            at += _VALUE_BYTES
-        elif kind == COUNTED:
-            at += _COUNTED_BYTES
-        elif kind == SET:
-            at += _SET_BYTES
-        else:
-            at += _BUCKETED_BYTES + _BUCKET_BYTES * _bucketed.unpack_from(data, at)[5]
+        yield head & ~KIND, kind, at
+        at += _size(data, at)
 
 
 def _read(data: bytes, kind: int, at: int, summary: Summary) -> None:
