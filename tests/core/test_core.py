@@ -813,6 +813,7 @@ def test_a_transaction_of_read_only_commands_may_have_changed_nothing_unless_som
     world.clock.advance(2)
     assert look().may_have_changed
     assert not look().may_have_changed
+    assert world.core.transact([Command(adds("b"), world.told.append, read_only=True)]).may_have_changed, "it has written rows"
     world.store.full = True
     assert look().may_have_changed, "a failed transaction may have changed anything"
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +20,7 @@ from corral.core.core import Core
 from corral.core.errors import ApiError
 from corral.core.ids import SeededIds
 from corral.core.transactions import Tx
+from corral.fleet import hosts, own_metrics
 from corral.model.agent_protocol import Hello, Measured
 from corral.model.gpu import GpuDevice
 from corral.model.gpu_metrics import GpuPart, GpuSample
@@ -224,6 +226,25 @@ def test_a_sample_of_an_idle_gpu_covers_the_time_since_the_last_one(world: World
     idle = [(70.0, 1.0), (71.0, 10.0)]
     assert power == [*idle, (71.0, 9.0), (300.0, 1.0), (300.0, 9.0), (310.0, 1.0), (310.0, 9.0), (72.0, 1.0)]
     assert len(world.samples("DCGM_FI_DEV_FB_USED", UUID="GPU-0")) == len(power)
+
+
+def test_samples_alone_compute_no_metrics_of_clusters(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    hello = Hello("h", "boot", "host", 2048, 1024, [GpuDevice("GPU-0", 0, "Simulated", 1000)], [])
+    world.run(lambda tx: tx.store.hosts.put(hello, tx.now_s))
+    world.call("ecs", "CreateCluster", clusterName="default")
+    world.tick(30)
+    computed, reservations = list[float](), own_metrics.reservations
+    monkeypatch.setattr(own_metrics, "reservations", lambda tx: computed.append(tx.now_s) or reservations(tx))
+    past = world.history["GPU-0"] = deque()
+    for power_w in range(10):
+        past.append((world.clock.now_s(), GpuSample("GPU-0", 0.0, 100, power_w=70.0 + power_w)))
+        world.run(partial(hosts.heartbeats, host_ids=["h"]), read_only=True)
+        world.tick()
+    assert len(world.samples("DCGM_FI_DEV_POWER_USAGE", UUID="GPU-0")) == 10
+    assert computed == []
+    world.call("ecs", "CreateCluster", clusterName="other")
+    world.tick()
+    assert len(computed) == 1
 
 
 def test_a_message_in_an_empty_queue_is_published_before_the_next_second(world: World) -> None:

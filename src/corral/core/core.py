@@ -58,7 +58,7 @@ class Outcome(Struct):
     waiting: list[Command] = field(default_factory=list)  # the commands that raised Wait for the first time
     # Commands that wait for the result of a slow function. The caller calls the function, and then runs the command again.
     slow: list[tuple[Command, NeedsThread]] = field(default_factory=list)
-    may_have_changed: bool = True  # False if all commands were read-only and no reconciler ran
+    may_have_changed: bool = True  # False if all commands were read-only, no row was written and no reconciler ran
     statements: set[str] = field(default_factory=set)  # the texts of its statements, if the store notes them
     may_have_written: bool = True  # False if no row was written and no reconciler was due; values in memory may have changed
 
@@ -163,8 +163,8 @@ class Core(Generic[S]):
         outcome.orders, outcome.slow = orders_by_host(tx._orders), tx._slow
         for _ in range(removed):
             self.delivered.popleft()
-        outcome.may_have_changed = by_time or not all(command.read_only for command in ran)
         outcome.may_have_written = by_time or self.store.has_written()
+        outcome.may_have_changed = outcome.may_have_written or not all(command.read_only for command in ran)
         outcome.statements = self.store.take_noted()
         return outcome
 

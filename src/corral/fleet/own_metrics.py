@@ -7,6 +7,7 @@ ECS, the CloudWatch agent reads metrics from NVIDIA's exporter and writes them t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ from corral.fleet.clusters import fargate_pool, slots_of
 from corral.fleet.host_options import host_clusters
 from corral.model.agent_protocol import Measured
 from corral.model.ecs_service import STARTED_BY
-from corral.model.gpu_metrics import GpuMetric, GpuPart, GpuSample, gpu_values
+from corral.model.gpu_metrics import CLOUDWATCH_METRICS, GpuMetric, GpuPart, GpuSample, gpu_values
 from corral.model.metric import COLLECTOR_NAMESPACE, GPU_NAMESPACE, GPU_NAMESPACES, Dimensions, Metric, Point, Sample
 from corral.model.placement import Slot
 from corral.model.queue import QueueActivity
@@ -29,6 +30,7 @@ from corral.store import Store
 # A task that has run for less than this time gets no series of its own in COLLECTOR_NAMESPACE. Series are kept for 15 months, and
 # many short tasks would create very many series.
 SERIES_OF_TASK_AFTER_S = 10.0
+SERIES_CACHED_MAX = 20_000  # GPUs, clusters and tasks whose series are cached
 
 Target = tuple[str, str, Dimensions]  # (region, namespace, dimensions)
 
@@ -331,7 +333,7 @@ class GpuPoints:
 
     def add(self, gpu: GpuReading, at_s: float, seconds: float) -> None:
         """Add a reading, which covers the seconds before `at_s`."""
-        values = [(metric, value) for metric, value in gpu_values(gpu.sample, gpu.memory_mib) if metric.in_cloudwatch]
+        values = gpu_values(gpu.sample, gpu.memory_mib, CLOUDWATCH_METRICS)
         found = _Values(at_s, 1.0 if seconds < 1.5 else float(round(seconds)), values)
         self._add(gpu.of_gpu, found)
         self._add(gpu.of_clusters, found)
@@ -346,12 +348,20 @@ class GpuPoints:
     def _add(self, targets: tuple[Target, ...], found: _Values) -> None:
         self._found.setdefault((targets, int(found.at_s)), []).append(found)
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> list[Point]:
+        points = []
         for (targets, _), found in self._found.items():
-            samples = _samples(found)
-            for region, namespace, dimensions in targets:
-                for metric, sample in samples:
-                    yield Point(Metric(region, namespace, metric.name, dimensions), found[-1].at_s, sample, metric.unit, 1)
+            at_s, samples = found[-1].at_s, _samples(found)
+            for target in targets:
+                series = _series(target)
+                points += [Point(series[metric.name], at_s, sample, metric.unit, 1) for metric, sample in samples]
+        return points
+
+
+@lru_cache(maxsize=SERIES_CACHED_MAX)
+def _series(target: Target) -> dict[str, Metric]:
+    region, namespace, dimensions = target
+    return {metric.name: Metric(region, namespace, metric.name, dimensions) for metric in CLOUDWATCH_METRICS}
 
 
 class _Values(NamedTuple):
@@ -363,8 +373,10 @@ class _Values(NamedTuple):
 def _samples(found: Sequence[_Values]) -> list[tuple[GpuMetric, Sample]]:
     """Return one sample of each metric."""
     if len(found) == 1:
-        weight = found[0].weight
-        return [(metric, float(value) if weight == 1.0 else [(float(value), weight)]) for metric, value in found[0].values]
+        _, weight, values = found[0]
+        if weight == 1.0:
+            return [(metric, float(value)) for metric, value in values]
+        return [(metric, [(float(value), weight)]) for metric, value in values]
     weights: dict[str, tuple[GpuMetric, dict[float, float]]] = {}
     for _, weight, values in found:
         for metric, value in values:

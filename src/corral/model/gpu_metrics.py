@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
@@ -16,7 +16,8 @@ class GpuPart(Struct, frozen=True, array_like=True):
     memory_used_mib: int | None = None  # None: the driver does not report it
 
 
-class GpuSample(Struct, frozen=True, omit_defaults=True):
+# Without `gc`, the garbage collector need not look at the samples of thousands of GPUs. They cannot refer to themselves.
+class GpuSample(Struct, frozen=True, omit_defaults=True, gc=False):
     gpu_id: str
     utilization_percent: float
     memory_used_mib: int
@@ -61,11 +62,9 @@ GPU_METRICS = (
         lambda gpu, _: gpu.last_xid, in_cloudwatch=False,
     ),
 )  # fmt: skip
+CLOUDWATCH_METRICS = tuple(metric for metric in GPU_METRICS if metric.in_cloudwatch)
 
 
-def gpu_values(sample: GpuSample, memory_mib: int) -> Iterator[tuple[GpuMetric, float]]:
-    """Yield each metric of a GPU that the host has measured."""
-    for metric in GPU_METRICS:
-        value = metric.value(sample, memory_mib)
-        if value is not None:
-            yield metric, value
+def gpu_values(sample: GpuSample, memory_mib: int, metrics: Sequence[GpuMetric] = GPU_METRICS) -> list[tuple[GpuMetric, float]]:
+    """Return each of these metrics of a GPU that the host has measured."""
+    return [(metric, value) for metric in metrics if (value := metric.value(sample, memory_mib)) is not None]

@@ -113,12 +113,14 @@ class MetricPublisher:
     async def publish(self) -> None:
         measured = self._take_measured()
         self._waiting.extend(self._agents.take_new_samples().items())
-        if not measured and self._is_unchanged():
+        is_changed = bool(measured) or not self._is_unchanged()
+        if not (is_changed or self._waiting):
             return
-        now_s, changes = self._clock.now_s(), self._state.changes
-        points = await self._state.submit(partial(self.points, measured=measured), read_only=True)
+        now_s, changes, points = self._clock.now_s(), self._state.changes, list[Point]()
+        if is_changed:
+            points = await self._state.submit(partial(self.points, measured=measured), read_only=True)
         while self._waiting:  # other commands run in between
-            points += await self._state.submit(lambda tx: list(self._gpu_points(tx)), read_only=True)
+            points += await self._state.submit(self._gpu_points, read_only=True)
         if now_s // MINUTE_S != self._published_s // MINUTE_S:
             # All values are published now, so `record` returns the shortest period of all alarms.
             self._repeat_s = MINUTE_S
@@ -133,14 +135,13 @@ class MetricPublisher:
             self._repeat_s = min(self._repeat_s, shortest_s or MINUTE_S)
 
     def _is_unchanged(self) -> bool:
-        """Whether there is nothing to publish.
+        """Whether there is nothing to publish, except new samples of GPUs.
 
-        Values change when state.db changes, when a GPU has a new sample, and when messages grow older. Unchanged values are
-        published again at multiples of `_repeat_s`.
+        Values change when state.db changes, and when messages grow older. Unchanged values are published again at multiples of
+        `_repeat_s`.
         """
         return (
             not self._has_messages
-            and not self._waiting
             and self._state.changes == self._changes
             and self._clock.now_s() // self._repeat_s == self._published_s // self._repeat_s
         )
@@ -212,7 +213,7 @@ class MetricPublisher:
             points = partial(managed_scaling.reservation_points, percent, key)
             yield from self._changed_points(("capacity provider", *key), percent, points, tx)
 
-    def _gpu_points(self, tx: Tx[Store]) -> Iterator[Point]:
+    def _gpu_points(self, tx: Tx[Store]) -> list[Point]:
         """Return the points of GPUs that have new samples, about SAMPLES_AT_ONCE. The next call continues.
 
         A busy GPU is sampled every second, and an idle GPU with every heartbeat. `CollectedSamples` arrive later.
@@ -232,7 +233,7 @@ class MetricPublisher:
                     assert isinstance(each.published.value, own_metrics.GpuReading)
                     wall_s = each.wall_s if len(readings) == 1 else _collected_at_s(each.wall_s, tx.wall_s)
                     found.add(each.published.value, wall_s, each.seconds)
-        yield from found.points()
+        return found.points()
 
     def _take_samples(self) -> dict[str, list[tuple[float, GpuSample]]]:
         found: dict[str, list[tuple[float, GpuSample]]] = {}

@@ -24,6 +24,7 @@ from corral.fleet import hosts, unix_accounts
 from corral.model.agent_protocol import (
     HEARTBEAT_S,
     PROTOCOLS,
+    SAMPLE_MAX_AGE_S,
     SILENT_S,
     Ack,
     Execute,
@@ -63,7 +64,7 @@ FIRST_MESSAGE_S = 30.0
 FIRST_MESSAGE_MAX_BYTES = 16 * MIB  # of a joined host
 SILENT_LINKS_MAX = 32  # the most links of a joined host whose first message has not arrived yet
 REASON_MAX = 1_000  # characters
-SAMPLES_KEPT = 120  # samples of each GPU
+SAMPLES_KEPT, SAMPLES_KEPT_S = 120, 120.0 + SAMPLE_MAX_AGE_S  # the most samples of each GPU, and their greatest age
 HEARTBEATS_S = 1.0  # the interval between two transactions that note which hosts have reported
 CONNECT_ANEW = "it must connect again: its tasks were given up, because it did not report, or GPUs of another host are now its own"
 NOTHING = Report()
@@ -99,7 +100,7 @@ class Agents:
         self._watching: asyncio.Task[None] | None = None
         self.samples: dict[str, GpuSample] = {}
         self.history: dict[str, deque[tuple[float, GpuSample]]] = {}  # GPU id → its samples of the last minutes, for `corral top`
-        self._new_samples: dict[str, deque[tuple[float, GpuSample]]] = {}
+        self._new_samples: dict[str, list[tuple[float, GpuSample]]] = {}
 
     async def listen(self) -> None:
         self._server = await link.listen(self._folder, self.opened)
@@ -343,7 +344,8 @@ class Agents:
         heard, self._heard = self._heard & self._connections.keys(), set()
         scopes = {host_id: self._connections[host_id].scope for host_id in heard}
         lacking = {host_id: list(scope.gpus_elsewhere) for host_id, scope in scopes.items() if scope and scope.gpus_elsewhere}
-        stored = self._state.submit(partial(hosts.heartbeats, host_ids=heard, lacking=lacking))
+        # Not a change of the state, unless it writes rows: with a change, all metrics of clusters would be computed anew.
+        stored = self._state.submit(partial(hosts.heartbeats, host_ids=heard, lacking=lacking), read_only=True)
         stored.add_done_callback(self._close_outdated)
 
     def _close_outdated(self, answer: asyncio.Future[list[str]]) -> None:
@@ -418,9 +420,13 @@ class Agents:
                 past = self.history[sample.gpu_id] = deque(maxlen=SAMPLES_KEPT)
             if not past or past[-1][0] < at_s:  # a host must not put samples before those that were published
                 past.append((at_s, sample))
-                self._new_samples.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT)).append((at_s, sample))
+                while past[0][0] < at_s - SAMPLES_KEPT_S:
+                    past.popleft()
+                new = self._new_samples.setdefault(sample.gpu_id, [])
+                new.append((at_s, sample))
+                del new[:-SAMPLES_KEPT]
 
-    def take_new_samples(self) -> dict[str, deque[tuple[float, GpuSample]]]:
+    def take_new_samples(self) -> dict[str, list[tuple[float, GpuSample]]]:
         """Return the samples that have arrived since the last call: GPU id → (time, sample), oldest first."""
         taken, self._new_samples = self._new_samples, {}
         return taken
