@@ -170,6 +170,7 @@ def test_the_evaluation_agrees_with_a_naive_one(
     of_resource = parsed([resource]).policies[0] if resource else None
     verdict = decide(layers, AccessRequest(principal, action, arn, context), names, of_resource)
     assert ((verdict.value == ""), verdict.is_explicit) == (allowed, denied), verdict
+    assert allowed or resource or not layers.always_allow(action)
 
 
 def parsed(found: Any) -> PolicySet:

@@ -51,6 +51,32 @@ def test_a_reader_sees_what_was_committed(tmp_path: Path) -> None:
     writer.close()
 
 
+def test_a_reader_sees_each_change_of_a_policy(tmp_path: Path) -> None:
+    writer = new(tmp_path)
+    reader, bucket = writer.reader(), writer.buckets.get("b")
+    assert bucket is not None
+
+    def policies() -> list[str | None]:
+        return [found.policy for store in (writer, reader) if (found := store.buckets.get("b")) is not None]
+
+    assert policies() == [None, None]
+    for document in ("one", "two", None):  # None: the bucket has no policy
+        writer.begin()
+        writer.bucket_documents.put(bucket.id, "BucketPolicy", document, 2.0)
+        writer.commit()
+        assert policies() == [document, document]
+    writer.begin()
+    writer.bucket_documents.put(bucket.id, "BucketPolicy", "three", 2.0)
+    writer.commit()
+    writer.begin()
+    writer.bucket_documents.drop(bucket.id, "BucketPolicy")
+    assert policies() == [None, "three"]
+    writer.rollback()
+    assert policies() == ["three", "three"]
+    reader.close()
+    writer.close()
+
+
 def test_a_snapshot_does_not_fill_the_cache_for_later_snapshots(tmp_path: Path) -> None:
     writer = new(tmp_path)
     reader, bucket = writer.reader(), writer.buckets.get("b")

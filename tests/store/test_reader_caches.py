@@ -70,8 +70,7 @@ def test_the_owner_of_a_task_follows_the_commits(tmp_path: Path) -> None:
     task = claim("t" * 32).but(owner=ANN, details={"tags": [{"key": "a", "value": "b"}]})
 
     def owner() -> str | None:
-        found = reader.tasks.owners.of(task.id)
-        return found[0] if found is not None else None
+        return reader.tasks.owners.of(task.id)
 
     store.begin()
     store.tasks.add(task)
@@ -82,8 +81,7 @@ def test_the_owner_of_a_task_follows_the_commits(tmp_path: Path) -> None:
     store.tasks.add(task)
     store.commit()
     assert owner() == ANN and store.tasks.owners.of_users() == {task.id: ANN}
-    found = reader.tasks.owners.of(task.id)
-    assert found is not None and found[1]() == task.details
+    assert reader.tasks.owners.details(task.id) == task.details
     store.begin()
     store.tasks.set_owner(task, ROOT, {}, 1.0)
     store.commit()

@@ -15,12 +15,12 @@ from corral.access.caller import Caller
 from corral.access.permissions import RUN_ON_HOST, Permission
 from corral.access.principals import CallerPolicies, policies_of_caller, readable
 from corral.access.request_context import RequestContext
-from corral.access.resources import WITH_POLICIES, ResourceFacts, facts_of
+from corral.access.resources import ResourceFacts, facts_of, may_have_policies
 from corral.access.roles import find_role
 from corral.access.sessions import HOST_ROLE
 from corral.core.transactions import Tx
 from corral.decide.policies.conditions import Context
-from corral.decide.policies.evaluation import PolicyVerdict, decide
+from corral.decide.policies.evaluation import VERDICT_ALLOWED, PolicyVerdict, decide
 from corral.decide.policies.policy import (
     NO_RESOURCE,
     UNKNOWN_RESOURCE,
@@ -68,6 +68,8 @@ def sight(
 
     It evaluates the permissions of the request as if each resource belonged to this owner. It reads no database.
     """
+    if policies.owner is None and all(_is_always_allowed(policies, each) for each in needed):
+        return _everything
     known = [(each, _facts(tx, caller, each) or NO_FACTS) for each in needed]
 
     def sees(owner: str) -> bool:
@@ -77,20 +79,30 @@ def sight(
     return sees
 
 
+def _everything(owner: str) -> bool:
+    return True
+
+
+def _is_always_allowed(policies: CallerPolicies, needed: Permission) -> bool:
+    """Whether the policies of the caller allow an action on every resource, and the resource can have no policy that denies it."""
+    return policies.layers.always_allow(needed.action) and not may_have_policies(needed.action)
+
+
 def _refusal(
     tx: Tx[Store], caller: Caller, policies: CallerPolicies, needed: Permission, facts: ReadFacts, *, is_open: bool
 ) -> str | None:
-    has_policy = needed.action.partition(":")[0] in WITH_POLICIES
-    text = found.policy if has_policy and (found := facts()) is not None else None
+    if policies.owner is None and _is_always_allowed(policies, needed):
+        return None
+    text = found.policy if may_have_policies(needed.action) and (found := facts()) is not None else None
     resource = (readable(text) or Policy((), has_variables=False)) if text else None
     verdict = _decide(tx, caller, policies, needed, facts, resource)
-    if is_open and verdict is not PolicyVerdict.ALLOWED and not verdict.is_explicit and _is_own(caller, facts()):
-        verdict = PolicyVerdict.ALLOWED
-    if verdict is not PolicyVerdict.ALLOWED:
+    if is_open and verdict is not VERDICT_ALLOWED and not verdict.is_explicit and _is_own(caller, facts()):
+        verdict = VERDICT_ALLOWED
+    if verdict is not VERDICT_ALLOWED:
         return _text(caller, needed, verdict)
     if policies.owner is not None:
         verdict = _decide(tx, caller, policies.owner, needed, facts, resource)
-        if verdict is not PolicyVerdict.ALLOWED:
+        if verdict is not VERDICT_ALLOWED:
             return f"{_text(caller, needed, verdict)}. It acts for {policies.owner.arn}, whose policies decided this"
     return None
 
@@ -100,22 +112,21 @@ def _decide(
 ) -> PolicyVerdict:
     context = RequestContext(tx, caller, policies, needed, facts)
     request = AccessRequest(policies.principal, needed.action, needed.resource, context)
-    return decide(policies.layers, request, policies.names, resource, is_trust=_is_trust(needed))
+    return decide(policies.layers, request, policies.names, resource, is_trust=needed.action in TRUSTED and _is_trust(needed))
 
 
 class OnceFacts:
     """Reads the facts of a resource when a policy first asks for them."""
 
-    __slots__ = ("_facts", "_is_read", "_needed")
+    __slots__ = ("_facts", "_needed")
 
     def __init__(self, tx: Tx[Store], caller: Caller, needed: Permission) -> None:
-        self._needed = tx, caller, needed
+        self._needed: tuple[Tx[Store], Caller, Permission] | None = (tx, caller, needed)
         self._facts: ResourceFacts | None = None
-        self._is_read = False
 
     def __call__(self) -> ResourceFacts | None:
-        if not self._is_read:
-            self._facts, self._is_read = _facts(*self._needed), True
+        if self._needed is not None:
+            self._facts, self._needed = _facts(*self._needed), None
         return self._facts
 
 

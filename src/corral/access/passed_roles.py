@@ -83,9 +83,14 @@ def passed_roles(tx: Tx[Store], caller: Caller, service: str, params: Params, re
     return needed
 
 
+def passing_members(service: str) -> frozenset[str]:
+    """Return the members of a service's requests that may pass a role. Most requests have none of them."""
+    return frozenset(_by_first_member(service))
+
+
 @cache
 def _by_first_member(service: str) -> Mapping[str, list[tuple[str, str]]]:
-    """Return the rows of PASSED by the first part of their path, because most requests have none of these members."""
+    """Return the rows of PASSED by the first part of their path."""
     found: dict[str, list[tuple[str, str]]] = {}
     for path, receiver in PASSED.get(service, {}).items():
         found.setdefault(path.partition(".")[0], []).append((path, receiver))

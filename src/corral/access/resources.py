@@ -38,6 +38,8 @@ class ResourceFacts(Struct, frozen=True):
 class LateTags(Mapping[str, str]):
     """Tags that are read when a policy asks for them."""
 
+    __slots__ = ("_read", "_tags")
+
     def __init__(self, read: Callable[[], Mapping[str, str]]) -> None:
         self._read = read
         self._tags: Mapping[str, str] | None = None
@@ -66,7 +68,14 @@ def facts_of(tx: Tx[Store], caller: Caller, permission: Permission) -> ResourceF
     return read(tx, caller, permission) if read is not None else None
 
 
-@cache  # the number of entries is bounded, because the actions are those of `needed_permissions`
+# The number of entries of both caches is bounded, because the actions are those of `needed_permissions`.
+@cache
+def may_have_policies(action: str) -> bool:
+    """Whether the resources of an action may have policies."""
+    return action.partition(":")[0] in WITH_POLICIES
+
+
+@cache
 def _reader(service: str) -> ReadFacts | None:
     folder = FOLDERS.get(service, service.replace("-", ""))
     if find_spec(f"corral.services.{folder}") is None:

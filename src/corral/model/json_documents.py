@@ -22,6 +22,8 @@ MARKS_MAX = (("[", 30_000), (":", 40_000), (",", 150_000))
 def read_json(text: str | bytes) -> Any:
     """Parse a document. Raises ValueError if the text is not JSON, is nested too deeply or has too many values."""
     document = parse_json(text)
+    if len(text) <= UNCOUNTED_MAX_CHARACTERS and _opened(text) <= NESTING_MAX:
+        return document
     level, depth = [document] if isinstance(document, dict | list) else [], 0
     while level:
         depth += 1
@@ -29,6 +31,11 @@ def read_json(text: str | bytes) -> Any:
             raise ValueError(f"nested more than {NESTING_MAX} levels deep")
         level = [inner for value in level for inner in _inside(value) if inner.__class__ is dict or inner.__class__ is list]
     return document
+
+
+def _opened(text: str | bytes) -> int:
+    """Return the number of brackets that open a list or an object. A document cannot be nested more deeply."""
+    return text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
 
 
 def parse_json(text: str | bytes) -> Any:

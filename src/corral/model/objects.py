@@ -20,6 +20,7 @@ SUSPENDED = "Suspended"
 BUCKET_ENCRYPTION = "BucketEncryption"
 BUCKET_LIFECYCLE = "BucketLifecycleConfiguration"
 BUCKET_NOTIFICATION = "BucketNotificationConfiguration"
+BUCKET_POLICY = "BucketPolicy"
 STORAGE_CLASSES = (
     "STANDARD", "REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER", "DEEP_ARCHIVE", "GLACIER_IR",
     "EXPRESS_ONEZONE",
@@ -42,6 +43,7 @@ class Bucket(Struct, frozen=True):
     has_lifecycle: bool = False
     has_notifications: bool = False
     encryption: Mapping[str, Any] | None = None  # the bucket's document BUCKET_ENCRYPTION, if it has one
+    policy: str | None = None  # the bucket's document BUCKET_POLICY, if it has one
 
 
 class ObjectVersion(Struct, frozen=True):

@@ -130,10 +130,11 @@ def _permissions_module(service: str) -> ModuleType:
 @cache
 def _permissions_tools(service: str) -> tuple[Any, ...]:
     """Return what `needed_permissions` needs for a service. It is imported with the first request that needs permissions."""
-    from corral.access.passed_roles import passed_roles
+    from corral.access.passed_roles import passed_roles, passing_members
     from corral.access.permissions import HOST_OPERATIONS, RUN_ON_HOST
 
-    return _permissions_module(service), passed_roles, HOST_OPERATIONS.get(service, frozenset()), RUN_ON_HOST
+    module, host_operations = _permissions_module(service), HOST_OPERATIONS.get(service, frozenset())
+    return module.needed_permissions, passing_members(service), passed_roles, module, host_operations, RUN_ON_HOST
 
 
 def needed_permissions(tx: Tx[Any], caller: Caller, service: str, operation: str, params: Mapping[str, Any]) -> list[Permission]:
@@ -141,9 +142,10 @@ def needed_permissions(tx: Tx[Any], caller: Caller, service: str, operation: str
 
     For S3, `params` has only the parameters in the head of the request, because the body has not arrived yet.
     """
-    module, passed_roles, host_operations, run_on_host = _permissions_tools(service)
-    needed: list[Permission] = module.needed_permissions(tx, caller, operation, params)
-    needed += passed_roles(tx, caller, service, params, needed[0].resource if needed else "")
+    find, passing, passed_roles, module, host_operations, run_on_host = _permissions_tools(service)
+    needed: list[Permission] = find(tx, caller, operation, params)
+    if not passing.isdisjoint(params):
+        needed += passed_roles(tx, caller, service, params, needed[0].resource if needed else "")
     if operation in host_operations and module.gives_host(tx, caller, operation, params):
         needed.append(run_on_host)
     return needed

@@ -33,15 +33,38 @@ ASSUMABLE = {USER: frozenset({"AssumeRole"}), FEDERATED_USER: frozenset[str]()}
 CALLERS_MAX = 4_000  # the callers whose policies are kept; ten policies of a user take some 50 KB
 
 
+class OperationRule(Struct, frozen=True):
+    """The properties of an operation that decide how the check proceeds."""
+
+    needs_no_policy: bool
+    open_to_containers: bool
+    may_have_policies: bool  # resources of its service may have policies
+    is_listing: bool
+    limits_sessions: bool  # no policy can allow it to some sessions
+
+
+@cache  # the number of entries is bounded, because the operations are those of the models
+def _rule(service: str, operation: str) -> OperationRule:
+    from corral.access.resources import WITH_POLICIES
+    from corral.operations.listings import listing_of
+
+    found = SERVICES.get(service)
+    return OperationRule(
+        needs_no_policy=(service, operation) in NEED_NO_POLICY,
+        open_to_containers=found is not None and operation in found.open_to_containers,
+        may_have_policies=service in WITH_POLICIES,
+        is_listing=found is not None and listing_of(service, operation) is not None,
+        limits_sessions=service in ("iam", "sts"),
+    )
+
+
 @cache
 def _tools() -> tuple[Any, ...]:
     """Return what the check needs. It is imported with the first request of a restricted caller."""
     from corral.access.authorization import refusal, sight
     from corral.access.principals import policies_of_caller
-    from corral.access.resources import WITH_POLICIES
-    from corral.operations.listings import listing_of
 
-    return refusal, sight, listing_of, WITH_POLICIES, policies_of_caller
+    return refusal, sight, policies_of_caller
 
 
 class RequiredOperation(Struct, frozen=True):
@@ -82,35 +105,35 @@ class Authorizer:
 
         An operation that is open to containers needs no policy for resources of the same owner, but a policy can deny it.
         """
-        refusal, sight, listing_of, with_policies, _ = _tools()
         required = exchange.required(caller)
         if required is None:
             return caller
-        service, operation = SERVICES.get(required.service), required.operation
-        if (required.service, operation) in NEED_NO_POLICY and not caller.confined:
+        service, operation, params = required.service, required.operation, required.params
+        rule = _rule(service, operation)
+        if rule.needs_no_policy and not caller.confined:
             return caller
-        self._check_session(caller, required, exchange)
-        is_open = caller.confined and service is not None and operation in service.open_to_containers
+        if rule.limits_sessions:
+            self._check_session(caller, required, exchange)
+        is_open = caller.confined and rule.open_to_containers
         policies = self._policies_of(caller)
-        if is_open and required.service not in with_policies and not policies.layers.denies_anything and not self._has_users():
+        if is_open and not rule.may_have_policies and not policies.layers.denies_anything and not self._has_users():
             return caller  # every resource belongs to the root user, as this task does, and has no policy
-        params = await required.params() if callable(required.params) else required.params
+        given = params if isinstance(params, dict) else await params()
 
         def decide(tx: Tx[Store]) -> Caller:
-            needed = needed_permissions(tx, caller, required.service, operation, params)
+            refusal, sight, _ = _tools()
+            needed = needed_permissions(tx, caller, service, operation, given)
             why = refusal(tx, caller, policies, needed, is_open=is_open)
             if why is not None:
                 raise exchange.denied(why)
-            if listing_of(required.service, operation) is None:
-                return caller
-            return replace(caller, sees=sight(tx, caller, policies, needed, is_open=is_open))
+            return replace(caller, sees=sight(tx, caller, policies, needed, is_open=is_open)) if rule.is_listing else caller
 
         return self._state.read_without_snapshot(decide, self._settings, self._ids)
 
     def _check_session(self, caller: Caller, required: RequiredOperation, exchange: RestrictedExchange) -> None:
         """Refuse what no policy can allow to the sessions of GetSessionToken and GetFederationToken, as on AWS."""
         kind, allowed = caller.principal.kind, ASSUMABLE.get(caller.principal.kind)
-        if allowed is None or not caller.principal.session or required.service not in ("iam", "sts"):
+        if allowed is None or not caller.principal.session:
             return
         if required.operation not in allowed:
             made = "GetSessionToken" if kind == USER else "GetFederationToken"

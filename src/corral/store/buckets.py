@@ -13,10 +13,13 @@ import orjson
 from msgspec import Struct
 
 from corral.core.database import Database, Row
-from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, Bucket
+from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, BUCKET_POLICY, Bucket
 
-ENCRYPTION = f"SELECT document FROM bucket_document AS d WHERE d.bucket = bucket.id AND d.kind = '{BUCKET_ENCRYPTION}'"
-COLUMNS = f"id, name, region, created_at, owner, versioning, has_lifecycle, has_notifications, ({ENCRYPTION})"
+ENCRYPTION, POLICY = (
+    f"SELECT document FROM bucket_document AS d WHERE d.bucket = bucket.id AND d.kind = '{kind}'"
+    for kind in (BUCKET_ENCRYPTION, BUCKET_POLICY)
+)
+COLUMNS = f"id, name, region, created_at, owner, versioning, has_lifecycle, has_notifications, ({ENCRYPTION}), ({POLICY})"
 PARSED_MAX = 512  # the number of parsed documents in the cache
 # Kind of a document → the column of `bucket` that says whether the bucket has such a document. The columns are read with the
 # bucket, so requests for objects need no query to learn that there is no such document.
@@ -100,9 +103,9 @@ class Buckets:
 
 
 def _bucket(row: Row) -> Bucket:
-    bucket_id, name, region, at_s, owner, versioning, has_lifecycle, has_notifications, encryption = row
-    document = None if encryption is None else orjson.loads(encryption)
-    return Bucket(bucket_id, name, region, at_s, owner, versioning, bool(has_lifecycle), bool(has_notifications), document)
+    bucket_id, name, region, at_s, owner, versioning, has_lifecycle, has_notifications, *documents = row
+    parsed = [None if each is None else orjson.loads(each) for each in documents]
+    return Bucket(bucket_id, name, region, at_s, owner, versioning, bool(has_lifecycle), bool(has_notifications), *parsed)
 
 
 class BucketDocuments:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,17 +22,16 @@ class TaskOwners:
             sql = "SELECT id, owner FROM task WHERE state != 'STOPPED' AND owner != ?"
             self._of_users.update(database.execute(sql, (ROOT,)).fetchall())
 
-    def of(self, task_id: str) -> tuple[str, Callable[[], dict[str, Any]]] | None:
-        """Return the owner of a task, and a function that reads its details. Return None if there is no such task."""
+    def of(self, task_id: str) -> str | None:
+        """Return the owner of a task. Return None if there is no such task."""
         owner = self._of_users.get(task_id)
         if owner is None:
             row = self._execute("SELECT owner FROM task WHERE id = ?", (task_id,)).fetchone()
-            if row is None:
-                return None
-            owner = row[0]
-        return owner, partial(self._details, task_id)
+            return row[0] if row is not None else None
+        return owner
 
-    def _details(self, task_id: str) -> dict[str, Any]:
+    def details(self, task_id: str) -> dict[str, Any]:
+        """Return the details of a task, in which its tags are. Without such a task, they are empty."""
         row = self._execute("SELECT details FROM task WHERE id = ?", (task_id,)).fetchone()
         found: dict[str, Any] = {} if row is None else orjson.loads(row[0])
         return found

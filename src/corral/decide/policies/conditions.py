@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
+from operator import eq
 
 from msgspec import Struct
 
@@ -31,6 +32,13 @@ class PolicyCondition(Struct, frozen=True):
     keys: tuple[tuple[str, tuple[str, ...]], ...]
     patterns: bool  # * and ? in the policy's values are wildcards
     null: bool  # the operator Null, which tests whether the request has the key
+    has_variables: bool  # a value has variables, if the version of the policy allows them
+
+
+class Variable(Struct, frozen=True):
+    text: str  # in the policy: ${aws:username, 'guest'}
+    key: str  # in lower case
+    default: str | None
 
 
 def _arn_like(pattern: str, value: str) -> bool:
@@ -80,13 +88,13 @@ def _comparisons(read: Callable[[str], float], kind: str) -> dict[str, Test]:
 
 
 TESTS: dict[str, Test] = {
-    "StringEquals": lambda expected, actual: expected == actual,
+    "StringEquals": eq,
     "StringEqualsIgnoreCase": lambda expected, actual: expected.lower() == actual.lower(),
     "StringLike": lambda expected, actual: fnmatchcase(actual, expected),
     **_comparisons(_number, "Numeric"),
     **_comparisons(_seconds, "Date"),
     "Bool": lambda expected, actual: expected.lower() == actual.lower(),
-    "BinaryEquals": lambda expected, actual: expected == actual,
+    "BinaryEquals": eq,
     "IpAddress": _in_network,
     "ArnEquals": _arn_like,
     "ArnLike": _arn_like,
@@ -109,6 +117,7 @@ def is_operator(text: str) -> bool:
     return _parts(text)[1] is not None
 
 
+@lru_cache(maxsize=256)
 def _parts(operator: str) -> tuple[str, str | None, bool]:
     """Return the set operator, the name of the operator (None if there is no such operator) and whether it ends with IfExists."""
     set_of = next((each for each in (FOR_ALL, FOR_ANY) if operator.lower().startswith(each.lower())), "")
@@ -125,23 +134,28 @@ def read_condition(operator: str, keys: object) -> PolicyCondition:
     if not isinstance(keys, dict):
         raise ValueError(f"Invalid Condition: {operator} must be an object whose members are condition keys.")
     positive = NEGATED.get(name, name)
+    values = tuple([(key.lower(), _values(operator, given)) for key, given in keys.items()])
     return PolicyCondition(
         test=TESTS.get(positive, TESTS["Bool"]),
         negated=name in NEGATED,
         if_exists=if_exists,
         set_of=set_of,
-        keys=tuple((key.lower(), _values(operator, given)) for key, given in keys.items()),
+        keys=values,
         patterns=positive in PATTERNS,
         null=name == "Null",
+        has_variables=any("${" in text for _, texts in values for text in texts),
     )
 
 
-def holds(condition: PolicyCondition, context: Context, *, variables: bool) -> bool:
-    """Whether the request satisfies the condition for every key."""
-    for key, expected in condition.keys:
-        filled = [fill(text, context, variables=variables, pattern=condition.patterns) for text in expected]
-        if not _key_holds(condition, filled, context.get(key)):
-            return False
+def all_hold(conditions: Iterable[PolicyCondition], context: Context, *, variables: bool) -> bool:
+    """Whether the request satisfies all conditions for all of their keys."""
+    for condition in conditions:
+        pattern = condition.patterns
+        is_literal = not pattern and not (variables and condition.has_variables)
+        for key, expected in condition.keys:
+            filled = expected if is_literal else [fill(text, context, variables=variables, pattern=pattern) for text in expected]
+            if not _key_holds(condition, filled, context.get(key)):
+                return False
     return True
 
 
@@ -160,31 +174,37 @@ def fill(text: str, context: Context, *, variables: bool, pattern: bool) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _variable(text: str) -> re.Match[str] | None:
+def _variable(text: str) -> Variable | None:
     """Return the variable if the text has nothing else."""
-    return VARIABLE.fullmatch(text)
+    found = VARIABLE.fullmatch(text)
+    return _read_variable(found) if found is not None else None
+
+
+def _read_variable(found: re.Match[str]) -> Variable:
+    return Variable(found[0], found[1].strip().lower(), found[2])
 
 
 @lru_cache(maxsize=4096)
-def _split(text: str) -> tuple[tuple[str, re.Match[str] | None], ...]:
+def _split(text: str) -> tuple[tuple[str, Variable | None], ...]:
     """Split a text with variables: the text before each variable, and the variable. The last one has no variable."""
-    parts, at = list[tuple[str, re.Match[str] | None]](), 0
+    parts, at = list[tuple[str, Variable | None]](), 0
     for found in VARIABLE.finditer(text):
-        parts.append((text[at : found.start()], found))
+        parts.append((text[at : found.start()], _read_variable(found)))
         at = found.end()
     return *parts, (text[at:], None)
 
 
-def _value(found: re.Match[str], context: Context) -> str:
+def _value(variable: Variable, context: Context) -> str:
     """Return the value of a variable, or its default.
 
     If the request has no value and there is no default, return the text of the variable itself, which matches nothing.
     """
-    name, default = found[1].strip(), found[2]
-    if name in LITERALS:
-        return name
-    values = context.get(name.lower(), ())
-    return values[0] if len(values) == 1 else found[0] if default is None else default
+    if variable.key in LITERALS:
+        return variable.key
+    values = context.get(variable.key)
+    if values is not None and len(values) == 1:
+        return values[0]
+    return variable.text if variable.default is None else variable.default
 
 
 def _key_holds(condition: PolicyCondition, expected: Sequence[str], actual: Sequence[str] | None) -> bool:
@@ -206,11 +226,12 @@ def _key_holds(condition: PolicyCondition, expected: Sequence[str], actual: Sequ
 
 
 def _values(operator: str, given: object) -> tuple[str, ...]:
-    values = given if isinstance(given, list) else [given]
-    found = tuple(_text(value) for value in values)
+    if isinstance(given, str):
+        return (given,)
+    found = [_text(value) for value in (given if isinstance(given, list) else [given])]
     if not found or None in found:
         raise ValueError(f"Invalid Condition: the values of {operator} must be strings, numbers or booleans.")
-    return tuple(value for value in found if value is not None)
+    return tuple([value for value in found if value is not None])
 
 
 def _text(value: object) -> str | None:

@@ -24,6 +24,8 @@ from corral.decide.policies.policy import (
     names_of,
 )
 
+# Each request compares these several times, and Python 3.11 looks up a member of an enumeration slowly.
+ALLOWED, DENIED, NO_MATCH = PolicyDecision.ALLOWED, PolicyDecision.DENIED, PolicyDecision.NO_MATCH
 ACTIONS_MAX = 2_000  # the number of actions whose statements a set of policies remembers
 
 
@@ -55,11 +57,22 @@ class Grant(IntEnum):
     TO_CALLER = 3  # it names everybody, the user or the session itself; only an explicit deny limits it
 
 
+VERDICT_ALLOWED, NO_GRANT = PolicyVerdict.ALLOWED, Grant.NONE
+
+
 class Names(Struct, frozen=True):
     """The names of a caller in the policy of a resource, by how far an allow for the name reaches."""
 
     own: tuple[str, ...] = ()  # the ARN and the id of a user, or of a session
     role: tuple[str, ...] = ()  # the ARN of the role of a session, or of the user of a federated session
+
+
+class ActionStatements(Struct, frozen=True):
+    """The statements of a set of policies that name an action, each with its policy."""
+
+    denies: list[tuple[Policy, Statement]]
+    allows: list[tuple[Policy, Statement]]
+    always: PolicyDecision | None  # the decision, if it is the same for all resources and contexts
 
 
 class PolicySet:
@@ -70,36 +83,51 @@ class PolicySet:
 
     def __init__(self, policies: Sequence[Policy]) -> None:
         self.policies = tuple(policies)
-        self._by_action: dict[str, tuple[list[tuple[Policy, Statement]], list[tuple[Policy, Statement]]]] = {}
+        self._by_action: dict[str, ActionStatements] = {}
 
     @property
     def denies_anything(self) -> bool:
         return any(not statement.allows for policy in self.policies for statement in policy.statements)
 
     def decide(self, request: AccessRequest) -> PolicyDecision:
-        found = self._by_action.get(request.action)
-        denies, allows = found if found is not None else self._find(request.action)
-        for policy, statement in denies:
+        found = self._by_action.get(request.action) or self._find(request.action)
+        if found.always is not None:
+            return found.always
+        for policy, statement in found.denies:
             if applies(policy, statement, request):
-                return PolicyDecision.DENIED
-        for policy, statement in allows:
+                return DENIED
+        for policy, statement in found.allows:
             if applies(policy, statement, request):
-                return PolicyDecision.ALLOWED
-        return PolicyDecision.NO_MATCH
+                return ALLOWED
+        return NO_MATCH
+
+    def always(self, action: str) -> PolicyDecision | None:
+        """Return the decision about an action if it is the same for all resources and contexts. Otherwise return None."""
+        return (self._by_action.get(action) or self._find(action)).always
 
     def statements(self, action: str) -> list[tuple[Policy, Statement]]:
         """Return the statements that name an action, each with its policy."""
-        found = self._by_action.get(action)
-        denies, allows = found if found is not None else self._find(action)
-        return denies + allows
+        found = self._by_action.get(action) or self._find(action)
+        return found.denies + found.allows
 
-    def _find(self, action: str) -> tuple[list[tuple[Policy, Statement]], list[tuple[Policy, Statement]]]:
+    def _find(self, action: str) -> ActionStatements:
         named = [(policy, each) for policy in self.policies for each in policy.statements if names_action(each, action)]
-        found = [each for each in named if not each[1].allows], [each for each in named if each[1].allows]
+        denies, allows = [each for each in named if not each[1].allows], [each for each in named if each[1].allows]
+        found = ActionStatements(denies, allows, _always(denies, allows))
         if len(self._by_action) >= ACTIONS_MAX:
             self._by_action.clear()
         self._by_action[action] = found
         return found
+
+
+def _always(denies: list[tuple[Policy, Statement]], allows: list[tuple[Policy, Statement]]) -> PolicyDecision | None:
+    if any(statement.is_unconditional for _, statement in denies):
+        return DENIED
+    if denies:
+        return None
+    if any(statement.is_unconditional for _, statement in allows):
+        return ALLOWED
+    return None if allows else NO_MATCH
 
 
 NOTHING = PolicySet(())
@@ -116,6 +144,14 @@ class PolicyLayers(Struct, frozen=True):
     def denies_anything(self) -> bool:
         return any(each is not None and each.denies_anything for each in (self.identity, self.boundary, self.session))
 
+    def always_allow(self, action: str) -> bool:
+        """Whether the policies allow an action on all resources and in all contexts. The policy of a resource may still deny it."""
+        return (
+            self.identity.always(action) is ALLOWED
+            and (self.boundary is None or self.boundary.always(action) is ALLOWED)
+            and (self.session is None or self.session.always(action) is ALLOWED)
+        )
+
     def statements(self, action: str) -> list[tuple[Policy, Statement]]:
         return [
             found for each in (self.identity, self.boundary, self.session) if each is not None for found in each.statements(action)
@@ -129,29 +165,29 @@ def decide(
 
     If it is the trust policy of a role (`is_trust`), it must allow the request itself: without it, nothing is allowed.
     """
-    grant = Grant.NONE
+    grant = NO_GRANT
     if resource is not None:
         decision, grant = evaluate_resource(resource, request, names)
-        if decision is PolicyDecision.DENIED:
+        if decision is DENIED:
             return PolicyVerdict.DENIED_BY_RESOURCE
     identity = layers.identity.decide(request)
-    if identity is PolicyDecision.DENIED:
+    if identity is DENIED:
         return PolicyVerdict.DENIED_BY_IDENTITY
-    boundary = layers.boundary.decide(request) if layers.boundary is not None else PolicyDecision.ALLOWED
-    if boundary is PolicyDecision.DENIED:
+    boundary = layers.boundary.decide(request) if layers.boundary is not None else ALLOWED
+    if boundary is DENIED:
         return PolicyVerdict.DENIED_BY_BOUNDARY
-    session = layers.session.decide(request) if layers.session is not None else PolicyDecision.ALLOWED
-    if session is PolicyDecision.DENIED:
+    session = layers.session.decide(request) if layers.session is not None else ALLOWED
+    if session is DENIED:
         return PolicyVerdict.DENIED_BY_SESSION
-    if is_trust and grant is Grant.NONE:
+    if is_trust and grant is NO_GRANT:
         return PolicyVerdict.NOT_BY_RESOURCE
-    if grant is Grant.TO_CALLER:
+    if grant and grant is Grant.TO_CALLER:
         return PolicyVerdict.ALLOWED
-    if identity is not PolicyDecision.ALLOWED and grant is not Grant.TO_ROLE:
+    if identity is not ALLOWED and grant is not Grant.TO_ROLE:
         return PolicyVerdict.NOT_BY_IDENTITY
-    if boundary is not PolicyDecision.ALLOWED:
+    if boundary is not ALLOWED:
         return PolicyVerdict.NOT_BY_BOUNDARY
-    return PolicyVerdict.ALLOWED if session is PolicyDecision.ALLOWED else PolicyVerdict.NOT_BY_SESSION
+    return VERDICT_ALLOWED if session is ALLOWED else PolicyVerdict.NOT_BY_SESSION
 
 
 def evaluate_resource(policy: Policy, request: AccessRequest, names: Names) -> tuple[PolicyDecision, Grant]:
@@ -163,9 +199,9 @@ def evaluate_resource(policy: Policy, request: AccessRequest, names: Names) -> t
         if is_named(statement, request.principal) == statement.not_principal or not applies(policy, statement, request):
             continue
         if not statement.allows:
-            return PolicyDecision.DENIED, Grant.NONE
+            return DENIED, Grant.NONE
         grant = max(grant, _grant(statement, request, names))
-    return (PolicyDecision.ALLOWED if grant else PolicyDecision.NO_MATCH), grant
+    return (ALLOWED if grant else NO_MATCH), grant
 
 
 def _grant(statement: Statement, request: AccessRequest, names: Names) -> Grant:

@@ -14,9 +14,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from corral.decide.policies.conditions import Context, PolicyCondition, fill, holds, read_condition
+from corral.decide.policies.conditions import Context, PolicyCondition, all_hold, fill, read_condition
 from corral.model.json_documents import read_json
 
 VERSIONS = ("2012-10-17", "2008-10-17")
@@ -31,6 +31,7 @@ STATEMENT_MEMBERS = frozenset(
     {"Sid", "Effect", "Principal", "NotPrincipal", "Action", "NotAction", "Resource", "NotResource", "Condition"}
 )
 STATEMENTS_MAX = 1_000
+NO_CONTEXT: Context = MappingProxyType({})
 
 
 class PolicyError(ValueError):
@@ -55,7 +56,7 @@ class AccessRequest(Struct, frozen=True):
     principal: PolicyPrincipal
     action: str
     resource: str  # an ARN, NO_RESOURCE or UNKNOWN_RESOURCE
-    context: Context = field(default_factory=lambda: MappingProxyType({}))  # condition keys in lower case
+    context: Context = NO_CONTEXT  # condition keys in lower case
 
 
 class Patterns(Struct, frozen=True):
@@ -73,6 +74,12 @@ class Statement(Struct, frozen=True):
     not_principal: bool  # the element is NotPrincipal: the statement matches every principal except these
     resources: Patterns | None
     conditions: tuple[PolicyCondition, ...]
+    any_resource: bool  # the statement matches every resource, also one that Corral cannot derive
+
+    @property
+    def is_unconditional(self) -> bool:
+        """Whether the statement matches every request for its actions. Principals are not compared."""
+        return self.any_resource and not self.conditions
 
 
 class Policy(Struct, frozen=True):
@@ -108,14 +115,14 @@ def evaluate(policy: Policy, request: AccessRequest) -> PolicyDecision:
 
 def applies(policy: Policy, statement: Statement, request: AccessRequest) -> bool:
     """Whether a statement that names the action of a request matches its resource and its context. Principals are not compared."""
-    resources, variables = statement.resources, policy.has_variables
-    if resources is not None and not _names_resource(statement, resources, request, variables=variables):
+    variables = policy.has_variables
+    if not statement.any_resource and not _names_resource(statement, request, variables=variables):
         return False
-    return all(holds(condition, request.context, variables=variables) for condition in statement.conditions)
+    return not statement.conditions or all_hold(statement.conditions, request.context, variables=variables)
 
 
 def names_action(statement: Statement, action: str) -> bool:
-    return _contains(statement.actions, action.lower(), {}, variables=False)
+    return _contains(statement.actions, action.lower(), NO_CONTEXT, variables=False)
 
 
 def matching_statements(policy: Policy, request: AccessRequest) -> Iterator[tuple[int, Statement]]:
@@ -159,9 +166,7 @@ def read_policy(text: str) -> Policy:
         raise PolicyError("Policies must be valid JSON and the first byte must be '{'") from None
     if not isinstance(document, dict):
         raise PolicyError("Policies must be valid JSON and the first byte must be '{'")
-    for member in document:
-        if member not in POLICY_MEMBERS:
-            raise PolicyError(f"Unknown field {member}")
+    _check_members(document, POLICY_MEMBERS)
     version = document.get("Version", VERSIONS[1])
     if version not in VERSIONS:
         raise PolicyError("The policy must contain a valid version string")
@@ -178,31 +183,36 @@ def read_policy(text: str) -> Policy:
 def _statement(document: object) -> Statement:
     if not isinstance(document, dict):
         raise PolicyError("Invalid policy syntax.")
-    for member in document:
-        if member not in STATEMENT_MEMBERS:
-            raise PolicyError(f"Unknown field {member}")
+    _check_members(document, STATEMENT_MEMBERS)
     if "Effect" not in document:
         raise PolicyError("Missing required field Effect")
     if document["Effect"] not in EFFECTS:
         raise PolicyError(f"Invalid effect: {document['Effect']}")
-    actions = _patterns(document, "Action")
+    actions = _patterns(document, "Action", "NotAction")
     if actions is None:
         raise PolicyError("Missing required field Action")
     if "Principal" in document and "NotPrincipal" in document:
         raise PolicyError("Principal and NotPrincipal cannot both be specified in one statement.")
     not_principal = "NotPrincipal" in document
     named = document.get("NotPrincipal" if not_principal else "Principal")
+    resources = _patterns(document, "Resource", "NotResource")
     conditions = document.get("Condition", {})
     if not isinstance(conditions, dict):
         raise PolicyError("Invalid Condition: it must be an object whose members are operators.")
     return Statement(
         allows=document["Effect"] == "Allow",
-        actions=Patterns(tuple(value.lower() for value in actions.values), actions.negated),
+        actions=Patterns(tuple([value.lower() for value in actions.values]), actions.negated),
         principals=None if named is None else _principals(named),
         not_principal=not_principal,
-        resources=_patterns(document, "Resource"),
-        conditions=tuple(_condition(operator, keys) for operator, keys in conditions.items() if keys != {}),
+        resources=resources,
+        conditions=tuple([_condition(operator, keys) for operator, keys in conditions.items() if keys != {}]),
+        any_resource=resources is None or (ANYTHING in resources.values and not resources.negated),
     )
+
+
+def _check_members(document: Mapping[str, Any], members: frozenset[str]) -> None:
+    if not document.keys() <= members:
+        raise PolicyError(f"Unknown field {next(each for each in document if each not in members)}")
 
 
 def _condition(operator: str, keys: object) -> PolicyCondition:
@@ -212,11 +222,11 @@ def _condition(operator: str, keys: object) -> PolicyCondition:
         raise PolicyError(str(error)) from None
 
 
-def _patterns(document: Mapping[str, Any], member: str) -> Patterns | None:
-    if member in document and f"Not{member}" in document:
-        raise PolicyError(f"{member} and Not{member} cannot both be specified in one statement.")
-    negated = f"Not{member}" in document
-    given = document.get(f"Not{member}" if negated else member)
+def _patterns(document: Mapping[str, Any], member: str, not_member: str) -> Patterns | None:
+    negated = not_member in document
+    if negated and member in document:
+        raise PolicyError(f"{member} and {not_member} cannot both be specified in one statement.")
+    given = document.get(not_member if negated else member)
     return None if given is None else Patterns(_texts(given, f"Policy has invalid {member.lower()}"), negated)
 
 
@@ -235,8 +245,11 @@ def _full_name(kind: str, name: str) -> str:
 
 def _texts(given: object, refusal: str) -> tuple[str, ...]:
     values = given if isinstance(given, list) else [given]
-    if not values or not all(isinstance(value, str) and value for value in values):
+    if not values:
         raise PolicyError(refusal)
+    for value in values:
+        if not isinstance(value, str) or not value:
+            raise PolicyError(refusal)
     return tuple(values)
 
 
@@ -248,10 +261,10 @@ def _matches(policy: Policy, statement: Statement, request: AccessRequest) -> bo
     return applies(policy, statement, request)
 
 
-def _names_resource(statement: Statement, resources: Patterns, request: AccessRequest, *, variables: bool) -> bool:
-    if request.resource == UNKNOWN_RESOURCE:
-        return not statement.allows or (not resources.negated and ANYTHING in resources.values)
-    return _contains(resources, request.resource, request.context, variables=variables)
+def _names_resource(statement: Statement, request: AccessRequest, *, variables: bool) -> bool:
+    if request.resource == UNKNOWN_RESOURCE or statement.resources is None:
+        return not statement.allows
+    return _contains(statement.resources, request.resource, request.context, variables=variables)
 
 
 def _contains(patterns: Patterns, value: str, context: Context, *, variables: bool) -> bool:

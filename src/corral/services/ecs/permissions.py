@@ -7,6 +7,8 @@ resource that the handler will find.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from corral.access.authorization import role_may
@@ -32,29 +34,32 @@ from corral.services.ecs.service_deployments import service_of_deployment
 from corral.services.ecs.task_spec import secrets_of, spec_of
 from corral.store import Store
 
-# The last part of a resource's ARN, the request members that can name the resource, and the operations.
+ANY_KIND = ""  # the name in the request contains the kind
+# The kind of a resource in its ARN, the request members that can name the resource, and the operations.
 RESOURCES = (
-    ("cluster/{name}", ("clusters", "clusterName", "cluster"),
+    ("cluster", ("clusters", "clusterName", "cluster"),
      "CreateCluster DeleteCluster DescribeClusters ListAttributes ListContainerInstances PutClusterCapacityProviders UpdateCluster "
      "UpdateClusterSettings"),
-    ("task/{cluster}/{name}", ("tasks", "task"), "DescribeTasks ExecuteCommand GetTaskProtection StopTask UpdateTaskProtection"),
-    ("container-instance/{cluster}/{name}", ("containerInstances", "containerInstance"),
+    ("task", ("tasks", "task"), "DescribeTasks ExecuteCommand GetTaskProtection StopTask UpdateTaskProtection"),
+    ("container-instance", ("containerInstances", "containerInstance"),
      "DeregisterContainerInstance DescribeContainerInstances UpdateContainerAgent UpdateContainerInstancesState"),
-    ("container-instance/{cluster}/{name}", ("attributes",), "DeleteAttributes PutAttributes"),
+    ("container-instance", ("attributes",), "DeleteAttributes PutAttributes"),
     # On AWS, DescribeTaskDefinition has no resource. Here, a definition has an owner, and may contain secrets.
-    ("task-definition/{name}", ("taskDefinitions", "taskDefinition"),
+    ("task-definition", ("taskDefinitions", "taskDefinition"),
      "DeleteTaskDefinitions DeregisterTaskDefinition DescribeTaskDefinition"),
-    ("service/{cluster}/{name}", ("services", "serviceName", "service"),
+    ("service", ("services", "serviceName", "service"),
      "CreateService DeleteService DescribeServices ListServiceDeployments UpdateService UpdateServicePrimaryTaskSet"),
-    ("task-set/{cluster}/{service}/ecs-svc/{name}", ("taskSets", "taskSet"),
+    ("task-set", ("taskSets", "taskSet"),
      "CreateTaskSet DeleteTaskSet DescribeTaskSets UpdateTaskSet"),
-    ("{name}", ("serviceDeploymentArns", "serviceDeploymentArn", "serviceRevisionArns"),
+    (ANY_KIND, ("serviceDeploymentArns", "serviceDeploymentArn", "serviceRevisionArns"),
      "ContinueServiceDeployment DescribeServiceDeployments DescribeServiceRevisions StopServiceDeployment"),
-    ("capacity-provider/{name}", ("capacityProviders", "capacityProvider", "name"),
+    ("capacity-provider", ("capacityProviders", "capacityProvider", "name"),
      "DeleteCapacityProvider DescribeCapacityProviders UpdateCapacityProvider"),
 )  # fmt: skip
+LISTINGS = frozenset(f"ecs:{operation}" for operation in LISTED)
 DEPLOY = frozenset({"CreateService", "CreateTaskSet", "UpdateService"})
-FORMS = {operation: (form, members) for form, members, operations in RESOURCES for operation in operations.split()}
+KINDS = {operation: (kind, members) for kind, members, operations in RESOURCES for operation in operations.split()}
+IN_CLUSTER = frozenset({"container-instance", "service", "task"})  # kinds whose ARN has the name of the cluster before their own
 
 
 def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
@@ -64,7 +69,8 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     if operation == "DescribeTaskDefinition":
         name, _ = _definition(tx, caller, params.get("taskDefinition", ""))
         arns = [lookup.arn(caller.account, caller.region, f"task-definition/{name}")]
-    needed = [Permission(f"ecs:{operation}", each, _late_context(caller, operation, each, params)) for each in arns]
+    action = f"ecs:{operation}"
+    needed = [Permission(action, each, LateContext(partial(_context, caller, operation, each, params))) for each in arns]
     if operation in DEPLOY:
         needed += use_cluster(tx, caller, _cluster_of(params))
     if operation in ("CreateCluster", "PutClusterCapacityProviders"):
@@ -123,24 +129,20 @@ def _is_host(tx: Tx[Store], instance_id: str) -> bool:
 
 def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> ResourceFacts:
     """Return the facts of a resource. Operations that list resources count as those on a resource of the caller."""
-    if permission.action.partition(":")[2] in LISTED:
+    if permission.action in LISTINGS:
         return ResourceFacts()
     return facts_of_ecs(tx, caller.region, permission.resource)
 
 
-def _context(caller: Caller, operation: str, cluster: str, params: Params) -> Context:
-    of_cluster = lookup.arn(caller.account, caller.region, f"cluster/{cluster}")
+def _context(caller: Caller, operation: str, resource_arn: str, params: Params) -> Context:
+    of_cluster = lookup.arn(caller.account, caller.region, f"cluster/{_cluster_in(resource_arn, params)}")
     return {**request_context(caller, operation, params), "ecs:cluster": (of_cluster,)}
-
-
-def _late_context(caller: Caller, operation: str, resource_arn: str, params: Params) -> Context:
-    return LateContext(lambda: _context(caller, operation, _cluster_in(resource_arn, params), params))
 
 
 def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
     name, document = _definition(tx, caller, params.get("taskDefinition", ""))
     definition_arn = lookup.arn(caller.account, caller.region, f"task-definition/{name}")
-    context = _context(caller, operation, _cluster_of(params), params)
+    context = _context(caller, operation, NO_RESOURCE, params)
     overrides = params.get("overrides") or {}
     needed = [Permission(f"ecs:{operation}", definition_arn, context), *_pass_roles(tx, caller, document, overrides)]
     role = overrides.get("executionRoleArn") or document.get("executionRoleArn")
@@ -248,33 +250,37 @@ def _use_group(tx: Tx[Store], caller: Caller, params: Params) -> list[Permission
 
 def _arns(caller: Caller, operation: str, params: Params) -> list[str]:
     """Return the ARNs of the resources that a request names. Return NO_RESOURCE for an operation that has no resource on AWS."""
-    if operation in ("TagResource", "UntagResource", "ListTagsForResource"):
-        return [params.get("resourceArn", UNKNOWN_RESOURCE)]
-    if operation == "RegisterTaskDefinition":
-        return [lookup.arn(caller.account, caller.region, f"task-definition/{params.get('family', '')}:*")]
-    if operation not in FORMS:
+    if operation not in KINDS:
+        if operation in ("TagResource", "UntagResource", "ListTagsForResource"):
+            return [params.get("resourceArn", UNKNOWN_RESOURCE)]
+        if operation == "RegisterTaskDefinition":
+            return [lookup.arn(caller.account, caller.region, f"task-definition/{params.get('family', '')}:*")]
         return [NO_RESOURCE]
-    form, members = FORMS[operation]
+    kind, members = KINDS[operation]
     given: Any = DEFAULT_CLUSTER if "clusters" in members else "*"
     for member in members:
         if params.get(member):
             given = params[member]
             break
-    names = [_name(form, given)] if isinstance(given, str) else list(dict.fromkeys([_name(form, each) for each in given]))
-    cluster, service = _cluster_of(params), short(params.get("service") or "") if "{service}" in form else ""
-    start = lookup.arn(caller.account, caller.region, "")
-    return [start + form.format(name=name, cluster=cluster, service=service) for name in names]
+    find: Callable[[Any], str] = NAMES.get(kind, _name)
+    start = lookup.arn(caller.account, caller.region, _before_name(kind, params))
+    if isinstance(given, str):
+        return [start + find(given)]
+    return [start + name for name in dict.fromkeys([find(each) for each in given])]
 
 
-def _name(form: str, given: Any) -> str:
-    """Return the name of a resource as its ARN contains it."""
-    if not isinstance(given, str):  # an attribute of a container instance
-        return short(given.get("targetId") or "")
-    if form.startswith("task-definition"):
-        return _revision(given)
-    if form == "{name}":  # the handler ignores the account in an ARN
-        return str(given).split(":", 5)[-1]
-    return short(given)
+def _before_name(kind: str, params: Params) -> str:
+    """Return what precedes the name of a resource in the last part of its ARN."""
+    if kind in IN_CLUSTER:
+        return f"{kind}/{_cluster_of(params)}/"
+    if kind == "task-set":
+        return f"{kind}/{_cluster_of(params)}/{short(params.get('service') or '')}/ecs-svc/"
+    return f"{kind}/" if kind != ANY_KIND else ""
+
+
+def _name(given: Any) -> str:
+    """Return the name of a resource, or of the container instance of an attribute, as its ARN contains it."""
+    return short(given if isinstance(given, str) else given.get("targetId") or "")
 
 
 def _cluster_of(params: Params) -> str:
@@ -294,3 +300,12 @@ def _revision(given: str) -> str:
     except ApiError:  # the handler raises the same error later, if the caller has the permissions
         return short(given)
     return family if revision is None else f"{family}:{revision}"
+
+
+def _after_account(given: str) -> str:
+    """Return the last part of an ARN. The handler ignores its account."""
+    return given.split(":", 5)[-1]
+
+
+# Kind → the function that returns the name of a resource as its ARN contains it
+NAMES: Mapping[str, Callable[[str], str]] = {"task-definition": _revision, ANY_KIND: _after_account}

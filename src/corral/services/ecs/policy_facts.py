@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from corral.access.caller import Caller
@@ -43,11 +44,12 @@ def _cluster(tx: Tx[Store], region: str, names: Names) -> ResourceFacts:
 
 
 def _task(tx: Tx[Store], region: str, names: Names) -> ResourceFacts:
-    found = tx.store.tasks.owners.of(names[-1])
-    if found is None:
-        return ResourceFacts()
-    owner, details = found
-    return ResourceFacts(owner, LateTags(lambda: {tag["key"]: tag["value"] for tag in details().get("tags", ())}))
+    owner = tx.store.tasks.owners.of(names[-1])
+    return ResourceFacts(owner, LateTags(partial(_task_tags, tx, names[-1]))) if owner is not None else ResourceFacts()
+
+
+def _task_tags(tx: Tx[Store], task_id: str) -> Mapping[str, str]:
+    return {tag["key"]: tag["value"] for tag in tx.store.tasks.owners.details(task_id).get("tags", ())}
 
 
 def _service(tx: Tx[Store], region: str, names: Names) -> ResourceFacts:

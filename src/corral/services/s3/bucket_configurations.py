@@ -20,7 +20,7 @@ from corral.access.caller import Caller
 from corral.core.errors import ApiError, api_error
 from corral.core.transactions import Tx
 from corral.decide.policies.policy import PolicyError, is_public, read_policy
-from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, ENABLED, Bucket
+from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, BUCKET_POLICY, ENABLED, Bucket
 from corral.operations.pagination import Pagination
 from corral.operations.services import Handler
 from corral.services.s3 import acl, errors
@@ -296,7 +296,7 @@ def _validate_object_lock(tx: Tx[Store], bucket: Bucket, params: dict[str, Any],
 ACCESS_BLOCK = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
 _NO_POLICY = _missing("NoSuchBucketPolicy", "The bucket policy does not exist")
 
-POLICY = BucketConfiguration("BucketPolicy", _validate_policy, "DeleteBucketPolicy", member="Policy", missing=_NO_POLICY)
+POLICY = BucketConfiguration(BUCKET_POLICY, _validate_policy, "DeleteBucketPolicy", member="Policy", missing=_NO_POLICY)
 ENCRYPTION = BucketConfiguration(
     BUCKET_ENCRYPTION,
     _validate_encryption,

@@ -7,6 +7,7 @@ bucket, as with S3's default, BucketOwnerEnforced: who may write into a bucket g
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote_plus
 
@@ -97,7 +98,7 @@ MEMBERS = {
 HEADER_KEYS = {
     f"s3:{header}": header for header in ("x-amz-content-sha256", "x-amz-copy-source", *MEMBERS) if "tagging" not in header
 }
-ACL_HEADERS = ("x-amz-acl", *(header for header in HEADER_KEYS.values() if header.startswith("x-amz-grant-")))
+ACL_HEADERS = frozenset({"x-amz-acl", *(header for header in HEADER_KEYS.values() if header.startswith("x-amz-grant-"))})
 HEADERS = "_headers"  # the parameter with the headers of a request, or with the fields of a form
 WRITES = frozenset({"CopyObject", "CreateMultipartUpload", "PostObject", "PutObject"})
 
@@ -113,7 +114,7 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         return []  # `corral run` creates the private buckets, in which every caller may put objects
     if operation == "DeleteObjects":
         return []  # the keys are in the body: `delete_objects` checks the permission for each key
-    context = LateContext(lambda: _context(operation, params, headers))
+    context = LateContext(partial(_context, operation, params, headers))
     resource = f"arn:aws:s3:::{bucket}" if key is None else f"arn:aws:s3:::{bucket}/{key}"
     needed = [Permission(action, resource, context)]
     if operation == "GetObjectAttributes":
@@ -122,7 +123,7 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
         needed += _read_source(params["CopySource"], takes_tags=operation == "CopyObject" and _takes_tags(tx, params, headers))
     if operation in WRITES and "x-amz-tagging" in headers:
         needed.append(Permission("s3:PutObjectTagging", resource, context))
-    if any(header in headers for header in ACL_HEADERS):
+    if not ACL_HEADERS.isdisjoint(headers):
         needed += [Permission("s3:PutBucketAcl", resource, context)] if operation == "CreateBucket" else []
         needed += [Permission("s3:PutObjectAcl", resource, context)] if operation in WRITES else []
     if operation == "CreateBucket" and "x-amz-object-ownership" in headers:
@@ -181,21 +182,17 @@ def resource_facts(tx: Tx[Store], caller: Caller, permission: Permission) -> Res
         version = (permission.context.get("s3:versionid") or ("",))[0]
         return _tags(tx, name, key, version) if key else _bucket_tags(tx, bucket)
 
-    tags = LateTags(read_tags)
     owner = None if name in PRIVATE and permission.action == "s3:PutObject" else bucket.owner
-    return ResourceFacts(owner, tags, _policy(tx, caller, bucket))
+    return ResourceFacts(owner, LateTags(read_tags), _policy(tx, caller, bucket))
 
 
 def _policy(tx: Tx[Store], caller: Caller, bucket: Bucket) -> str | None:
     """Return the policy of a bucket. Anonymous callers cannot use a public one if RestrictPublicBuckets is set, the default."""
-    found = tx.store.bucket_documents.get(bucket.id, "BucketPolicy")
-    if found is None or not isinstance(found[0], str):
-        return None
-    if caller.principal.kind == ANONYMOUS:
+    if bucket.policy is not None and caller.principal.kind == ANONYMOUS:
         block = tx.store.bucket_documents.get(bucket.id, "PublicAccessBlock")
         if block is None or (block[0] is not None and block[0].get("RestrictPublicBuckets")):
             return None
-    return found[0]
+    return bucket.policy
 
 
 def _bucket_tags(tx: Tx[Store], bucket: Bucket) -> dict[str, str]:

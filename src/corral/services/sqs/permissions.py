@@ -20,6 +20,8 @@ ACTIONS = {
     "DeleteMessageBatch": "DeleteMessage",
     "SendMessageBatch": "SendMessage",
 }
+# Operations on messages. Their requests have neither tags nor attributes of a queue.
+MESSAGES = frozenset({*ACTIONS, *ACTIONS.values(), "ReceiveMessage"})
 # Operations on the move tasks of a queue → the further actions that AWS requires on this queue.
 MOVES = {
     "StartMessageMoveTask": ("ReceiveMessage", "DeleteMessage", "GetQueueAttributes"),
@@ -45,10 +47,12 @@ def needed_permissions(tx: Tx[Store], caller: Caller, operation: str, params: Pa
     if operation in MOVES:
         return _of_move_task(tx, operation, params)
     name = params.get("QueueName") or params.get("QueueUrl", "").rstrip("/").rpartition("/")[2]
-    arns = [f"arn:aws:sqs:{caller.region}:{caller.account}:{name}"]
-    needed = on_resources(f"sqs:{ACTIONS.get(operation, operation)}", arns, request_tags(params))
+    resource = f"arn:aws:sqs:{caller.region}:{caller.account}:{name}"
+    if operation in MESSAGES:
+        return [Permission(f"sqs:{ACTIONS.get(operation, operation)}", resource)]
+    needed = [Permission(f"sqs:{operation}", resource, request_tags(params))]
     if operation == "CreateQueue":
-        needed += with_tags("sqs:TagQueue", arns, params)
+        needed += with_tags("sqs:TagQueue", [resource], params)
     return needed + _to_dead_letters(tx, caller, params)
 
 
