@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
@@ -18,7 +19,7 @@ from corral.model.principal import root_user
 from corral.model.settings import Settings
 from corral.operations.services import SERVICES
 from corral.reconcile import STATE
-from corral.services.sns.publish import DELIVERED_MAX_BYTES, DELIVERIES_MAX
+from corral.services.sns.publish import DELIVERED_MAX_BYTES, DELIVERIES_MAX, SIGNATURES_MAX
 from corral.store import Store
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
@@ -73,6 +74,18 @@ class World:
                 command = steps.send(answer)
             except StopIteration as end:
                 return end.value, delivered
+
+
+def test_a_transaction_signs_a_few_messages_only() -> None:
+    world = World(2)
+    entries = [{"Id": str(number), "Message": str(number)} for number in range(2 * SIGNATURES_MAX)]
+    response, delivered = world.publish("PublishBatch", PublishBatchRequestEntries=entries)
+    assert len(response["Successful"]) == len(entries) and sum(delivered) == 2 * len(entries)
+    assert len(delivered) > 1 and max(delivered) <= 2 * SIGNATURES_MAX and world.counts() == [len(entries)] * 2
+    for url in world.urls:
+        messages = world.call("sqs", "ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+        signatures = {json.loads(each["Body"])["Message"]: json.loads(each["Body"])["Signature"] for each in messages}
+        assert len(set(signatures.values())) == len(entries) and all(signatures.values())
 
 
 def test_a_message_for_many_queues_is_delivered_in_several_transactions() -> None:

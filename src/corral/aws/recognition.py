@@ -21,7 +21,7 @@ from corral.aws.catalogue import AwsService
 from corral.aws.form_encoding import FORM_TYPE, pairs_from_body, pairs_from_text
 from corral.aws.http import BODY_MAX_BYTES, Request, Response, decompressed_body
 from corral.aws.models import plain_model, service_model
-from corral.aws.parse.effort import Effort, effort_of
+from corral.aws.parse.effort import LARGE, SMALL, Effort, effort_of
 from corral.aws.protocols import PROTOCOLS, CompiledShapes, LocatedParams, Parse, Serialize
 from corral.aws.rest_routes import route, routes_of
 from corral.aws.s3 import normalize_s3_request
@@ -162,7 +162,7 @@ class ApiCall(Struct, frozen=True):
     def effort(self) -> Effort:
         """Return how long `params` takes. The body must be decompressed. A form has been decoded before, by `recognise`."""
         if self.codecs.wire in ("query", "ec2"):
-            return Effort.SMALL if len(self.located) <= SMALL_MAX_PARAMETERS else Effort.LARGE
+            return SMALL if len(self.located) <= SMALL_MAX_PARAMETERS else LARGE
         return effort_of(self.codecs.wire, self.request.body)
 
     def params(self) -> dict[str, Any]:

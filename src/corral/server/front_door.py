@@ -148,7 +148,8 @@ class FrontDoor:
         request_id = self._ids.uuid()
 
         async def recognise() -> Exchange:
-            await self._loader.load_model(request)
+            if not self._loader.has_model(request):
+                await self._loader.load_model(request)
             return await self._recognise(request, request_id, receive, connection)
 
         return await self._perform(recognise, request, request_id, connection)
@@ -214,11 +215,12 @@ class FrontDoor:
             if identity is not ANONYMOUS:
                 connection.authenticated((identity.task_id or "") if identity.confined else None)
             action = exchange.action
-            await self._loader.load_handlers(action)
+            if not self._loader.has_handlers(action):
+                await self._loader.load_handlers(action)
             caller = self._caller(identity, request, request_id)
             authorise(caller, exchange)
             self._last_uses.note(caller, action)
-            if action not in PUBLIC_ACTIONS:
+            if self._rates.are_limited and action not in PUBLIC_ACTIONS:
                 self._rates.take(caller.principal.owner, action, time.monotonic())
             if caller.is_restricted:
                 caller = await self._permissions.check(caller, exchange)
@@ -370,8 +372,8 @@ def _seen(headers: Mapping[str, str]) -> int | None:
 
 def _id_prefix(headers: Mapping[str, str]) -> str:
     """Return the beginning of a task id in the header X-Corral-Prefix. Return an empty text if the header has no such value."""
-    text = headers.get("x-corral-prefix", "")
-    return text if ID_PREFIX.fullmatch(text) else ""
+    text = headers.get("x-corral-prefix")
+    return text if text is not None and ID_PREFIX.fullmatch(text) else ""
 
 
 class Permitted(Struct, frozen=True):

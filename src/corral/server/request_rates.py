@@ -41,12 +41,17 @@ class RequestRates:
         self._limits_of = limits_of
         self._buckets: dict[str, _Bucket] = {}  # the owner or group whose requests it counts → its bucket
 
+    @property
+    def are_limited(self) -> bool:
+        """Whether any owner or group has a limit of requests."""
+        return self._stored.limits_requests
+
     def take(self, owner: str, action: str, now_s: float) -> None:
         """Count a request of an owner. Raise the throttling error of the service if the owner or a group of it has sent too many.
 
         A refused request counts for none of them.
         """
-        if not self._stored.limits_requests or not owner:
+        if not self.are_limited or not owner:
             return
         buckets = []
         for each in self._limits_of(owner):

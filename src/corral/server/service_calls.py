@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from corral import aws
 from corral.access.caller import Caller
+from corral.aws.parse.effort import SMALL
 from corral.blobs import Blobs
 from corral.core.commands import Wait
 from corral.core.database import NeedsWriter
@@ -72,7 +73,7 @@ class CallRunner:
 
     async def recognise(self, request: aws.Request) -> aws.ApiCall:
         """Decode the form of a verified request. Use a thread if that takes long."""
-        if "content-encoding" not in request.headers and aws.effort_of("query", request.body) is aws.Effort.SMALL:
+        if "content-encoding" not in request.headers and aws.effort_of("query", request.body) is SMALL:
             return aws.recognise(request)
         return await self._decoded(self.off_loop(partial(aws.recognise, request)))
 
@@ -82,7 +83,7 @@ class CallRunner:
         A caller's large bodies are parsed one after the other, so that callers take turns.
         """
         effort = None if call.is_compressed else call.effort()
-        if effort is aws.Effort.SMALL:
+        if effort is SMALL:
             return call.params()
         async with self._turn(caller):
             if effort is None:
@@ -262,7 +263,7 @@ class ServiceCall(Struct, eq=False):
     async def run(self, caller: Caller) -> aws.Response:
         call = self._recognised()
         served(call)  # raise an error if the operation is not served, before its parameters are checked
-        params = self.parsed if self.parsed is not None else await self._params(caller)
+        params = self.parsed if self.parsed is not None else await self.calls.params(call, caller)
         return await self.calls.run(call, caller, self.receive, params)
 
     async def _params(self, caller: Caller) -> dict[str, Any]:

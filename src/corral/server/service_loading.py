@@ -20,11 +20,13 @@ class ServiceLoader:
         self._models, self._handlers = FirstUse(aws.load_model), FirstUse(SERVICES.get)
         self._targets: set[str] = set()  # values of X-Amz-Target of services whose models are loaded
 
+    def has_model(self, request: aws.Request) -> bool:
+        """Whether the model of the service that the head of a request names is loaded. False also means that it is not known."""
+        return request.headers.get("x-amz-target") in self._targets
+
     async def load_model(self, request: aws.Request) -> None:
         """Load the model of the service that the head of a request names."""
         target = request.headers.get("x-amz-target")
-        if target in self._targets:
-            return
         service = aws.service_of(request)
         if service is not None:
             await self.load_service(service)
@@ -36,11 +38,14 @@ class ServiceLoader:
         if service not in self._models.done and service in SERVICE_BY_NAME:
             await self._models.load(service)
 
+    def has_handlers(self, action: str) -> bool:
+        """Whether the handlers of the service of an action are loaded."""
+        return action.partition(":")[0] in self._handlers.done
+
     async def load_handlers(self, action: str) -> None:
         """Load the handlers of the service of an action, for example `ecs:RunTask`. Call this only for verified requests."""
-        service = action.partition(":")[0]
-        if service not in self._handlers.done:
-            await self._handlers.load(service)
+        if not self.has_handlers(action):
+            await self._handlers.load(action.partition(":")[0])
 
 
 class FirstUse:

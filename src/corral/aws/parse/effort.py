@@ -27,6 +27,9 @@ class Effort(IntEnum):
     HUGE = 2
 
 
+SMALL, LARGE = Effort.SMALL, Effort.LARGE  # each request needs them, and Python 3.11 looks up a member of an enumeration slowly
+
+
 class Bounds(Struct, frozen=True):
     """The limits of bodies of SMALL and of LARGE effort, as pairs.
 
@@ -57,12 +60,12 @@ def effort_of(protocol: str, body: bytes) -> Effort:
     """Return the effort to parse a decompressed body."""
     size, bounds = len(body), _BOUNDS[protocol]
     if size <= UNCOUNTED_MAX_BYTES:
-        return Effort.SMALL
+        return SMALL
     if size > bounds.sizes[1]:
         return Effort.HUGE
-    effort = Effort.SMALL if size <= bounds.sizes[0] else Effort.LARGE
+    effort = SMALL if size <= bounds.sizes[0] else LARGE
     for mark, small_max, large_max in bounds.marks:
-        if effort is Effort.LARGE and large_max == inf:
+        if effort is LARGE and large_max == inf:
             continue
         found = 0
         for at in range(0, size, COUNTED_AT_ONCE_BYTES):
@@ -70,5 +73,5 @@ def effort_of(protocol: str, body: bytes) -> Effort:
             if found > large_max:
                 return Effort.HUGE
         if found > small_max:
-            effort = Effort.LARGE
+            effort = LARGE
     return effort

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from functools import cache, partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -36,7 +37,7 @@ DENIED = frozenset({"AccessDenied", "AccessDeniedException", "AuthorizationError
 class Audit:
     def __init__(self, trail: AuditTrail, data_services: Collection[str], ids: Ids, clock: Clock) -> None:
         self._trail = trail
-        self._data_services = frozenset(data_services)
+        self._concerns = cache(partial(_is_recorded, frozenset(data_services)))  # the number of calls is limited
         self._ids = ids
         self._clock = clock
         # Principal, access key, address, call and error code → the record of the denials that are counted at present
@@ -86,10 +87,6 @@ class Audit:
             self._end_count(key)
         self._trail.close()
 
-    def _concerns(self, call: CallName) -> bool:
-        kind = kind_of(*call)
-        return kind is CallKind.MANAGEMENT or (kind is CallKind.DATA and DATA_OF.get(call, call[0]) in self._data_services)
-
     def _denied(self, request: aws.Request, caller: Caller, call: CallName, params: Params, error: ApiError) -> None:
         """Record the first denial at once. Equal ones within a minute are counted, and recorded when the minute is over."""
         key = caller.principal.arn, caller.access_key_id, caller.source_ip, call, error.code
@@ -121,3 +118,9 @@ class Audit:
             access_key_id=caller.access_key_id, request_id=caller.request_id, params=rules.without_secrets(params),
             is_data=rules.kind is CallKind.DATA, reads=rules.kind is CallKind.READ, **about,
         )  # fmt: skip
+
+
+def _is_recorded(data_services: frozenset[str], call: CallName) -> bool:
+    """Whether a call is recorded even if it is not denied."""
+    kind = kind_of(*call)
+    return kind is CallKind.MANAGEMENT or (kind is CallKind.DATA and DATA_OF.get(call, call[0]) in data_services)

@@ -48,8 +48,9 @@ from corral.store.stored_resources import Document
 
 SENDER = "sns.amazonaws.com"
 SUBJECT_MAX_CHARACTERS = 100
-# What one transaction delivers. Each delivery takes about 0.06 ms, and 2 ms for each 256 KiB.
-DELIVERIES_MAX, DELIVERED_MAX_BYTES = 50, 1024 * 1024
+# What one transaction delivers. Each delivery takes about 0.06 ms, and 2 ms for each 256 KiB. The signature of a message, which its
+# deliveries share, takes about 0.6 ms.
+DELIVERIES_MAX, DELIVERED_MAX_BYTES, SIGNATURES_MAX = 50, 1024 * 1024, 4
 # Member of a message to a queue → the name of this member in the event for a Lambda function
 FUNCTION_NAMES = {"SigningCertURL": "SigningCertUrl", "UnsubscribeURL": "UnsubscribeUrl"}
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -107,13 +108,17 @@ class Deliveries(Struct):
 
         Return the number of deliveries, for `done`. They stay in `left`, because the core may undo this command and run it again.
         """
-        number = size = 0
+        number = size = signatures = 0
         for notification, subscription in self.left:
-            if not is_fifo(self.topic) and (number >= DELIVERIES_MAX or size >= DELIVERED_MAX_BYTES):
+            if not is_fifo(self.topic) and (
+                number >= DELIVERIES_MAX or size >= DELIVERED_MAX_BYTES or signatures >= SIGNATURES_MAX
+            ):
                 break
             number, size = number + 1, size + notification.bytes
             if _is_accepted(subscription, notification):
+                signed = len(notification.signatures)
                 _deliver(tx, self.topic, subscription, notification)
+                signatures += len(notification.signatures) - signed
         return number
 
     def done(self, number: int) -> None:
@@ -138,7 +143,7 @@ def _in_steps(begin: Callable[[Tx[Store]], tuple[dict[str, Any], Deliveries]]) -
 
     def first(tx: Tx[Store]) -> tuple[dict[str, Any], Deliveries, int]:
         result, deliveries = begin(tx)
-        return result, deliveries, deliveries.deliver_some(tx)
+        return result, deliveries, deliveries.deliver_some(tx) if deliveries.left else 0
 
     result, deliveries, number = yield first
     deliveries.done(number)
@@ -235,12 +240,13 @@ def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> Publishe
         except ApiError as error:
             raise errors.InvalidParameterValueException(error.message) from None
     group_id, deduplication_id = _fifo_ids(topic, params)
+    structure = params.get("MessageStructure")
     return PublishedMessage(
         tx.ids.uuid(),
         tx.wall_s,
-        _body(message, params.get("MessageStructure"), "sqs"),
-        len(message.encode()) + attributes_size(attributes),
-        _body(message, params.get("MessageStructure"), "lambda"),
+        _body(message, structure, "sqs") if structure is not None else message,
+        len(message.encode()) + (attributes_size(attributes) if attributes else 0),
+        _body(message, structure, "lambda") if structure is not None else message,
         subject,
         attributes,
         group_id,
@@ -248,10 +254,8 @@ def _read(tx: Tx[Store], topic: Document, params: Mapping[str, Any]) -> Publishe
     )
 
 
-def _body(message: str, structure: str | None, protocol: str) -> str:
+def _body(message: str, structure: str, protocol: str) -> str:
     """Return the message for a protocol. With MessageStructure json, a message has a text for each protocol."""
-    if structure is None:
-        return message
     if structure != "json":
         raise errors.invalid("MessageStructure", "Invalid MessageStructure parameter")
     try:

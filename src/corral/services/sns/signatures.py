@@ -7,35 +7,27 @@ validators of SNS accept the messages if they allow the address of Corral in `Si
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corral.core.transactions import Tx
 from corral.model.settings import Settings
 from corral.store import Store
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-
 PAGE_PREFIX = "/SimpleNotificationService-"
 SIGNED_MEMBERS = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
-KEY_NAME, CERTIFICATE_NAME = "snsKey", "snsCertificate"  # members of secrets.json
+NAMES = KEY_NAME, CERTIFICATE_NAME = "snsKey", "snsCertificate"  # members of secrets.json
 RSA_BITS = 2048
 VALID_FROM, VALID_TO = datetime(2020, 1, 1, tzinfo=UTC), datetime(2070, 1, 1, tzinfo=UTC)
 
 
 def signature_members(settings: Settings, message: Mapping[str, Any], version: str) -> dict[str, str]:
     """Return SignatureVersion and Signature of a message. Version 1 is SHA-1, version 2 is SHA-256."""
-    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15  # imported only here, because the import is slow
-    from cryptography.hazmat.primitives.hashes import SHA1, SHA256
-
-    secrets = _secrets(settings)
-    text = "".join(f"{name}\n{message[name]}\n" for name in SIGNED_MEMBERS if name in message)
-    data = text.encode("utf-8", "replace")
-    signature = _key(secrets[KEY_NAME]).sign(data, PKCS1v15(), SHA256() if version == "2" else SHA1())
+    text = "".join([f"{name}\n{message[name]}\n" for name in SIGNED_MEMBERS if name in message])
+    signature = _signer(_secrets(settings)[KEY_NAME], version)(text.encode("utf-8", "replace"))
     return {"SignatureVersion": version, "Signature": b64encode(signature).decode()}
 
 
@@ -56,7 +48,7 @@ def certificate_path(pem: str) -> str:
 
 
 def _secrets(settings: Settings) -> Mapping[str, str]:
-    return settings.server.secrets.members((KEY_NAME, CERTIFICATE_NAME), _new_secrets)
+    return settings.server.secrets.members(NAMES, _new_secrets)
 
 
 def _new_secrets() -> dict[str, str]:
@@ -75,10 +67,13 @@ def _new_secrets() -> dict[str, str]:
 
 
 @lru_cache(maxsize=8)
-def _key(pem: str) -> RSAPrivateKey:
+def _signer(pem: str, version: str) -> Callable[[bytes], bytes]:
+    """Return the function that signs with a key, which is loaded once."""
+    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15  # imported only here, because the import is slow
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.hazmat.primitives.hashes import SHA1, SHA256
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     key = load_pem_private_key(pem.encode(), None)
     assert isinstance(key, RSAPrivateKey)
-    return key
+    return partial(key.sign, padding=PKCS1v15(), algorithm=SHA256() if version == "2" else SHA1())
