@@ -14,7 +14,7 @@ from corral.model.limits import Allowance, limited_amounts
 from corral.model.placement import TASK, Claim, Slot, claim_rank
 from corral.model.task import Demand
 from corral.store.fleet import Fleet
-from corral.store.owner_lines import UNUSED
+from corral.store.owner_lines import UNUSED, OwnerLines, UsedOwners
 from corral.store.pool_index import PoolIndex
 from corral.store.waiting_lines import opened
 from examples import examples
@@ -33,7 +33,7 @@ ADD = st.tuples(st.just("add"), st.sampled_from(OWNERS), st.sampled_from(DEMANDS
 LEVEL = st.tuples(st.just("level"), st.sampled_from(OWNERS), LEVELS)
 ROOM = st.tuples(st.just("room"), st.sampled_from(OWNERS), ROOMS)
 REMOVE = st.tuples(st.just("remove"), st.integers(0, 1_000))
-TURNS = st.tuples(st.just("turns"), st.lists(st.booleans(), max_size=40))
+TURNS = st.tuples(st.just("turns"), st.lists(st.one_of(st.booleans(), ADD), max_size=40))
 STEPS = st.one_of(ADD, REMOVE, LEVEL, ROOM, LEVEL, TURNS, st.sampled_from((("savepoint",), ("rollback",), ("look",))))
 
 
@@ -42,6 +42,7 @@ class Model:
 
     def __init__(self) -> None:
         self.claims: list[Claim] = []
+        self.number = 0  # of claims that were ever added
         self.levels: dict[str, float] = {}
         self.rooms: dict[str, Allowance] = {}
 
@@ -88,24 +89,38 @@ def check(pool: PoolIndex, model: Model) -> None:
     assert pool.waiting() == len(shown) and pool.has_claims() == bool(shown)
 
 
-def take_turns(fleet: Fleet, model: Model, grants: list[bool]) -> None:
-    """Grant some of the claims that the pool offers. A grant raises the level of the owner above all others."""
+def add(fleet: Fleet, model: Model, owner: str, demand: Demand, priority: int, since_s: int, longest_s: float | None) -> None:
+    model.number += 1
+    claim = Claim(claim_rank(float(since_s), priority), TASK, f"t{model.number:04}", demand, longest_s, owner)
+    model.claims.append(claim)
+    fleet.add_claim(POOL, claim)
+
+
+def take_turns(fleet: Fleet, model: Model, answers: list[bool | tuple[Any, ...]]) -> None:
+    """Grant or refuse the claims that the pool offers. A grant raises the level of the owner above all others.
+
+    With some grants, a claim is added that has peers already. The pool does not offer the first claim of new peers.
+    """
+    is_contested = len({each.owner for each in model.claims}) > 1
     pool, refused, level = fleet.pool(POOL), set[Any](), 10.0
-    left = iter(grants)
+    left = iter(answers)
     for claim in pool.turns():
         closed = model.closed()
         offered = [each for each in model.shown() if each.id not in closed and (each.demand, each.longest_s) not in refused]
         assert pool.ranked(claim) == offered[0]
-        if next(left, False):
-            [stored] = [each for each in model.claims if each.id == claim.id]
-            fleet.remove_claim(POOL, stored)
-            model.claims.remove(stored)
-            model.levels[claim.owner] = level = level + 1.0
-            fleet.set_level(claim.owner, level)
-            if len({each.owner for each in model.claims}) == 1:
-                return  # ranks have no levels now
-        else:
+        answer = next(left, False)
+        if not answer:
             refused.add((claim.demand, claim.longest_s))
+            continue
+        [stored] = [each for each in model.claims if each.id == claim.id]
+        fleet.remove_claim(POOL, stored)
+        model.claims.remove(stored)
+        model.levels[claim.owner] = level = level + 1.0
+        fleet.set_level(claim.owner, level)
+        if answer is not True and (answer[2], answer[5]) in {(each.demand, each.longest_s) for each in offered}:
+            add(fleet, model, *answer[1:])
+        if (len({each.owner for each in model.claims}) > 1) != is_contested:
+            return  # ranks have levels now, or no longer
     closed = model.closed()
     assert all(each.id in closed or (each.demand, each.longest_s) in refused for each in model.claims)
 
@@ -115,13 +130,10 @@ def take_turns(fleet: Fleet, model: Model, grants: list[bool]) -> None:
 def test_the_order_is_that_of_a_sort(first: list[tuple[Any, ...]], steps: list[tuple[Any, ...]], looks_often: bool) -> None:
     fleet, model = Fleet(UndoLog()), Model()
     saved: tuple[Any, ...] | None = None
-    pool, number = fleet.pool(POOL), 0
+    pool = fleet.pool(POOL)
     for kind, *given_ in (*first, *steps):
         if kind == "add":
-            owner, demand, priority, since_s, longest_s = given_
-            number += 1
-            model.claims.append(Claim(claim_rank(float(since_s), priority), TASK, f"t{number:04}", demand, longest_s, owner))
-            fleet.add_claim(POOL, model.claims[-1])
+            add(fleet, model, *given_)
         elif kind == "remove" and model.claims:
             fleet.remove_claim(POOL, model.claims.pop(given_[0] % len(model.claims)))
         elif kind == "level":
@@ -152,6 +164,39 @@ def test_the_order_is_that_of_a_sort(first: list[tuple[Any, ...]], steps: list[t
     for claim in model.claims:
         rebuilt.add_claim(POOL, claim)
     assert fleet.snapshot() == rebuilt.snapshot()
+
+
+LOOKS = st.integers(0, 12)
+MOVES = st.tuples(st.integers(0, 59), st.one_of(st.none(), st.integers(0, 80).map(float)), LOOKS)
+
+
+@settings(max_examples=examples(1_000), deadline=None)
+@given(st.lists(MOVES, max_size=400))
+def test_levels_are_sorted_as_far_as_a_caller_looks(moves: list[tuple[int, float | None, int]]) -> None:
+    groups, used, present = [OwnerLines(0.0, f"u{number}", UNUSED) for number in range(60)], UsedOwners(), set[OwnerLines]()
+
+    def check(looks: int) -> None:
+        levels = sorted({group.level for group in present})
+        for at, level in enumerate(levels[:looks]):
+            found = used.with_level(at)
+            assert found is not None and len(found) == len(set(found))
+            assert set(found) == {group for group in present if group.level == level}
+        if looks > len(levels):
+            assert used.with_level(len(levels)) is None
+
+    for number, level, looks in moves:
+        group = groups[number]
+        if group in present and level is None:
+            used.remove(group)
+            present.remove(group)
+        elif group in present and level is not None:
+            used.move(group, level)
+        elif level is not None:
+            group.level = level
+            used.add(group)
+            present.add(group)
+        check(looks)
+    check(len(present) + 1)
 
 
 def test_a_copy_does_not_follow_the_pool() -> None:

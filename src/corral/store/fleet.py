@@ -17,17 +17,20 @@ from corral.core.undo_log import UndoLog
 from corral.model.instance import cluster_of_pool, is_host_pool
 from corral.model.limits import Allowance
 from corral.model.placement import JOB, Claim, Ending, Shares, Slot
-from corral.store.owner_lines import Peers
+from corral.store.owner_lines import UNUSED, Peers
 from corral.store.pool_index import PoolIndex
+from corral.store.waiting_lines import WaitingLines
 
 
 class _Pools(dict[str, PoolIndex]):
     def __init__(self, levels: dict[str, float], allowances: dict[str, Allowance]) -> None:
         self._of_owners = levels, allowances
+        self.lines: list[WaitingLines] = []  # of all pools
 
     def __missing__(self, name: str) -> PoolIndex:
         pool = self[name] = PoolIndex(*self._of_owners)
         pool.waiting_lines.is_of_hosts = is_host_pool(name)
+        self.lines.append(pool.waiting_lines)
         return pool
 
 
@@ -126,10 +129,12 @@ class Fleet:
     def _set_level(self, owner: str, level: float | None) -> None:
         if level is None:
             self.levels.pop(owner, None)
+            level = UNUSED
         else:
             self.levels[owner] = level
-        for pool in self._pools.values():
-            pool.reorder(owner)
+        for lines in self._pools.lines:
+            if owner in lines.owners:
+                lines.reorder(owner, level)
 
     def set_allowance(self, owner: str, allowance: Allowance | None) -> list[str]:
         """Set what the limits of an owner allow it to take now. Return the pools in which it has claims, if this has changed."""
@@ -145,8 +150,8 @@ class Fleet:
             self.allowances.pop(owner, None)
         else:
             self.allowances[owner] = allowance
-        for pool in self._pools.values():
-            pool.reopen(owner)
+        for lines in self._pools.lines:
+            lines.reopen(owner)
 
     def put_ending(self, pool_name: str, slot_id: str, ending: Ending) -> None:
         """Record the time limit of a placed task, or replace it after a change of the task."""

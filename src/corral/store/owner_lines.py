@@ -6,24 +6,29 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 from math import inf
+from operator import attrgetter
 
 from corral.model.placement import Claim
 from corral.model.task import Demand
 
 UNUSED = -inf  # the level of an owner who has used no GPU
+OLD_MIN = 16  # a heap is built again if it has this many old entries, and more than there are others
+ENDED = Claim((), "", "", Demand())  # the first claim of a line without claims
 
 
 class OwnerLines:
     """The lines of one owner with the same priority."""
 
-    __slots__ = ("level", "lines", "owner", "priority", "sorted")
+    __slots__ = ("level", "lines", "owner", "priority", "sorted", "used")
 
     def __init__(self, priority: float, owner: str, level: float) -> None:
         self.priority = priority  # negated, as in ranks
         self.owner = owner
         self.level = level
+        self.used: UsedOwners | None = None  # None: the owner has used no GPU
         self.lines: dict[Line, None] = {}
         self.sorted: list[Line] | None = None  # by their first claims; None: a line is new, or has another first claim
 
@@ -34,56 +39,115 @@ class OwnerLines:
             found = self.sorted = sorted(self.lines, key=first_claim) if len(self.lines) > 1 else list(self.lines)
         return found
 
+    def sort_again(self, line: Line, before: Claim) -> None:
+        """Move a line whose first claim `before` has left."""
+        lines = self.sorted
+        if line.first is ENDED:
+            self.sorted = None
+        elif lines is not None and len(lines) > 1:
+            del lines[bisect_left(lines, before, key=first_claim)]
+            insort(lines, line, key=first_claim)
+
 
 class UsedOwners:
-    """The groups of lines with one priority whose owners have used GPUs, sorted by level.
+    """The groups of lines with one priority whose owners have used GPUs, by level.
 
-    The levels have a list of their own, because a search in a list of floats reads much less memory than one in a list of groups.
+    Each start and each end of a task gives an owner another level. So only the first levels are sorted, as far as callers have
+    looked. A level that no owner has any more is dropped when a caller comes to it.
     """
 
-    __slots__ = ("groups", "levels")
+    __slots__ = ("_first", "_most", "_others", "groups")
 
-    def __init__(self) -> None:
-        self.levels: list[float] = []
-        self.groups: list[OwnerLines] = []
+    def __init__(self, groups: Iterable[OwnerLines] = ()) -> None:
+        self.groups: dict[float, list[OwnerLines]] = {}  # level → the groups with this level
+        for group in groups:
+            self.groups.setdefault(group.level, []).append(group)
+            group.used = self
+        self._first = sorted(self.groups)  # the first levels, sorted; each once
+        self._others: list[float] = []  # a heap of the other levels
+        self._most = len(self._first) + OLD_MIN  # if the lists have more levels, they are built again
 
     def add(self, group: OwnerLines) -> None:
-        at = bisect_left(self.levels, group.level)
-        self.levels.insert(at, group.level)
-        self.groups.insert(at, group)
+        group.used = self
+        equal = self.groups.get(group.level)
+        if equal is None:
+            self.groups[group.level] = [group]
+            self._add_level(group.level)
+        else:
+            equal.append(group)
 
     def remove(self, group: OwnerLines) -> None:
-        at = self.groups.index(group, bisect_left(self.levels, group.level))
-        del self.levels[at], self.groups[at]
+        group.used = None
+        equal = self.groups[group.level]
+        if len(equal) > 1:
+            equal.remove(group)
+        else:
+            del self.groups[group.level]
 
     def move(self, group: OwnerLines, level: float) -> None:
         """Give a group another level."""
-        levels, groups = self.levels, self.groups
-        at = groups.index(group, bisect_left(levels, group.level))
-        del levels[at], groups[at]
-        at = bisect_left(levels, level)
-        levels.insert(at, level)
-        groups.insert(at, group)
+        groups, first = self.groups, self._first
+        equal = groups[group.level]
+        if len(equal) > 1 or level in groups:
+            self.remove(group)
+            group.level = level
+            self.add(group)
+            return
+        del groups[group.level]
         group.level = level
+        groups[level] = equal
+        if first and level > first[-1] and len(self._others) < self._most:
+            heappush(self._others, level)  # most levels: `_add_level` would do the same
+        else:
+            self._add_level(level)
 
-    def in_order(self) -> Iterator[list[Line]]:
-        """Yield the lines of each level, sorted by their first claims."""
-        at, levels, groups = 0, self.levels, self.groups
-        while at < len(levels):
-            end = at + 1
-            if end == len(levels) or levels[end] != levels[at]:
-                yield groups[at].in_order()
-            else:
-                while end < len(levels) and levels[end] == levels[at]:
-                    end += 1
-                yield sorted([line for group in groups[at:end] for line in group.lines], key=first_claim)
-            at = end
+    def _add_level(self, level: float) -> None:
+        first = self._first
+        if not first or level > first[-1]:
+            heappush(self._others, level)
+        elif first[at := bisect_left(first, level)] != level:
+            first.insert(at, level)
+        if len(first) + len(self._others) > self._most:
+            self._first, self._others = [], list(self.groups)
+            heapify(self._others)
+            self._most = 2 * len(self.groups) + OLD_MIN
+
+    def lines(self, at: int) -> list[Line] | None:
+        """Return the lines with the level that has this index in the order, sorted by their first claims.
+
+        Return None if there are fewer levels.
+        """
+        groups = self.with_level(at)
+        if groups is None:
+            return None
+        if len(groups) == 1:
+            return groups[0].sorted or groups[0].in_order()
+        return sorted([line for group in groups for line in group.lines], key=first_claim)
+
+    def with_level(self, at: int) -> list[OwnerLines] | None:
+        """Return the groups with the level that has this index in the order. Return None if there are fewer levels."""
+        first, groups = self._first, self.groups
+        while at < len(first) or self._sort_more():
+            if first[at] in groups:
+                return groups[first[at]]
+            del first[at]
+        return None
+
+    def _sort_more(self) -> bool:
+        """Sort one more level. Return False if there is none."""
+        first, others = self._first, self._others
+        while others:
+            level = heappop(others)
+            if level in self.groups and (not first or level > first[-1]):
+                first.append(level)
+                return True
+        return False
 
 
 class Line:
     """Claims with equal demands, time limits, priorities and owners, sorted by their stored ranks."""
 
-    __slots__ = ("_begin", "_claims", "group", "is_open", "peers", "shown", "shown_of")
+    __slots__ = ("_begin", "_claims", "first", "group", "is_open", "peers", "shown", "shown_of")
 
     def __init__(self, peers: Peers, group: OwnerLines) -> None:
         self.peers = peers
@@ -91,6 +155,7 @@ class Line:
         self._claims: list[Claim] = []
         # The line begins here: most claims leave at the front, and moving all others in the list each time would be slow.
         self._begin = 0
+        self.first = ENDED
         self.is_open = True
         self.shown: Claim | None = None  # the first claim `shown_of` with a level in its rank
         self.shown_of: Claim | None = None
@@ -101,10 +166,6 @@ class Line:
 
     def __len__(self) -> int:
         return len(self._claims) - self._begin
-
-    @property
-    def first(self) -> Claim:
-        return self._claims[self._begin]
 
     def claims(self) -> list[Claim]:
         """Return the claims in order. Callers do not change the list."""
@@ -117,7 +178,7 @@ class Line:
         """Return a copy for copies of the peers and the group."""
         found = Line(peers, group)
         found._claims = self._claims[self._begin :]
-        found.is_open, found.shown, found.shown_of = self.is_open, self.shown, self.shown_of
+        found.first, found.is_open, found.shown, found.shown_of = self.first, self.is_open, self.shown, self.shown_of
         return found
 
     def add(self, claim: Claim) -> bool:
@@ -130,17 +191,19 @@ class Line:
             claims[begin] = claim
         else:
             insort(claims, claim, begin)
-        return claims[begin] is claim
+        self.first = first = claims[begin]
+        return first is claim
 
     def remove(self, claim: Claim) -> bool:
         """Return whether the claim was the first."""
         claims, begin = self._claims, self._begin
-        at = begin if claims[begin] is claim else bisect_left(claims, claim, begin)
+        at = begin if self.first is claim else bisect_left(claims, claim, begin)
         assert claims[at].id == claim.id, "the claim does not wait"
         if at > begin:
             del claims[at]
             return False
         self._begin = begin = begin + 1
+        self.first = claims[begin] if begin < len(claims) else ENDED
         if 2 * begin >= len(claims):
             del claims[:begin]
             self._begin = 0
@@ -165,8 +228,7 @@ class Peers:
         self.unused: list[tuple[float, Claim, Line]] | None = None
 
 
-def first_claim(line: Line) -> Claim:
-    return line.first
+first_claim = attrgetter("first")  # the first claim of a line
 
 
 def place_of(line: Line) -> tuple[float, float, Claim]:

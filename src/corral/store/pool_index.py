@@ -60,10 +60,13 @@ class PoolIndex:
         self._changes: list[str] = []  # ids of changed slots; before each use, a selection applies the changes that it has missed
         self._forgotten = 0  # the number of older changes, which are no longer in `_changes`
         self._derived: dict[Any, Any] = {}
+        self._version = 0  # of `waiting_lines`, for which `_derived` and `_copy` are up to date
         self._copy: PoolCopy | None = None  # the last copy; None if the pool has changed since
         self._copied: set[str] = set()  # ids of slots that copies may share: such a slot is replaced before it changes
 
     def derived(self, key: Any, compute: Callable[[], T]) -> T:
+        if self._version != self.waiting_lines.version:
+            self._follow_lines()
         found: T = self._derived.get(key, MISSING)
         if found is MISSING:
             found = compute()
@@ -133,20 +136,23 @@ class PoolIndex:
         return bool(self._peers)
 
     def heads(self) -> list[Claim]:
-        found: list[Claim] | None = self._derived.get("heads")
-        if found is None:
-            first_of = self.waiting_lines.first_of
-            heads = [peers.first or first_of(peers) for peers in self._peers.values()]
-            found = self._derived["heads"] = sorted(filter(None, heads))
-            self.waiting_lines.reach = found[-1].rank if found else ()
+        return self.derived("heads", self._heads)
+
+    def _heads(self) -> list[Claim]:
+        first_of = self.waiting_lines.first_of
+        found = sorted(filter(None, [peers.first or first_of(peers) for peers in self._peers.values()]))
+        self.waiting_lines.reach = found[-1].rank if found else ()
         return found
 
     def turns(self) -> Iterator[Claim]:
-        lines, passed = self.waiting_lines, set[Peers]()
-        if len(lines.owners) > 1 and (yield from lines.turns(passed)):
-            return
-        left = [claim for claim in self.heads() if self._peers[_peers_key(claim)] not in passed] if passed else None
-        heads = self.heads()[:] if left is None else left  # sorted, so it is a heap
+        lines = self.waiting_lines
+        return lines.turns(self._turns) if len(lines.owners) > 1 else self._turns(())
+
+    def _turns(self, passed: Collection[Peers]) -> Iterator[Claim]:
+        """Yield the heads in order, except those of the peers in `passed`."""
+        lines, heads = self.waiting_lines, self.heads()[:]  # sorted, so it is a heap
+        if passed:
+            heads = [claim for claim in heads if self._peers[_peers_key(claim)] not in passed]
         version, may_differ = lines.version, False  # `may_differ`: a change may have replaced claims in `heads`
         while heads:
             claim = heads[0]
@@ -205,6 +211,8 @@ class PoolIndex:
 
     def copy(self) -> PoolCopy:
         """Return a copy that never changes. If the pool has not changed since the last call, return the same copy again."""
+        if self._version != self.waiting_lines.version:
+            self._follow_lines()
         if self._copy is None:
             self._copy = PoolCopy(self)
             self._copied = set(self._slots)
@@ -217,6 +225,10 @@ class PoolIndex:
         self._copied.remove(slot.id)
         slot = self._slots[slot.id] = replace(slot, gpus=slot.gpus[:], tasks=slot.tasks.copy(), shared=slot.shared.copy())
         return slot
+
+    def _follow_lines(self) -> None:
+        self._version = self.waiting_lines.version
+        self.forget_names()
 
     def forget_names(self) -> None:
         self._derived.clear()
@@ -345,24 +357,11 @@ class PoolIndex:
 
     def add_claim(self, claim: Claim) -> None:
         self._copy = None
-        if self.waiting_lines.add(claim):  # a claim behind the first of its peers changes no decision
-            self._derived.clear()
+        self.waiting_lines.add(claim)
 
     def remove_claim(self, claim: Claim) -> None:
         self._copy = None
-        if self.waiting_lines.remove(claim):
-            self._derived.clear()
-
-    def reorder(self, owner: str) -> None:
-        """Move the claims of an owner whose level has changed."""
-        if self.waiting_lines.reorder(owner):
-            self._derived.clear()
-            self._copy = None
-
-    def reopen(self, owner: str) -> None:
-        """Decide again which claims of an owner wait for its limits."""
-        if self.waiting_lines.reopen(owner):
-            self.forget_names()
+        self.waiting_lines.remove(claim)
 
     def _count_peers(self, claim: Claim, change: int) -> None:
         if claim.longest_s is not None:

@@ -12,7 +12,7 @@ the stored share. Then the ranks of any two claims of the pool say which of them
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from math import inf
 from typing import NamedTuple
@@ -20,9 +20,8 @@ from typing import NamedTuple
 from corral.model.limits import Allowance, limited_amounts
 from corral.model.placement import EQUAL_SHARE, Claim, Rank
 from corral.model.task import Demand
-from corral.store.owner_lines import UNUSED, Line, OwnerLines, Peers, UsedOwners, first_claim, place_of
+from corral.store.owner_lines import ENDED, OLD_MIN, UNUSED, Line, OwnerLines, Peers, UsedOwners, first_claim, place_of
 
-OLD_MIN = 16  # `Peers.unused` is computed again if it has this many old entries, and more than there are lines
 DemandAndLimit = Demand | tuple[Demand, float]  # the key of peers: their demand and their `longest_s`, if any
 STEPS_OF_KIND = 20  # the lines that one round of `turns` may look at, for each set of peers
 
@@ -60,7 +59,7 @@ class WaitingLines:
         self._allowances = allowances  # of owners that have limits; shared by all pools of a fleet
         self._unused: dict[float, int] = {}  # by priority: how many groups of lines have owners who have used no GPU
         self._stretches: list[Stretch] | None = None  # None: not computed since the last change
-        self.version = 0  # changes with the order
+        self.version = 0  # changes if a decision about the claims may differ
 
     def copy(self) -> WaitingLines:
         """Return a copy that never changes, for several threads."""
@@ -79,11 +78,14 @@ class WaitingLines:
                 group.lines[twin] = None
             if len(copied.lines) == 1:
                 copied.only = next(iter(copied.lines.values()))
-        for priority in self._used:
-            found._used[priority] = UsedOwners()
+        used: dict[float, list[OwnerLines]] = {priority: [] for priority in self._used}
         for groups in found.owners.values():
             for group in groups.values():
-                found._join_order(group)
+                if group.level == UNUSED:
+                    found._join_order(group)
+                else:
+                    used[group.priority].append(group)
+        found._used = {priority: UsedOwners(equal) for priority, equal in used.items()}
         return found
 
     def counts_gpus(self, owner: str) -> bool:
@@ -126,52 +128,58 @@ class WaitingLines:
             self.reach = found[0]
         return found
 
-    def turns(self, passed: set[Peers]) -> Generator[Claim, None, bool]:
-        """Yield the first open claims of all peers in order, as they are stored, and add the peers of each to `passed`.
+    def turns(self, others: Callable[[set[Peers]], Iterator[Claim]]) -> Iterator[Claim]:
+        """Yield the first open claims of all peers in order, as they are stored.
 
-        If a claim no longer waits when the next is requested, its peers get another turn. The generator ends early after
-        `STEPS_OF_KIND` lines for each set of peers. It returns whether all peers had their turns.
+        If a claim no longer waits when the next is requested, its peers get another turn. After `STEPS_OF_KIND` lines for each set
+        of peers, `others` yields the claims of the peers that are not in a set.
 
         With many owners, each grant changes which owner is the first of most peers. The lines of one owner follow each other in
         the order, so the next claims of all peers are found together.
         """
-        left, again = STEPS_OF_KIND * len(self.peers), True
-        while again and left > 0:
-            again = False
-            for lines in self._lines_in_order():
-                left -= len(lines)
-                for line in lines:
-                    if line.peers in passed or not line.is_open:
-                        continue
-                    claim, version = line.first, self.version
-                    yield claim
-                    if version == self.version or (line and line.first is claim):
-                        passed.add(line.peers)
-                    if version != self.version:
-                        again = True
-                        break
-                if again:
+        passed: set[Peers] = set()
+        left, version, at = STEPS_OF_KIND * len(self.peers), self.version, 0
+        while left > 0:
+            lines = self._lines_at(at)
+            if lines is None:
+                return
+            at += 1
+            left -= len(lines)
+            for line in lines:
+                peers = line.peers
+                if peers in passed or not line.is_open:
+                    continue
+                claim = line.first
+                yield claim
+                if version != self.version:
+                    if line.first is claim:
+                        passed.add(peers)
+                    version, at = self.version, 0
                     break
+                passed.add(peers)
+            else:
                 if len(passed) >= len(self.peers) and passed.issuperset(self.peers.values()):
-                    return True
-                if left <= 0:
-                    return False
-        return not again
+                    return
+        yield from others(passed)
 
-    def _lines_in_order(self) -> Iterator[Sequence[Line]]:
-        """Yield parts of the order. If owners have used no GPU, yield only the first of their open lines for each peers."""
-        if not self._unused:
-            for used in self._used.values():
-                yield from used.in_order()
-            return
-        unused: dict[float, list[Line]] = {}
-        for line in filter(None, map(self._first_unused, self.peers.values())):
-            unused.setdefault(line.group.priority, []).append(line)
-        for priority in sorted(self._unused.keys() | self._used.keys()):
+    def _lines_at(self, at: int) -> Sequence[Line] | None:
+        """Return the part of the order with this index. Return None if there are fewer parts.
+
+        Of the lines whose owners have used no GPU, it has only the first open line for each set of peers.
+        """
+        unused, all_used = self._unused, self._used
+        for priority in sorted(unused.keys() | all_used.keys()) if unused else all_used:
             if priority in unused:
-                yield sorted(unused[priority], key=first_claim)
-            if priority in self._used:
-                yield from self._used[priority].in_order()
+                if not at:
+                    found = filter(None, map(self._first_unused, self.peers.values()))
+                    return sorted([line for line in found if line.group.priority == priority], key=first_claim)
+                at -= 1
+            if priority in all_used:
+                lines = all_used[priority].lines(at)
+                if lines is not None:
+                    return lines
+                at -= len(all_used[priority].groups)
+        return None
 
     def open_counts(self) -> Iterator[tuple[Demand, int, Claim]]:
         """Yield the demand of each set of peers, the number of its claims that no limit holds back, and the first of these."""
@@ -214,9 +222,9 @@ class WaitingLines:
         found = stretches[at]
         return found.before + (sum([bisect_left(claims, claim) for claims in found.lines]) if found.key == key else 0)
 
-    # Changes. Each returns whether the first claim of any peers may have changed.
+    # Changes
 
-    def add(self, claim: Claim) -> bool:
+    def add(self, claim: Claim) -> None:
         key = claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
         peers = self.peers.get(key)
         if peers is None:
@@ -232,66 +240,65 @@ class WaitingLines:
         peers.count += 1
         self._stretches = None
         if not is_first:
-            return False
-        self.version += 1
+            return
         line.group.sorted = None
         if claim.owner in self._allowances:
             changes_ranks |= self.reopen(claim.owner)
-        if peers.only is line:
-            peers.first = None
-            return True
         self._push(line)
-        if not changes_ranks and peers.first is not None and peers.first < self._shown(line):
-            return False
-        peers.first = None
-        return True
+        if changes_ranks or peers.only is line or peers.first is None or self._shown(line) < peers.first:
+            peers.first = None
+            self.version += 1  # a claim behind the first of its peers changes no decision
 
-    def remove(self, claim: Claim) -> bool:
+    def remove(self, claim: Claim) -> None:
         peers = self.peers[claim[3] if claim[4] is None else (claim[3], claim[4])]
-        line = peers.lines[self.owners[claim[5]][claim[0][0]]]
+        group = self.owners[claim[5]][claim[0][0]]
+        line = peers.lines[group]
         was_first = line.remove(claim)
         peers.count -= 1
         self._stretches = None
         if not was_first:
-            return False
+            return
         self.version += 1
-        line.group.sorted = None
         peers.first = None
-        if not line:
+        if group.sorted is not None:
+            group.sort_again(line, claim)
+        if line.first is ENDED:
             self._drop_line(line, claim)
         elif peers.only is line and line.is_open and len(self.owners) < 2:
             peers.first = line.first
-        if self._allowances and claim.owner in self._allowances:
+        if claim.owner in self._allowances:
             self.reopen(claim.owner)
-        return True
 
-    def reorder(self, owner: str) -> bool:
-        """Move the lines of an owner whose level has changed."""
-        groups = self.owners.get(owner)
-        if groups is None:
-            return False
-        self._stretches, level, reach = None, self._levels.get(owner, UNUSED), self.reach
+    def reorder(self, owner: str, level: float) -> None:
+        """Move the lines of an owner who has a new level."""
+        self._stretches = None
         self.version += 1
-        for group in groups.values():
-            before, priority = group.level, group.priority
-            if before == UNUSED or level == UNUSED:
+        for group in self.owners[owner].values():
+            used, before = group.used, group.level
+            if used is None or level == UNUSED:
                 self._leave_order(group)
                 group.level = level
                 self._join_order(group)
+                self._forget_firsts(group, before)
             else:
-                self._used[priority].move(group, level)
-            if level != UNUSED and (priority, level if level < before else before) > reach:
-                continue  # no line of the group is or was the first of its peers
-            place = (priority, level) if level < before else (inf,)
-            for line in group.lines:
-                first = line.peers.first
-                if first is not None and (first[5] == owner or first[0] > place):
-                    line.peers.first = None
-                if level == UNUSED:
-                    self._push(line)
+                used.move(group, level)
+                if self.reach:
+                    self._forget_firsts(group, before)
         if owner in self._allowances:
             self.reopen(owner)
-        return True
+
+    def _forget_firsts(self, group: OwnerLines, before: float) -> None:
+        """Forget which claims are the first of their peers, if this may differ because the owner had the level `before`."""
+        priority, level = group.priority, group.level
+        if level != UNUSED and (priority, level if level < before else before) > self.reach:
+            return  # no line of the group is or was the first of its peers
+        place = (priority, level) if level < before else (inf,)
+        for line in group.lines:
+            first = line.peers.first
+            if first is not None and (first[5] == group.owner or first[0] > place):
+                line.peers.first = None
+            if level == UNUSED:
+                self._push(line)
 
     def _join_order(self, group: OwnerLines) -> None:
         if group.level == UNUSED:
@@ -427,19 +434,18 @@ class WaitingLines:
         for priority, used in self._used.items():
             if priority >= before:
                 break
-            groups, found, level = used.groups, None, inf
-            if len(lines) ** 2 < len(groups):  # few lines
+            if len(lines) ** 2 < len(used.groups):  # few lines
                 few = [line for line in lines.values() if line.is_open and line.group.priority == priority]
                 found = min([line for line in few if line.group.level != UNUSED], key=place_of, default=None)
-            else:
-                for group in groups:
-                    if found is not None and group.level != level:
-                        break
-                    line = lines.get(group)
-                    if line is not None and line.is_open and (found is None or line.first < found.first):
-                        found, level = line, group.level
-            if found is not None:
-                return found
+                if found is not None:
+                    return found
+                continue
+            at = 0
+            while (groups := used.with_level(at)) is not None:
+                equal = [line for group in groups if (line := lines.get(group)) is not None and line.is_open]
+                if equal:
+                    return min(equal, key=first_claim)
+                at += 1
         return None
 
     def _shown(self, line: Line) -> Claim:

@@ -42,6 +42,8 @@ def place(pool: Pool, demand: Demand, reservation: Reservation | None = None, se
 def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
     """Place waiting claims, oldest first. The caller must apply each placement to the pool before it requests the next.
 
+    If claims of several owners wait, the ranks of these claims can be the stored ones (`Pool.ranked`).
+
     The oldest claim that does not fit reserves a slot, or several slots for a multi-node job, so that it does not wait forever.
     Younger claims can use the other slots, so that little capacity stays idle. They can use a reserved slot if their time limits
     show that this does not delay the oldest claim. If a head does not fit, its peers do not fit either.
@@ -67,7 +69,7 @@ def serve(pool: Pool, now_s: float) -> Iterator[tuple[Claim, Placement]]:
             if found is not None:
                 granted = True
                 overtaken = bool(reserved)
-                yield pool.ranked(claim), found
+                yield claim, found
                 if reservation is not None and reservation.opening is not None and found.slot_id == reservation.opening.slot_id:
                     reservation = _reserve_again(pool, reservation)  # the placed claim can use a part of `opening.spare`
                 continue
@@ -183,7 +185,7 @@ def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> 
     Containers that set NVIDIA_VISIBLE_DEVICES get these GPUs. If `claim` is None, the task is new, so every claim of the pool is
     older.
     """
-    reservation = standing_reservation(pool) if claim is None else reservation_for(pool, older_heads(pool, claim))
+    reservation = standing_reservation(pool) if claim is None else reservation_for(pool, older_heads(pool, pool.ranked(claim)))
     if reservation is not None and placement.slot_id in reservation.wanted:
         return ()
     free = unkept_part(pool.slot(placement.slot_id), reservation).gpus
