@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -76,6 +77,10 @@ def test_ids_that_do_not_exist_or_have_another_form(ec2):
 def test_several_absent_ids_and_names_of_groups(ec2):
     with pytest.raises(ClientError, match=r"The instance IDs 'i-11111111, i-22222222' do not exist"):
         ec2.describe_instances(InstanceIds=["i-11111111", "i-22222222"])
+    many = [f"i-{number:017x}" for number in range(1001)]
+    for call in (partial(ec2.terminate_instances, InstanceIds=many), partial(ec2.delete_tags, Resources=many)):
+        with pytest.raises(ClientError, match="length less than or equal to 1000"):
+            call()
     with pytest.raises(ClientError, match=r"The image ids '\[ami-11111111, ami-22222222\]' do not exist"):
         ec2.describe_images(ImageIds=["ami-11111111", "ami-22222222"])
     [default] = ec2.describe_vpcs(**by("is-default", "true"))["Vpcs"]

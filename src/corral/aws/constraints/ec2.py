@@ -3,7 +3,7 @@
 Value (large) for parameter instanceTenancy is invalid. Valid values: default, dedicated, host.
 """
 
-from corral.aws.constraints.tables import ConstraintTable, Unchecked, Violation, displayed
+from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Violation, displayed
 from corral.aws.wire_errors import error_class
 from corral.core.errors import ApiError
 
@@ -19,7 +19,12 @@ def _wording(operation: str, violations: list[Violation]) -> ApiError:
     )
 
 
+IDS = Limit(max=1000)  # AWS's limit of ids in one request; the policies are evaluated for each of them
 TABLE = ConstraintTable(
     _wording,
-    {":InstanceType": Unchecked("the model lacks new types and those of corral.toml; the handlers refuse unknown types")},
+    {
+        ":InstanceType": Unchecked("the model lacks new types and those of corral.toml; the handlers refuse unknown types"),
+        "*.InstanceIds": IDS,
+        "*.Resources": IDS,
+    },
 )
