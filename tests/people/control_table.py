@@ -171,6 +171,12 @@ CORRAL = (
     api("pause a task", "corral.pause_task", {"task": "<task>"}, "<task>", **NONE),
     api("let a task continue", "corral.resume_task", {"task": "<task>"}, "<task>", **NONE),
     api("see the pause of a task", "corral.describe_task_pause", {"task": "<task>"}, "<task>", **NONE),
+    api("see the files with the output of a task", "corral.list_output_files", {"task": "<task>"}, "<task>", **NONE),
+    api("look at the messages of a queue", "corral.peek_messages", {"queue": "<them>-jobs"}, "<them>-jobs",
+        action="sqs:ReceiveMessage", **NONE),
+    api("forge the load of the GPUs of all", "cloudwatch.put_metric_data", {"Namespace": "Corral/GPU", "MetricData": [
+        {"MetricName": "DCGM_FI_DEV_GPU_UTIL", "Value": 0.0}]}, says="The value Corral/ for parameter Namespace is invalid",
+        expected="InvalidParameterValue", **NONE),
     listing("find the names of tasks", "corral.list_task_names", {}, "'<them>-task'", **NONE),
     listing("see the state of a log", "corral.describe_log_states", {"group": "/<them>/log", "streams": ["s"]}, "'s'"),
     listing("see the usage of another", "corral.get_usage", {}, "secret of <them>", **NONE),
