@@ -127,10 +127,12 @@ def test_the_command_shows_calls_and_denials(cli: Any) -> None:
     cli("user", "remove", "bob")
     removed = cli("audit", "--resource", "bob").stdout.splitlines()[-1].split()
     assert removed[2:] == ["root", "corral:RemoveUser", "bob"]
+    for name in ("older", "newer"):
+        cli.client("sqs").create_queue(QueueName=name)
     following = cli.begin("audit", "--follow", "--limit", "1")
-    following.until("stdout", "ListClusters")
+    following.until("stdout", "newer")
     cli.client("sqs").create_queue(QueueName="followed")
-    assert "followed" in following.until("stdout", "sqs:CreateQueue")
+    assert "older" not in following.until("stdout", "followed"), "it is not new"
     following.interrupt()
 
 

@@ -54,6 +54,8 @@ def audit(
     wanted = {"Username": user, "EventName": action, "ResourceName": resource}
     reader = client(find_endpoint(data), "cloudtrail")
     now = _now(reader)
+    # The newest calls are not new if --limit leaves them out.
+    shown = {each["EventId"] for each in _events(reader, wanted, _before(now), denied=denied)} if follow else set[str]()
     found = list(islice(_events(reader, wanted, _start(since, now), denied=denied), limit))[::-1]
     if as_json:
         print_json([json.loads(each["CloudTrailEvent"]) for each in found])
@@ -63,12 +65,17 @@ def audit(
     elif not follow:
         print_text("No calls are recorded" + (" that match." if any(wanted.values()) or denied or since else "."))
     if follow:
-        _follow(reader, wanted, {each["EventId"] for each in found}, now, denied=denied)
+        _follow(reader, wanted, shown | {each["EventId"] for each in found}, now, denied=denied)
 
 
 def _now(reader: Any) -> datetime:
     """Return the time of the server."""
     return server_time(reader.lookup_events(MaxResults=1)) or datetime.fromtimestamp(0, UTC)
+
+
+def _before(now: datetime) -> datetime:
+    """Return the time from which to read again: a call may be recorded a moment after its time."""
+    return now - timedelta(seconds=2 * POLL_S)
 
 
 def _start(since: str | None, now: datetime) -> datetime | None:
@@ -110,7 +117,7 @@ def _matches(each: dict[str, Any], wanted: dict[str, str | None]) -> bool:
 def _follow(reader: Any, wanted: dict[str, str | None], shown: set[str], now: datetime, *, denied: bool) -> None:
     while True:
         time.sleep(POLL_S)
-        begin, now = now - timedelta(seconds=2 * POLL_S), _now(reader)
+        begin, now = _before(now), _now(reader)
         for each in list(_events(reader, wanted, begin, denied=denied))[::-1]:
             if each["EventId"] not in shown:
                 shown.add(each["EventId"])
