@@ -57,8 +57,9 @@ def test_containers_of_one_task_have_a_stream_each(run: Containers, corral: Corr
     """A container without output has an empty stream, and one that is a plain process has one as well."""
     logging = logging_to("/no/prefix/each")
     process = {"name": "process", "image": "corral/host", "command": ["echo", "process"], "memory": 16, "essential": False}
+    after_both = [{"containerName": name, "condition": "COMPLETE"} for name in ("silent", "process")]
     task = run(
-        shell("echo main; sleep 1", logConfiguration=logging),
+        shell("echo main", logConfiguration=logging, dependsOn=after_both),
         shell("true", name="silent", essential=False, logConfiguration=logging),
         {**process, "logConfiguration": logging},
         networkMode="host",
