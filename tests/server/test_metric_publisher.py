@@ -31,7 +31,7 @@ from corral.model.settings import Settings, UsageSettings
 from corral.model.task_record import GpuUse
 from corral.operations.services import SERVICES
 from corral.reconcile import METRICS, STATE
-from corral.server.metric_publisher import SAMPLES_AT_ONCE, MetricPublisher
+from corral.server.metric_publisher import FIRST_POINTS_AT_ONCE, POINTS_AT_ONCE, SAMPLES_AT_ONCE, MetricPublisher
 from corral.services.cloudwatch.metric_writes import record
 from corral.services.corral.idle import idle_rows
 from corral.services.ecs import host_reports
@@ -59,6 +59,7 @@ class World:
         agents = cast("Any", SimpleNamespace(take_new_samples=self.take_new_samples, measure=self.measure))
         self.publisher = MetricPublisher(cast("Any", self), cast("Any", SimpleNamespace(submit=self.recorded)), agents, self.clock)
         self.published: list[Point] = []
+        self.recorded_at_once: list[int] = []  # the number of points in each transaction of the metrics lane
         self.shortest_s: int | None = None  # the shortest period of an alarm
 
     def run(self, handler: Any, *, read_only: bool = False) -> Any:
@@ -93,6 +94,7 @@ class World:
 
     async def recorded(self, handler: Any) -> int | None:
         self.published += handler.keywords["points"]
+        self.recorded_at_once.append(len(handler.keywords["points"]))
         return self.shortest_s
 
     def tick(self, seconds: int = 1) -> list[Point]:
@@ -487,6 +489,22 @@ def test_a_transaction_publishes_few_samples_because_orders_wait_for_it(world: W
     assert world.looks >= gpus * collected / SAMPLES_AT_ONCE
     found = world.samples("DCGM_FI_DEV_GPU_UTIL", ClusterName="default")
     assert sum(weight for _, weight in found) == 2 * gpus * collected, "in two namespaces"
+
+
+def test_a_transaction_creates_few_series(world: World) -> None:
+    devices = [GpuDevice(f"GPU-{at}", at, "NVIDIA H100", 81_559) for at in range(100)]
+    world.run(lambda tx: host_reports.hello(tx, Hello("h", "boot", "host", 1024, 1024, devices, [])))
+    world.call("ecs", "CreateCluster", clusterName="default")
+    world.tick(10)
+    world.recorded_at_once.clear()
+    for round_number in range(2):
+        for device in devices:
+            world.history[device.gpu_id] = deque([(world.clock.now_s(), GpuSample(device.gpu_id, float(round_number), 1))])
+        points = world.tick()
+        assert sum(world.recorded_at_once) == len(points) > 3 * len(devices)
+        at_once = FIRST_POINTS_AT_ONCE if round_number == 0 else POINTS_AT_ONCE
+        assert world.recorded_at_once[0] == min(at_once, len(points))
+        world.recorded_at_once.clear()
 
 
 def test_who_holds_gpus_that_do_nothing_is_shown_and_notified_once_for_each_idle_time() -> None:

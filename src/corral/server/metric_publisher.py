@@ -41,6 +41,7 @@ KEPT_S = 2 * MINUTE_S  # a value that was published longer ago is not published 
 SAMPLED_S = 1.0  # a GPU sample covers this time before it arrives
 SAMPLES_AT_ONCE = 100  # in one transaction, which takes a few milliseconds; orders and requests wait for it
 POINTS_AT_ONCE = 1000
+FIRST_POINTS_AT_ONCE = 100  # if GPUs have no series yet: to store a new series takes as long as many points
 MEASURE_EVERY_S = 5.0  # not every second, because a host needs a few milliseconds to measure the processes of its tasks
 
 log = logging.getLogger("corral")
@@ -72,6 +73,7 @@ class MetricPublisher:
         self._published: dict[Hashable, Published] = {}
         self._cleaned_s = clock.now_s()  # when old values were last deleted from it
         self._waiting = deque[tuple[str, Sequence[tuple[float, GpuSample]]]]()  # GPUs and their samples that have no points yet
+        self._has_new_gpus = False  # whether the points of this second are the first ones of a GPU
         self._measuring: asyncio.Task[list[Measured]] | None = None
         self._measured_s = 0.0
         self._published_s = 0.0
@@ -129,8 +131,9 @@ class MetricPublisher:
             self._saved_s, self._has_unsaved_use = now_s, False
             for problem in await self._state.submit(_save_gpu_use):
                 log.warning("%s", problem)
-        for at in range(0, len(points), POINTS_AT_ONCE):
-            part = points[at : at + POINTS_AT_ONCE]
+        at_once, self._has_new_gpus = FIRST_POINTS_AT_ONCE if self._has_new_gpus else POINTS_AT_ONCE, False
+        for at in range(0, len(points), at_once):
+            part = points[at : at + at_once]
             shortest_s: int | None = await self._metrics.submit(partial(record, points=part, own=True))
             self._repeat_s = min(self._repeat_s, shortest_s or MINUTE_S)
 
@@ -226,6 +229,7 @@ class MetricPublisher:
                 ago_s = readings[-1][0] - at_s
                 key = ("gpu", gpu.sample.gpu_id)
                 before = self._published.get(key)
+                self._has_new_gpus |= before is None
                 is_idle = (
                     gpu.is_idle and before is not None and isinstance(before.value, own_metrics.GpuReading) and before.value.is_idle
                 )
