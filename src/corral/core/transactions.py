@@ -221,8 +221,8 @@ class Tx(Struct, Generic[S]):
         self._orders.append((host_id, None))
 
     def _sizes(self) -> Sizes:
-        marks = len(self._marks), len(self._late_marks), len(self._changed)
-        return *marks, len(self._orders), len(self._changes_later), len(self._handed)
+        orders, later, handed = len(self._orders), len(self._changes_later), len(self._handed)
+        return len(self._marks), len(self._late_marks), len(self._changed), orders, later, handed
 
     def _truncate(self, sizes: Sizes) -> None:
         """Discard the effects of a failed command, reconciler or attempt. `_sizes` returned `sizes` before it began."""

@@ -25,7 +25,7 @@ class UndoLog:
         self.on_commit = self._effects.append  # call `on_commit` with a function that must run after the commit
 
     def savepoint(self) -> None:
-        self._mark = self.position()
+        self._mark = len(self._inverses), len(self._effects)
 
     def rollback_to_savepoint(self) -> None:
         self.rollback_to(self._mark)

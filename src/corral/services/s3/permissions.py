@@ -94,6 +94,7 @@ MEMBERS = {
     "x-amz-tagging-directive": "TaggingDirective",
     "x-amz-website-redirect-location": "WebsiteRedirectLocation",
 }
+HEADERS_OF = {member: header for header, member in MEMBERS.items()}
 # Condition key → the header with its value
 HEADER_KEYS = {
     f"s3:{header}": header for header in ("x-amz-content-sha256", "x-amz-copy-source", *MEMBERS) if "tagging" not in header
@@ -135,7 +136,7 @@ def _headers(params: Params) -> Mapping[str, str]:
     found: Mapping[str, str] | None = params.get(HEADERS)
     if found is not None:
         return found
-    return {header: params[member] for header, member in MEMBERS.items() if isinstance(params.get(member), str)}
+    return {HEADERS_OF[name]: value for name, value in params.items() if name in HEADERS_OF and isinstance(value, str)}
 
 
 def _context(operation: str, params: Params, headers: Mapping[str, str]) -> Context:
