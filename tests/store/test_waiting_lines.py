@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.core.undo_log import UndoLog
-from corral.model.limits import Allowance, limited_amounts
+from corral.model.limits import Allowance, limited_amounts, opened
 from corral.model.placement import TASK, Claim, Slot, claim_rank
 from corral.model.task import Demand
 from corral.store.fleet import Fleet
 from corral.store.owner_lines import UNUSED, OwnerLines, UsedOwners
 from corral.store.pool_index import PoolIndex
-from corral.store.waiting_lines import opened
 from examples import examples
 
 POOL = "hosts:default"

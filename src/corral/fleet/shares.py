@@ -15,13 +15,12 @@ from corral.decide.shares import decay_of, line_level, use_after, use_at
 from corral.fleet.limits import SEE, groups_of, limits_of, members_of, weight_of
 from corral.model.durations import DAY_S
 from corral.model.job_line import ShareUse
-from corral.model.limits import GROUP, NO_LIMITS, Allowance, SubjectLimits, limited_amounts, shown_subject
+from corral.model.limits import GROUP, NO_LIMITS, Allowance, SubjectLimits, limited_amounts, opened, shown_subject
 from corral.model.placement import JOB, Claim, Pool
 from corral.model.principal import OF_USER
 from corral.model.task import ALL_GPUS, Demand
 from corral.store import Store
 from corral.store.owner_lines import UNUSED, place_of
-from corral.store.waiting_lines import opened
 
 WEEK_S = 7 * DAY_S
 HOUR_S = 3600.0

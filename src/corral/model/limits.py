@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -96,3 +97,19 @@ def limited_amounts(demand: Demand, all_gpus: int = 1) -> tuple[float, int]:
         whole = all_gpus if node.gpus == ALL_GPUS else node.gpus
         gpus += (PART_OF_GPU if node.gpu_memory_mib else whole) * count
     return gpus, sum([node.memory_mib * count for node, count in nodes])
+
+
+def opened(allowance: Allowance, demands: Sequence[Demand], all_gpus: int = 1) -> list[bool]:
+    """Whether each of an owner's demands may start, if only the earlier ones of them could start before it.
+
+    What an earlier demand waits for is kept for it, because later ones could otherwise keep it waiting for ever. A demand that is
+    larger than the limit keeps no other waiting.
+    """
+    found, gpus, memory_mib = [], allowance.gpus, allowance.memory_mib
+    for demand in demands:
+        needs_gpus, needs_mib = limited_amounts(demand, all_gpus)
+        lacks_gpus, lacks_memory = needs_gpus > max(gpus, 0.0), needs_mib > max(memory_mib, 0.0)
+        if needs_gpus <= allowance.most_gpus and needs_mib <= allowance.most_memory_mib:
+            gpus, memory_mib = 0.0 if lacks_gpus else gpus, 0.0 if lacks_memory else memory_mib
+        found.append(not lacks_gpus and not lacks_memory)
+    return found

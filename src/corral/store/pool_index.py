@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
+from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -136,12 +137,16 @@ class PoolIndex:
         return bool(self._peers)
 
     def heads(self) -> list[Claim]:
-        return self.derived("heads", self._heads)
-
-    def _heads(self) -> list[Claim]:
-        first_of = self.waiting_lines.first_of
-        found = sorted(filter(None, [peers.first or first_of(peers) for peers in self._peers.values()]))
-        self.waiting_lines.reach = found[-1].rank if found else ()
+        lines = self.waiting_lines
+        if self._version != lines.version:
+            self._follow_lines()
+        found: list[Claim] | None = self._derived.get("heads")
+        if found is None:
+            if len(lines.owners) > 1:
+                lines.find_firsts()
+            heads = [peers.first or lines.first_of(peers) for peers in self._peers.values()]
+            found = self._derived["heads"] = sorted(filter(None, heads))
+            lines.reach = found[-1].rank if found else ()
         return found
 
     def turns(self) -> Iterator[Claim]:
@@ -479,16 +484,12 @@ class PoolCopy(PoolIndex):
         return found
 
 
-def _limit_at_s(ending: Ending) -> tuple[float, str]:
-    return ending.limit_at_s, ending.task_id
+_limit_at_s = attrgetter("limit_at_s", "task_id")  # of an Ending
+_first: Callable[[tuple[tuple[int, int], GroupIndex]], tuple[int, int]] = itemgetter(0)
 
 
 def _peers_key(claim: Claim) -> DemandAndLimit:
     return claim.demand if claim.longest_s is None else (claim.demand, claim.longest_s)
-
-
-def _first(item: tuple[tuple[int, int], GroupIndex]) -> tuple[int, int]:
-    return item[0]
 
 
 def _count(slot: Slot, group: str, tasks: int) -> None:

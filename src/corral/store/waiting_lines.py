@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush, heapreplace, merge
 from math import inf
 from typing import NamedTuple
 
-from corral.model.limits import Allowance, limited_amounts
+from corral.model.limits import Allowance, limited_amounts, opened
 from corral.model.placement import EQUAL_SHARE, Claim, Rank
 from corral.model.task import Demand
 from corral.store.owner_lines import ENDED, OLD_MIN, UNUSED, Line, OwnerLines, Peers, UsedOwners, first_claim, place_of
@@ -162,6 +162,18 @@ class WaitingLines:
                     return
         yield from others(passed)
 
+    def find_firsts(self) -> None:
+        """Find the first claims of most peers together, as in `turns`. Callers look at `reach` after that."""
+        unknown = {peers for peers in self.peers.values() if peers.first is None}
+        left, at = STEPS_OF_KIND * len(unknown), 0
+        while unknown and left > 0 and (lines := self._lines_at(at)) is not None:
+            at += 1
+            left -= len(lines)
+            for line in lines:
+                if line.is_open and line.peers in unknown:
+                    unknown.remove(line.peers)
+                    line.peers.first = self._shown(line)
+
     def _lines_at(self, at: int) -> Sequence[Line] | None:
         """Return the part of the order with this index. Return None if there are fewer parts.
 
@@ -175,8 +187,7 @@ class WaitingLines:
                     return sorted([line for line in found if line.group.priority == priority], key=first_claim)
                 at -= 1
             if priority in all_used:
-                lines = all_used[priority].lines(at)
-                if lines is not None:
+                if (lines := all_used[priority].lines(at)) is not None:
                     return lines
                 at -= len(all_used[priority].groups)
         return None
@@ -481,22 +492,6 @@ class WaitingLines:
 
 def _key(stretch: Stretch) -> tuple[bool, float, float]:
     return stretch.key
-
-
-def opened(allowance: Allowance, demands: Sequence[Demand], all_gpus: int = 1) -> list[bool]:
-    """Whether each of an owner's demands may start, if only the earlier ones of them could start before it.
-
-    What an earlier demand waits for is kept for it, because later ones could otherwise keep it waiting for ever. A demand that is
-    larger than the limit keeps no other waiting.
-    """
-    found, gpus, memory_mib = [], allowance.gpus, allowance.memory_mib
-    for demand in demands:
-        needs_gpus, needs_mib = limited_amounts(demand, all_gpus)
-        lacks_gpus, lacks_memory = needs_gpus > max(gpus, 0.0), needs_mib > max(memory_mib, 0.0)
-        if needs_gpus <= allowance.most_gpus and needs_mib <= allowance.most_memory_mib:
-            gpus, memory_mib = 0.0 if lacks_gpus else gpus, 0.0 if lacks_memory else memory_mib
-        found.append(not lacks_gpus and not lacks_memory)
-    return found
 
 
 def with_level(claim: Claim, level: float) -> Claim:
