@@ -70,6 +70,8 @@ WATCH = """(() => {
   document.addEventListener('DOMContentLoaded', look);
 })()"""
 
+Launch = Callable[[], Browser]
+
 
 class Server:
     """A server with tasks."""
@@ -191,15 +193,23 @@ def until(page: Page, condition: str) -> None:
     until_s = time.monotonic() + DEADLINE_S
     while not page.evaluate(condition):
         if time.monotonic() > until_s:
-            sys.exit(f"console_scale: {condition} did not come true in {DEADLINE_S:.0f} s")
+            shown = page.evaluate("[document.visibilityState, JSON.stringify(seen), document.body.innerText].join('\\n')")
+            sys.exit(f"console_scale: {condition} did not come true in {DEADLINE_S:.0f} s on this page:\n{shown[:2000]}")
         page.wait_for_timeout(20)
 
 
-def new_page(browser: Browser, gpus: int) -> Page:
-    page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+def new_page(launch: Launch, gpus: int) -> Page:
+    """Open a page in a browser of its own, which draws no other window and has no cached files."""
+    page = launch().new_page(viewport={"width": 1280, "height": 900})
     page.set_default_timeout(DEADLINE_S * 1000)
     page.add_init_script(WATCH.replace("GPUS", str(gpus)))
     return page
+
+
+def close(page: Page) -> None:
+    browser = page.context.browser
+    assert browser is not None
+    browser.close()
 
 
 class Watched(NamedTuple):
@@ -254,15 +264,15 @@ def open_overview(page: Page, url: str, server_pid: int) -> Opened:
     return Opened(painted, heading, full, sum(cpu_ms), max(cpu_ms), used_ms)
 
 
-def loading(server: Server, browser: Browser, name: str, gpus: int) -> list[Row]:
+def loading(server: Server, launch: Launch, name: str, gpus: int) -> list[Row]:
     """Open the overview by a link, in a new profile without cached files, and again in the same profile."""
     by_link, again = [], []
     for _ in range(LOADS):
-        page = new_page(browser, gpus)
+        page = new_page(launch, gpus)
         link = server.link()
         by_link.append(open_overview(page, link, server.process.pid))
         again.append(open_overview(page, link.partition("#")[0], server.process.pid))
-        page.context.close()
+        close(page)
     rows = []
     for how, found in (("by a link, in a new profile", by_link), ("again", again)):
         middle = Opened(*(statistics.median(values) for values in zip(*found, strict=True)))
@@ -323,7 +333,7 @@ def change_shown(cluster: Cluster, page: Page) -> list[float]:
     return found
 
 
-def measured(cluster: Cluster, browser: Browser, seconds: float) -> list[Row]:
+def measured(cluster: Cluster, launch: Launch, seconds: float) -> list[Row]:
     gpus = cluster.hosts * GPUS
     time.sleep(5.0)
     before = cluster.cpu(seconds)
@@ -331,8 +341,8 @@ def measured(cluster: Cluster, browser: Browser, seconds: float) -> list[Row]:
     time.sleep(2.0)
     with_streams = streams.during(partial(cluster.cpu, seconds))
     streams.close()
-    rows = loading(cluster, browser, "overview", gpus)
-    page = new_page(browser, gpus)
+    rows = loading(cluster, launch, "overview", gpus)
+    page = new_page(launch, gpus)
     open_overview(page, cluster.link(), cluster.process.pid)
     page.wait_for_timeout(3000)
     updates = watch(page, lambda: page.wait_for_timeout(seconds * 1000))
@@ -343,7 +353,7 @@ def measured(cluster: Cluster, browser: Browser, seconds: float) -> list[Row]:
     page.wait_for_timeout(2000)
     of_tasks = watch(page, lambda: scroll(page, seconds))
     shown = change_shown(cluster, page)
-    page.context.close()
+    close(page)
     time.sleep(LINGER_S)
     after = cluster.cpu(seconds)
     draws = updates_of(updates.draws)
@@ -382,35 +392,36 @@ def main() -> None:
         sys.exit("console_scale: chromium is missing: `make test-packages` installs it")
     with tempfile.TemporaryDirectory(dir=machine.real_disk()) as folder, sync_playwright() as playwright:
         about = machine.described(Path(folder))
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        launch = partial(
+            playwright.chromium.launch,
+            executable_path=chromium,
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         )
-        rows = of_small(Path(folder) / "small", browser)
+        rows = of_small(Path(folder) / "small", launch)
         if not given.small:
-            rows += of_large(Path(folder), browser, given.hosts, given.tasks, given.seconds)
-        browser.close()
+            rows += of_large(Path(folder), launch, given.hosts, given.tasks, given.seconds)
     Console(width=None if sys.stdout.isatty() else 200).print(table_of(rows))
     for name, value in about.items():
         print(f"{name}: {value}")
 
 
-def of_small(data: Path, browser: Browser) -> list[Row]:
+def of_small(data: Path, launch: Launch) -> list[Row]:
     data.mkdir(mode=0o700)
     server = Server(data, "--gpus", f"sim:{SMALL_GPUS}")
     try:
         server.fill(SMALL_TASKS, (1,))
-        return loading(server, browser, f"{SMALL_GPUS} GPUs, {SMALL_TASKS} tasks", SMALL_GPUS)
+        return loading(server, launch, f"{SMALL_GPUS} GPUs, {SMALL_TASKS} tasks", SMALL_GPUS)
     finally:
         subprocess.run([sys.executable, "-m", "corral", "down", "--stop-tasks", "--data", str(data)], check=True)
 
 
-def of_large(folder: Path, browser: Browser, hosts: int, tasks: int, seconds: float) -> list[Row]:
+def of_large(folder: Path, launch: Launch, hosts: int, tasks: int, seconds: float) -> list[Row]:
     cluster = Cluster(folder, hosts)
     try:
         began_s = time.monotonic()
         cluster.fill(tasks, SIZES)
         print(f"{tasks:,} tasks on {hosts} hosts: {time.monotonic() - began_s:.0f} s")
-        return measured(cluster, browser, seconds)
+        return measured(cluster, launch, seconds)
     finally:
         cluster.end()
 
