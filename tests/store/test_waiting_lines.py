@@ -98,7 +98,7 @@ def add(fleet: Fleet, model: Model, owner: str, demand: Demand, priority: int, s
 def take_turns(fleet: Fleet, model: Model, answers: list[bool | tuple[Any, ...]]) -> None:
     """Grant or refuse the claims that the pool offers. A grant raises the level of the owner above all others.
 
-    With some grants, a claim is added that has peers already. The pool does not offer the first claim of new peers.
+    With some grants, a claim is added behind its peers.
     """
     is_contested = len({each.owner for each in model.claims}) > 1
     pool, refused, level = fleet.pool(POOL), set[Any](), 10.0
@@ -117,7 +117,7 @@ def take_turns(fleet: Fleet, model: Model, answers: list[bool | tuple[Any, ...]]
         model.levels[claim.owner] = level = level + 1.0
         fleet.set_level(claim.owner, level)
         if answer is not True and (answer[2], answer[5]) in {(each.demand, each.longest_s) for each in offered}:
-            add(fleet, model, *answer[1:])
+            add(fleet, model, answer[1], answer[2], -2, *answer[4:])
         if (len({each.owner for each in model.claims}) > 1) != is_contested:
             return  # ranks have levels now, or no longer
     closed = model.closed()
