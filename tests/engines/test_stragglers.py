@@ -132,6 +132,20 @@ def test_a_run_that_uses_more_memory_than_it_may_is_killed(node: NodeFolder) -> 
     driver.close()
 
 
+def test_a_run_of_an_earlier_spawner_leaves_no_limit_to_later_runs(node: NodeFolder) -> None:
+    skip_without("version 1")
+    driver = Driver(process_engine, node)
+    driver.engine.start([shell("small", "echo up; exec sleep 300", memory_mib=30)])
+    driver.started("small")
+    kill(driver.node.spawner_pid())
+    driver.engine.stop(["small"])
+    driver.ended("small")
+    grow = "x = bytearray(80_000_000)\nfor i in range(0, len(x), 4096): x[i] = 1"
+    after = driver.run(spec("after", sys.executable, "-c", grow)).observed
+    assert (after.exit_code, after.reason) == (0, None)
+    driver.close()
+
+
 def test_busy_cpus_are_shared_by_cpu_units(node: NodeFolder) -> None:
     skip_without("version 1")
     driver = Driver(process_engine, node)

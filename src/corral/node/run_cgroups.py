@@ -44,6 +44,7 @@ class RunCgroups:
         self._shared: set[str] = set()  # names of cgroups whose CPU share was set
         self._spare: list[str] = []
         self._limited: set[str] = set()
+        self._made: set[str] = set()  # names of the cgroups of this spawner, whose limits are known
         self._count = 0
         self._open: dict[str, int] = {}
         for folder in self.folders:
@@ -71,6 +72,7 @@ class RunCgroups:
         name = f"{os.getpid()}-{self._count}"
         for folder in self._joined:
             os.mkdir(f"{folder}/{name}")
+        self._made.add(name)
         return f"{self._listing}/{name}"
 
     def enter(self, group: str) -> None:
@@ -129,9 +131,9 @@ class RunCgroups:
         return b"oom_kill" in events and events[events.index(b"oom_kill") + 1] != b"0"
 
     def release(self, group: str) -> None:
-        """Keep the cgroup of an ended run for reuse, or remove it."""
+        """Keep the cgroup of an ended run for reuse, or remove it. One that an earlier spawner made can have limits."""
         folder, _, name = group.rpartition("/")
-        if folder == self._listing and len(self._spare) < SPARE_MAX and self._is_clean(group, name):
+        if folder == self._listing and name in self._made and len(self._spare) < SPARE_MAX and self._is_clean(group, name):
             self._spare.append(name)
         else:
             self._remove(group)
@@ -179,6 +181,7 @@ class RunCgroups:
 
     def _remove(self, group: str) -> None:
         name = _name(group)
+        self._made.discard(name)
         self._limited.discard(name)
         self._shared.discard(name)
         for path in [path for path in self._open if f"/{name}/" in path]:
