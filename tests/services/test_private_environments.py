@@ -163,7 +163,7 @@ def test_a_container_creates_the_bucket_without_a_policy_but_not_its_settings() 
         return [each.action for each in permissions]
 
     assert needed(Bucket=BUCKET) == [] and needed(Bucket="other") == ["s3:CreateBucket"]
-    assert needed(Bucket=BUCKET, ACL="public-read") == ["s3:CreateBucket"]
+    assert needed(Bucket=BUCKET, ACL="public-read") == ["s3:CreateBucket", "s3:PutBucketAcl"]
 
 
 def test_a_task_gets_only_the_variables_that_its_caller_has_uploaded() -> None:
