@@ -199,7 +199,7 @@ class _Fuzzed(Corral):
 
     def __init__(self, data: Path, url: str) -> None:
         super().__init__(data)
-        self._port = url.rpartition(":")[2]
+        self.port = url.rpartition(":")[2]
 
 
 def _fuzz(server: Cli, count: int, seed: str) -> int:

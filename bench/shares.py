@@ -1,7 +1,7 @@
 """The line of many owners: placing with 1,000 owners and 100,000 waiting claims, next to one owner with as many.
 
-As in `bench/placing.py`, tasks end one after the other, and the claims that fit are served, in CPU seconds. With several owners,
-each end and each grant changes the level of an owner, as in the server. The two fleets take turns in short chunks, and the median
+As in `bench/placing.py`, tasks end one after the other, and the claims that fit are served, in CPU seconds. As in the server, each
+end and each grant changes the use of an owner, and with several owners also its level. The two fleets take turns in short chunks, and the median
 chunk counts, because other programs on the machine also slow down CPU seconds.
 """
 
@@ -102,7 +102,6 @@ class _Line:
         self._hold(owner, demand.gpus)  # type: ignore[attr-defined]
 
     def _hold(self, owner: str, change: int) -> None:
-        if len(self._owners) == 1:
-            return
         use = self._uses[owner] = use_after(self._uses[owner], change, self._now_s, self._decay_s)
-        self._fleet.set_level(owner, line_level(use, 1.0, self._decay_s, self._now_s))
+        if len(self._owners) > 1:
+            self._fleet.set_level(owner, line_level(use, 1.0, self._decay_s, self._now_s))

@@ -47,9 +47,10 @@ def is_idle(use: ShareUse, now_s: float, decay_s: float) -> bool:
 
 def average_use(use: ShareUse, decay_s: float, now_s: float) -> float:
     """Return the average use of the past, or what is held now if this is more."""
+    used, held = use.used, use.held
     if now_s > use.at_s:
-        use = use_at(use, now_s, decay_s)
-    average, held = use.used / decay_s, use.held
+        used = decayed(used, held, now_s - use.at_s, decay_s)
+    average = used / decay_s
     return average if average > held else held
 
 
