@@ -1,8 +1,8 @@
 """The line of many owners: placing with 1,000 owners and 100,000 waiting claims, next to one owner with as many.
 
 As in `bench/placing.py`, tasks end one after the other, and the claims that fit are served, in CPU seconds. As in the server, each
-end and each grant changes the use of an owner, and with several owners also its level. The two fleets take turns in short chunks, and the median
-chunk counts, because other programs on the machine also slow down CPU seconds.
+end and each grant changes the use of an owner, and with several owners also its level. The two fleets take turns in short chunks,
+and the median chunk counts, because other programs on the machine also slow down CPU seconds.
 """
 
 from __future__ import annotations

@@ -147,19 +147,20 @@ class Cluster:
         return str(placed["tasks"][0]["taskArn"])
 
     def lines(self, task: str) -> list[str]:
+        """Return the lines that a task has printed so far. Its log begins with the first of them."""
         stream, found, more = f"lab/main/{task.rpartition('/')[2]}", list[str](), dict[str, str]()
         while True:
-            page = self.logs.get_log_events(logGroupName=GROUP, logStreamName=stream, startFromHead=True, **more)
+            try:
+                page = self.logs.get_log_events(logGroupName=GROUP, logStreamName=stream, startFromHead=True, **more)
+            except self.logs.exceptions.ResourceNotFoundException:
+                return []
             if not page["events"]:
                 return found
             found += [event["message"] for event in page["events"]]
             more = {"nextToken": page["nextForwardToken"]}
 
     def first_line(self, task: str) -> dict[str, Any]:
-        def found() -> list[str]:
-            return self.lines(task) if self.logs.describe_log_groups(logGroupNamePrefix=GROUP)["logGroups"] else []
-
-        return json.loads(eventually(found, "the first line of a worker")[0])  # type: ignore[no-any-return]
+        return json.loads(eventually(lambda: self.lines(task), "the first line of a worker")[0])  # type: ignore[no-any-return]
 
     def check_first_line(self, machine: Machine, task: str) -> None:
         """Check what the worker has found at the addresses of the server: all of them lead through the gateway."""
