@@ -15,6 +15,7 @@ from corral.node.host import kernel_boot_id
 from corral.node.pause_marks import PauseMark, PauseMarks
 from corral.node.pause_program import find_run
 from corral.node.pauses import Pauses
+from corral.node.run_freezer import STOPPED
 from corral.node.simulated_gpu_states import ALL_SPEEDS, FOLDER, SimulatedGpuStates
 from engines.drivers import Driver, MakeEngine, process_engine
 from engines.nodes import NodeFolder, kill, shell
@@ -171,13 +172,16 @@ def pids(node: NodeFolder, run_id: str) -> list[int]:
 
 
 def stands_still(node: NodeFolder, run_id: str) -> bool:
-    """Whether no process of a paused run can execute anything: each is stopped or frozen, and has no memory on a GPU."""
+    """Whether no process of a paused run can execute anything: each is stopped or frozen, and has no memory on a GPU.
+
+    A shell whose new child was stopped before it executed its program waits for this child in the kernel (state D).
+    """
     found, states, mark = pids(node, run_id), SimulatedGpuStates(node.node), PauseMarks(node.node).read(run_id)
     assert found, "the run has ended"
     assert mark is not None
     if mark.gpus != "none":
         assert all(size <= states.left_bytes for size in states.used(found).values())
-    return all(procfs.is_stopped(pid) or is_frozen(pid) for pid in found)
+    return all(procfs.state(pid) in STOPPED or is_frozen(pid) for pid in found)
 
 
 def set_speed(node: NodeFolder, gib_per_s: str) -> None:
